@@ -82,7 +82,7 @@ def _stage(round: Round) -> tuple[str, Wait]:
         when = "records and timers of before are done"
         return "passed", Wait(f"{name}: the stateful operators to pass {at}", when)
     transit, count = round.awaited[min(round.awaited)], len(round.awaited)
-    operator, way = min(transit.awaited), transit.way
+    operator, way = min(transit.awaited), transit.move
     owner, old = member_name(way.target), member_name(way.source)
     one = f"bin {way.bin} of {operator!r} to {owner}"
     return "installed", Wait(

@@ -83,7 +83,7 @@ class Observer:
             restoring=self.restoring(heard),
             outlooks={
                 name: {"fetched": ready, "eta": eta}
-                for name, (ready, eta) in controller.migrations.outlooks().items()
+                for name, (ready, eta) in controller.migrations.estimates().items()
             },
         )  # fmt: skip
 

@@ -195,4 +195,4 @@ class StateWriter:
 def _leaves(one: tuple[OutgoingState, Bin]) -> bool:
     """Whether a bin is about to leave."""
     outlet, bin = one
-    return any(departure.transfer.bin == bin for departure in outlet.departures)
+    return any(departure.transfer.bin == bin for departure in outlet.leaving)

@@ -34,7 +34,7 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
 from meander.dataflow.migration.events import Event
-from meander.dataflow.migration.rounds import Part, Round
+from meander.dataflow.migration.rounds import InstalledPart, Round
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
@@ -230,16 +230,16 @@ class Controller:
                 "event": "bin_moved", "operator": str(operator), "bin": int(bin),
                 "time": int(time), "bytes": int(size), "keys": int(keys),
             }:  # fmt: skip
-                self.migrations.installed(Part(operator, bin, time, size, keys))
+                self.migrations.installed(InstalledPart(operator, bin, time, size, keys))
             case {"event": "precopied", "number": int(number), "manifest": bytes(manifest)}:
-                self.migrations.fetching.precopied(
+                self.migrations.pre_copies.precopied(
                     number, read_manifest(self._plan, worker, manifest)
                 )
             case {
                 "event": "staged", "operator": str(operator), "number": int(number),
                 "bytes": int(size),
             }:  # fmt: skip
-                self.migrations.fetching.staged(number, operator, size)
+                self.migrations.pre_copies.prefetched(number, operator, size)
             case {
                 "event": "bin_unreadable", "operator": str(operator), "bin": int(bin),
                 "number": int() | None as number, "time": int() | None as time,
@@ -250,7 +250,7 @@ class Controller:
                 for bin, size, heat in bins:
                     number = self._plan.groups.number(operator, bin)
                     self.migrations.sizes.note(operator, number, size)
-                    self.migrations.sizes.warm(operator, number, heat)
+                    self.migrations.sizes.note_heat(operator, number, heat)
             case {"event": "held" | "aligned" | "full" | "frozen" | "unwritten" | "sent"}:
                 self.checkpoints.report(worker, event)
             case _:
@@ -363,7 +363,7 @@ class Controller:
 
     def _check_time(self, command: MoveBins, time: int) -> None:
         self._closed_times.expect(time)
-        if (bin := self.migrations.taken(command, time)) is not None:
+        if (bin := self.migrations.moved_already(command, time)) is not None:
             raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
 
     # -- the steps of a turn
@@ -485,12 +485,12 @@ class Controller:
                 unsent=self.decisions.least,
                 sent=[round.time for round in sent],
                 requested=[
-                    *(round.time for round in sent if round.demand is not None),
+                    *(round.time for round in sent if round.advance_request is not None),
                     *self.assignment.times,
                 ],
                 leaving=list(self.workers.drained.values()),
                 waiting=bool(self._joining) or not self.migrations.idle,
-                lead_share=self.migrations.patience(self._due),
+                lead_share=self.migrations.lead_share(self._due),
             )
         )
 

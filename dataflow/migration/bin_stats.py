@@ -1,4 +1,4 @@
-"""How large each bin is on the state topic, and how hot, as far as workers have said."""
+"""Sizes and heat of bins, as reported by workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from meander.state.layers.manifest import Manifest
 
 
 class Sizes:
-    """Of all bins.
+    """A table of the bytes and the recent records of each bin.
 
     >>> sizes = Sizes()
     >>> sizes.note("a", Bin(3), 100); sizes.note("b", Bin(3), 50); sizes.note("a", Bin(3), 120)
@@ -22,22 +22,22 @@ class Sizes:
         self._heat: dict[Bin, dict[str, int]] = defaultdict(dict)
 
     def note(self, operator: str, bin: Bin, bytes: int) -> None:
-        """What an operator has of a bin takes so many."""
+        """Note the bytes of an operator's part of a bin."""
         self._bytes[bin][operator] = bytes
 
-    def warm(self, operator: str, bin: Bin, records: int) -> None:
-        """What an operator has of a bin has had so many records of late."""
+    def note_heat(self, operator: str, bin: Bin, records: int) -> None:
+        """Note the recent records of an operator's part of a bin."""
         self._heat[bin][operator] = records
 
     def heat(self, bin: Bin) -> int:
-        """How many records a bin has had of late."""
+        """Return the number of recent records of a bin."""
         return sum(self._heat[bin].values()) if bin in self._heat else 0
 
     def of(self, bin: Bin) -> int:
-        """What is known of a bin."""
+        """Return the known bytes of a bin."""
         return sum(self._bytes[bin].values()) if bin in self._bytes else 0
 
 
 def size_of(manifest: Manifest) -> int:
-    """What its layers take."""
+    """Return the bytes of the layers of a manifest."""
     return sum(place.size for layer in manifest.layers for place in layer.chunks)

@@ -1,4 +1,4 @@
-"""What commands that move bins would do, and how long they may take."""
+"""Estimates of commands that move bins: their rounds, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from meander.state.keys.ids import Bin
 
 @dataclass(frozen=True, slots=True)
 class MigrationEstimate:
-    """What a command would do."""
+    """An estimate of the rounds of a command and of their duration."""
 
     rounds: Sequence[Sequence[BinMove]]
     sizes: Mapping[Bin, int]
     speed: float | None
-    """Bytes per second of what has been moved so far."""
+    """The bytes per second of past moves."""
 
     def bytes(self, bin: Bin) -> int:
-        """About how many a bin takes on the state topic, as far as is known."""
+        """Return about how many bytes of a bin lie on the state topic, as far as workers have
+        reported."""
         return self.sizes[bin]
 
     @property
     def seconds(self) -> float | None:
-        """About how long it would take; None where nothing has been moved yet."""
-        size = sum(self.bytes(way.bin) for round in self.rounds for way in round)
+        """The seconds that the command would take; None without past moves."""
+        size = sum(self.bytes(move.bin) for round in self.rounds for move in round)
         return None if not self.speed else round(size / self.speed, 1)
 
 
 class TransferRate:
-    """How fast commands have moved bins so far."""
+    """A measurement of how fast commands have moved bins."""
 
     def __init__(self) -> None:
         self._bytes, self._seconds = 0, 0.0
 
     def note(self, ended: RunningMigration) -> None:
-        """A command has come to its end."""
+        """Add a command that has ended."""
         if ended.bytes:
             self._bytes += ended.bytes
             self._seconds += ended.seconds
 
     @property
     def bytes_per_second(self) -> float | None:
-        """None where none has moved anything."""
+        """The rate of past moves; None where no bin has moved."""
         return self._bytes / self._seconds if self._seconds else None

@@ -1,4 +1,4 @@
-"""What is said of commands that move bins: events, JSON-able, in the words of `schemas.status`."""
+"""Events of commands that move bins, as JSON-able fields of `schemas.status`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Event = dict[str, object]
 
 
 def queued(running: RunningMigration, after: Sequence[str]) -> Event:
-    """A command will be obeyed once others have ended."""
+    """Return the event of a command that waits for others to end."""
     return {"type": "queued", "id": running.command.id, "after": list(after)}
 
 
 def accepted(running: RunningMigration, time: int | None) -> Event:
-    """A command is obeyed from now on: from a time on, or from when its first bins are ready."""
+    """Return the event of a command that starts at a time, or once its first bins are ready."""
     command = running.command
     return {
         "type": "accepted",
@@ -34,7 +34,7 @@ def accepted(running: RunningMigration, time: int | None) -> Event:
 def bin_unreadable(
     command: str, bin: Bin, operator: str, reason: str, kept_in_place: bool
 ) -> Event:
-    """Layers of a bin cannot be read; they are written anew."""
+    """Return the event of a bin whose layers are unreadable and are written again."""
     return {
         "type": "bin_unreadable",
         "id": command,
@@ -46,13 +46,14 @@ def bin_unreadable(
 
 
 def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> Event:
-    """All parts of a bin are its new owner's, so many seconds after its round began."""
+    """Return the event of a bin that its new owner has installed some seconds after its round
+    started."""
     return {
         "type": "bin_moved",
         "id": round.command,
-        "bin": int(moved.way.bin),
-        "from": int(moved.way.source),
-        "to": int(moved.way.target),
+        "bin": int(moved.move.bin),
+        "from": int(moved.move.source),
+        "to": int(moved.move.target),
         "at": round.time,
         "bytes": moved.bytes,
         "keys": moved.keys,
@@ -61,7 +62,7 @@ def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> Event:
 
 
 def completed(running: RunningMigration, seconds: float, own: Callable[[Bin], Bin]) -> Event:
-    """All that a command asked for is done, or what was done of it when it was aborted."""
+    """Return the event of a command that has completed, or that was aborted."""
     ended: Event = (
         {"type": "completed"}
         if running.aborted is None
@@ -73,10 +74,10 @@ def completed(running: RunningMigration, seconds: float, own: Callable[[Bin], Bi
         "bins": running.bins,
         "bytes": running.bytes,
         "keys": running.keys,
-        "unmoved": sorted(int(own(bin)) for bin in (*running.waiting, *running.stuck)),
+        "unmoved": sorted(int(own(bin)) for bin in (*running.waiting, *running.kept_in_place)),
     }
 
 
 def round_ms(seconds: float) -> float:
-    """Seconds as milliseconds with a microsecond's precision."""
+    """Convert seconds to milliseconds, with a precision of one microsecond."""
     return round(seconds * 1000, 3)

@@ -1,11 +1,11 @@
-"""Moves the state of bins: F's control path (live reconfiguration, 2.2; design 4, Migration).
+"""The migrator moves bins away from one worker (live reconfiguration, 2.2; design 4, Migration).
 
-A move of time t becomes known by a command and holds capability t from then on. Once the control
-frontier has passed t its bins' old owners are certain; once a stateful operator's output frontier
-has reached t, that operator's state is final for t: the old owner sends, under t, where all lies on
-the state topic and what little does not; what is much it writes there first, in slices. The copy
-stays until the output frontier has passed t: the acknowledgement; until then it can be written
-anew. Guarantees I2, I4 and, by fuel, I7. Cost: O(moving bins) per turn.
+A command announces a move of time t, and the migrator holds a capability for t from then on. Once
+the control frontier has passed t, the old owners are certain. Once an operator's output frontier
+has reached t, its state is final for t, and the old owner sends the manifest and a small delta
+under t. A large delta goes to the state topic first, in slices. The retained bin stays until the
+output frontier has passed t, the acknowledgement; until then it can be written again. Guarantees
+I2, I4 and, by slices, I7. Cost: O(moving bins) per turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer
-from meander.dataflow.migration.pre_copy import Preparing
+from meander.dataflow.migration.pre_copy import PreCopyWriter
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -39,22 +39,23 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 ENTRIES = 2048
-"""Entries extracted per bin and turn."""
-REPAIRS = 4
-"""Copies written anew side by side."""
+"""The entries written per bin and turn."""
+REWRITES = 4
+"""The retained bins that are written again concurrently."""
 
 
 @dataclass(slots=True)
 class OutgoingBin:
-    """One bin of one operator that leaves this worker."""
+    """One operator's part of a bin that leaves this worker."""
 
     transfer: Transfer
-    extraction: LayerWriter | None = None
+    writer: LayerWriter | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedBin:
-    """What one operator keeps of a bin that has left, until its next owner has it."""
+    """One operator's part of a bin that has left, retained until the next owner has installed
+    it."""
 
     transfer: Transfer
     timers: Sequence[tuple[int, bytes]]
@@ -62,82 +63,85 @@ class RetainedBin:
 
 @dataclass(frozen=True, slots=True)
 class BinRewrite:
-    """A copy that is written anew."""
+    """A retained bin that is written again."""
 
-    copy: RetainedBin
+    bin: RetainedBin
     time: int
-    """When the next owner asked for it."""
-    extraction: LayerWriter
+    """The time of the next owner's request."""
+    writer: LayerWriter
 
 
 class OutgoingState:
-    """What one stateful operator still has to give away, and by which right."""
+    """One stateful operator's outgoing bins, with the capabilities to send them."""
 
     def __init__(self, keyed: KeyedOperator, output: OutputPort) -> None:
         self.keyed, self.output = keyed, output
-        self.held = CapabilitySet()
-        self.departures: list[OutgoingBin] = []
-        self.copies: list[RetainedBin] = []
-        self.repairs: list[BinRewrite] = []
+        self.capabilities = CapabilitySet()
+        self.leaving: list[OutgoingBin] = []
+        self.retained: list[RetainedBin] = []
+        self.rewrites: list[BinRewrite] = []
 
-    def keep(self, undecided: int | None) -> None:
-        """Hold the least time at which a pointer may still have to be sent."""
-        repairs = (repair.time for repair in self.repairs)
-        self.held.downgrade(
-            *least_of(undecided, *(d.transfer.time for d in self.departures), *repairs)
+    def downgrade(self, undecided: int | None) -> None:
+        """Hold the least time at which a bin may still have to be sent."""
+        rewrites = (rewrite.time for rewrite in self.rewrites)
+        self.capabilities.downgrade(
+            *least_of(undecided, *(d.transfer.time for d in self.leaving), *rewrites)
         )
 
     @property
-    def gone(self) -> set[Bin]:
-        """The bins of which only a copy is left."""
+    def left_bins(self) -> set[Bin]:
+        """The bins that have left and are only retained."""
         come_back = self.keyed.arrivals.has_come_since
-        transfers = (copy.transfer for copy in self.copies)
+        transfers = (retained.transfer for retained in self.retained)
         return {one.bin for one in transfers if not come_back(one.bin, one.time)}
 
     @property
-    def away(self) -> set[Bin]:
-        """The bins that are about to leave, and those of which only a copy is left."""
-        leaving = (departure.transfer.bin for departure in self.departures)
-        return {*leaving, *(copy.transfer.bin for copy in self.copies)}
+    def moving_bins(self) -> set[Bin]:
+        """The bins that leave or are only retained."""
+        leaving = (leaving_bin.transfer.bin for leaving_bin in self.leaving)
+        return {*leaving, *(retained.transfer.bin for retained in self.retained)}
 
 
 class Ordered(Protocol):
-    """A sink that keeps a key's results in order where its bin moves."""
+    """A sink that keeps the results of a key in order when its bin moves."""
 
     def expect(self, bin: Bin, time: int) -> None:
-        """From `time` on a bin's results come here; those of before left elsewhere, or will."""
+        """Expect the results of a bin from `time` on; earlier results leave at another worker."""
 
 
 class Migrator(BaseOperator):
-    """The migration side of F on one worker, for all stateful operators of the flow."""
+    """An operator that moves bins of all stateful operators away from one worker."""
 
     def __init__(
         self,
         context: OperatorContext,
         control: InputPort,
-        outlets: Sequence[OutgoingState],
-        routers: Sequence[Exchange],
+        outgoing: Sequence[OutgoingState],
+        exchanges: Sequence[Exchange],
         routing: Routing,
         groups: ColocationGroups,
         ordered: Mapping[str, Sequence[Ordered]],
     ) -> None:
-        """`ordered` are sinks by the group whose bins' results they get."""
-        self._me, self._pace = context.me, context.throttle
-        self._control, self._outlets, self._ordered = control, outlets, ordered
-        self._routers, self._routing, self._groups = routers, routing, groups
+        """`ordered` maps each colocation group to the sinks that receive its results."""
+        self._me, self._throttle = context.me, context.throttle
+        self._control, self._outgoing, self._ordered = control, outgoing, ordered
+        self._exchanges, self._routing, self._groups = exchanges, routing, groups
         self._by_group = {
-            name: [outlet for outlet in outlets if groups.of(outlet.keyed.name) == name]
+            name: [one for one in outgoing if groups.of(one.keyed.name) == name]
             for name in groups.names
         }
-        self._preparing = {
-            name: Preparing(context, [outlet.keyed for outlet in some])
+        self._pre_copies = {
+            name: PreCopyWriter(context, [outgoing.keyed for outgoing in some])
             for name, some in self._by_group.items()
         }
         self.undecided: list[Moves] = []
 
     def resume(self, moves: Iterable[Moves]) -> None:
-        """The flow begins with records in flight around these, which an earlier execution decided.
-        The owner of a bin has them all, and keeps those from a move on behind those of before."""
+        """Restore the order of in-flight records around moves of an earlier execution.
+
+        The owner of a bin has all of its records. It processes those from a move on after earlier
+        ones.
+        """
         for one in moves:
             for numbered in one.bins:
                 if self._routing.owner(numbered, one.time) == self._me:
@@ -147,55 +151,58 @@ class Migrator(BaseOperator):
         group, bin = self._groups.group(numbered), self._groups.own(numbered)
         for sink in self._ordered.get(group, ()):
             sink.expect(bin, time)
-        for outlet in self._by_group[group]:
-            outlet.keyed.follow(bin, time)
+        for outgoing in self._by_group[group]:
+            outgoing.keyed.follow(bin, time)
 
     def schedule(self) -> bool:
-        """Learn of moves, decide those whose time is certain, extract, forget."""
+        """Receive moves, decide those whose time is certain, write outgoing bins, and drop retained
+        bins."""
         received = self._receive()
-        self._pace.yields = any(o.departures or o.keyed.arrivals.expecting for o in self._outlets)
-        prepared = [preparing.step() for preparing in self._preparing.values()]
-        if not received and self._settled():
+        self._throttle.yields = any(o.leaving or o.keyed.arrivals.expecting for o in self._outgoing)
+        prepared = [pre_copy.step() for pre_copy in self._pre_copies.values()]
+        if not received and self._is_idle():
             return any(prepared)
         decided = self._decide(self._control.frontier)
-        extracted = [self._extract(outlet) for outlet in self._outlets]
-        repaired = [self._repair(outlet) for outlet in self._outlets]
-        worked = received or decided or any(extracted) or any(repaired)
+        written = [self._write(outgoing) for outgoing in self._outgoing]
+        rewritten = [self._step_rewrites(outgoing) for outgoing in self._outgoing]
+        worked = received or decided or any(written) or any(rewritten)
         if worked:
-            self._keep()
-        forgotten = self._forget()
+            self._downgrade()
+        dropped = self._drop_acknowledged()
         if self._routing.changing:
             self._routing.settle(self._routed())
-        return worked or forgotten or any(prepared)
+        return worked or dropped or any(prepared)
 
     def wait_seconds(self) -> float | None:
-        """Soon, while layers are being written."""
-        due = any(self._due(o) or o.repairs or self._acknowledged(o) for o in self._outlets)
-        busy = any(preparing.busy for preparing in self._preparing.values())
+        """Return a short time while layers are being written, else None."""
+        due = any(self._due(o) or o.rewrites or self._acknowledged(o) for o in self._outgoing)
+        busy = any(pre_copy.busy for pre_copy in self._pre_copies.values())
         return 0.001 if due or busy else None
 
-    def preparing(self, operator: str) -> Preparing:
-        """What is prepared of an operator, with those that move with it."""
-        return self._preparing[self._groups.of(operator)]
+    def pre_copies(self, operator: str) -> PreCopyWriter:
+        """Return the pre-copies of an operator and of those that move with it."""
+        return self._pre_copies[self._groups.of(operator)]
 
     def freeze(self, at: CheckpointId, unloaded: Sequence[tuple[str, Bin]]) -> None:
-        """A checkpoint is to have all bins that are here as they are now, but for those that an
-        operator has not loaded yet; what was being written of them is begun anew after that."""
-        for preparing in self._preparing.values():
-            preparing.restart()
-        for outlet in self._outlets:
-            for departure in outlet.departures:
-                departure.extraction = None
-            loading = {bin for name, bin in unloaded if name == outlet.keyed.name}
-            outlet.keyed.freeze(at, outlet.gone | loading)
+        """Freeze all installed bins for a checkpoint; what was being written of them starts again.
+
+        Bins that an operator has not loaded yet are left out.
+        """
+        for pre_copy in self._pre_copies.values():
+            pre_copy.restart()
+        for outgoing in self._outgoing:
+            for leaving_bin in outgoing.leaving:
+                leaving_bin.writer = None
+            loading = {bin for name, bin in unloaded if name == outgoing.keyed.name}
+            outgoing.keyed.freeze(at, outgoing.left_bins | loading)
 
     # -- the steps
 
-    def _settled(self) -> bool:
-        """Whether there is nothing to decide, to give away, or to forget."""
+    def _is_idle(self) -> bool:
+        """Return whether there is no bin to decide on, to send, or to drop."""
         if self.undecided or self._routing.changing:
             return False
-        return not any(o.departures or o.copies or o.repairs for o in self._outlets)
+        return not any(o.leaving or o.retained or o.rewrites for o in self._outgoing)
 
     def _receive(self) -> bool:
         received = False
@@ -205,8 +212,8 @@ class Migrator(BaseOperator):
                 case Moves() as moves:
                     self._routing.add(moves)
                     self.undecided.append(moves)
-                    for outlet in self._outlets:
-                        outlet.held.retain(outlet.output.mint(message))
+                    for outgoing in self._outgoing:
+                        outgoing.capabilities.retain(outgoing.output.mint(message))
                 case Revoke(command, time):
                     self._routing.revoke(command, time)
                     self.undecided = [
@@ -214,148 +221,150 @@ class Migrator(BaseOperator):
                     ]
                 case StartPreCopy(number, bin):
                     own = self._groups.own(bin)
-                    self._preparing[self._groups.group(bin)].begin(number, own)
-                case Prefetch() as stage:
-                    self._stage(stage, message.time)
+                    self._pre_copies[self._groups.group(bin)].start(number, own)
+                case Prefetch() as prefetch:
+                    self._prefetch(prefetch, message.time)
                 case CancelMove(bin):
-                    self._spare(self._groups.group(bin), self._groups.own(bin))
+                    self._cancel_move(self._groups.group(bin), self._groups.own(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
         return received
 
-    def _stage(self, stage: Prefetch, time: Time) -> None:
-        operator, bin = stage.manifest.operator, stage.manifest.bin
+    def _prefetch(self, prefetch: Prefetch, time: Time) -> None:
+        operator, bin = prefetch.manifest.operator, prefetch.manifest.bin
         number = self._groups.number(operator, bin)
         if self._routing.owner(number, outer(time) - 1) == self._me:
             raise MeanderError(
                 f"bin {bin} of operator '{operator}'",
-                f"{member_name(self._me)} is to fetch it ahead, and has it (I2)",
+                f"{member_name(self._me)} has to prefetch it, but owns it (I2)",
             )
-        self._named(operator).keyed.arrivals.stage(stage, time)
+        self._outgoing_of(operator).keyed.arrivals.stage(prefetch, time)
 
-    def _named(self, operator: str) -> OutgoingState:
-        return next(outlet for outlet in self._outlets if outlet.keyed.name == operator)
+    def _outgoing_of(self, operator: str) -> OutgoingState:
+        return next(outgoing for outgoing in self._outgoing if outgoing.keyed.name == operator)
 
-    def _spare(self, group: str, bin: Bin) -> None:
-        self._preparing[group].spare(bin)
-        for outlet in self._by_group[group]:
-            outlet.keyed.arrivals.spare(bin)
+    def _cancel_move(self, group: str, bin: Bin) -> None:
+        self._pre_copies[group].cancel(bin)
+        for outgoing in self._by_group[group]:
+            outgoing.keyed.arrivals.spare(bin)
 
     def _rewrite(self, rewrite: Rewrite, message: Message) -> None:
-        outlet = self._named(rewrite.operator)
+        outgoing = self._outgoing_of(rewrite.operator)
         if rewrite.time is None:
-            outlet.keyed.trace.rewrite(rewrite.bin)
+            outgoing.keyed.trace.rewrite(rewrite.bin)
             return
         of = rewrite.bin, rewrite.time
-        for copy in outlet.copies:
-            if (copy.transfer.bin, copy.transfer.time) == of:
-                outlet.held.retain(outlet.output.mint(message))
-                extraction = outlet.keyed.trace.again(rewrite.bin, rewrite.time, copy.timers)
+        for retained in outgoing.retained:
+            if (retained.transfer.bin, retained.transfer.time) == of:
+                outgoing.capabilities.retain(outgoing.output.mint(message))
+                writer = outgoing.keyed.trace.again(rewrite.bin, rewrite.time, retained.timers)
                 assert isinstance(message.time, int)
-                outlet.repairs.append(BinRewrite(copy, message.time, extraction))
+                outgoing.rewrites.append(BinRewrite(retained, message.time, writer))
 
     def _decide(self, control: Antichain) -> bool:
         certain = [moves for moves in self.undecided if not control.less_equal(moves.time)]
         self.undecided = [moves for moves in self.undecided if control.less_equal(moves.time)]
         for moves in sorted(certain, key=lambda m: (m.time, m.command)):
             for transfer in self._routing.transfers(moves):
-                self._begin(transfer)
+                self._start(transfer)
         return bool(certain)
 
-    def _begin(self, numbered: Transfer) -> None:
+    def _start(self, numbered: Transfer) -> None:
         transfer = replace(numbered, bin=self._groups.own(numbered.bin))
         group = self._groups.group(numbered.bin)
-        for router in self._routers:
-            router.expect(transfer.time)
+        for exchange in self._exchanges:
+            exchange.expect(transfer.time)
         if transfer.target == self._me:
             for sink in self._ordered.get(group, ()):
                 sink.expect(transfer.bin, transfer.time)
-        for outlet in self._by_group[group]:
+        for outgoing in self._by_group[group]:
             if transfer.source == self._me:
-                outlet.departures.append(OutgoingBin(transfer))
-                outlet.keyed.timers.depart(transfer.bin, transfer.time)
+                outgoing.leaving.append(OutgoingBin(transfer))
+                outgoing.keyed.timers.depart(transfer.bin, transfer.time)
             elif transfer.target == self._me:
-                outlet.keyed.arrivals.expect(transfer.bin, transfer.time)
+                outgoing.keyed.arrivals.expect(transfer.bin, transfer.time)
 
-    def _extract(self, outlet: OutgoingState) -> bool:
+    def _write(self, outgoing: OutgoingState) -> bool:
         worked = False
-        for departure in self._pace.hurry(self._due(outlet)):
-            if departure.extraction is None:
-                # What the checkpoint is to have of it is written first.
-                frozen = departure.transfer.bin in outlet.keyed.trace.frozen
-                if frozen or not self._pace.due.open:
+        for leaving_bin in self._throttle.hurry(self._due(outgoing)):
+            if leaving_bin.writer is None:
+                # The checkpoint writes its layer of the bin first.
+                frozen = leaving_bin.transfer.bin in outgoing.keyed.trace.frozen
+                if frozen or not self._throttle.due.open:
                     continue
                 worked = True
-                transfer = departure.transfer
-                self.preparing(outlet.keyed.name).done_with(transfer.bin)
-                delivery = outlet.keyed.delivery(transfer.bin, transfer.time)
-                if delivery is not None:
-                    self._hand_over(outlet, departure, delivery)
+                transfer = leaving_bin.transfer
+                self.pre_copies(outgoing.keyed.name).finish(transfer.bin)
+                handoff = outgoing.keyed.delivery(transfer.bin, transfer.time)
+                if handoff is not None:
+                    self._hand_over(outgoing, leaving_bin, handoff)
                     continue
-                departure.extraction = self._pace.due.admit(
-                    outlet.keyed.extraction(transfer.bin, transfer.time)
+                leaving_bin.writer = self._throttle.due.admit(
+                    outgoing.keyed.extraction(transfer.bin, transfer.time)
                 )
-            if departure.extraction.step(ENTRIES):
-                self._hand_over(outlet, departure, BinHandoff(departure.extraction.manifest))
+            if leaving_bin.writer.step(ENTRIES):
+                self._hand_over(outgoing, leaving_bin, BinHandoff(leaving_bin.writer.manifest))
                 worked = True
         return worked
 
-    def _due(self, outlet: OutgoingState) -> list[OutgoingBin]:
-        """The bins whose state is final: nothing before their time can still happen to it."""
-        if not outlet.departures:
+    def _due(self, outgoing: OutgoingState) -> list[OutgoingBin]:
+        """Return the bins whose state is final, since nothing before their time can still
+        happen."""
+        if not outgoing.leaving:
             return []
-        frontier = outlet.keyed.frontier
-        return [d for d in outlet.departures if not frontier.less_than(d.transfer.time)]
+        frontier = outgoing.keyed.frontier
+        return [d for d in outgoing.leaving if not frontier.less_than(d.transfer.time)]
 
     def _hand_over(
-        self, outlet: OutgoingState, departure: OutgoingBin, delivery: BinHandoff
+        self, outgoing: OutgoingState, leaving_bin: OutgoingBin, handoff: BinHandoff
     ) -> None:
-        transfer = departure.transfer
-        outlet.output.send(
-            outlet.held.permitting(transfer.time),
+        transfer = leaving_bin.transfer
+        outgoing.output.send(
+            outgoing.capabilities.permitting(transfer.time),
             transfer.time,
-            delivery,
+            handoff,
             transfer.target,
         )
-        outlet.copies.append(RetainedBin(transfer, outlet.keyed.departed(transfer.bin)))
-        outlet.departures.remove(departure)
+        outgoing.retained.append(RetainedBin(transfer, outgoing.keyed.departed(transfer.bin)))
+        outgoing.leaving.remove(leaving_bin)
 
-    def _repair(self, outlet: OutgoingState) -> bool:
-        some = self._pace.hurry(outlet.repairs[:REPAIRS])
-        done = [repair for repair in some if repair.extraction.step(ENTRIES)]
-        for repair in done:
-            outlet.repairs.remove(repair)
-            to, right = repair.copy.transfer.target, outlet.held.permitting(repair.time)
-            outlet.output.send(right, repair.time, BinHandoff(repair.extraction.manifest), to)
+    def _step_rewrites(self, outgoing: OutgoingState) -> bool:
+        some = self._throttle.hurry(outgoing.rewrites[:REWRITES])
+        done = [rewrite for rewrite in some if rewrite.writer.step(ENTRIES)]
+        for rewrite in done:
+            outgoing.rewrites.remove(rewrite)
+            to, right = rewrite.bin.transfer.target, outgoing.capabilities.permitting(rewrite.time)
+            outgoing.output.send(right, rewrite.time, BinHandoff(rewrite.writer.manifest), to)
         return bool(done)
 
-    def _keep(self) -> None:
+    def _downgrade(self) -> None:
         undecided = min((moves.time for moves in self.undecided), default=None)
-        for outlet in self._outlets:
-            outlet.keep(undecided)
+        for outgoing in self._outgoing:
+            outgoing.downgrade(undecided)
 
-    def _forget(self) -> bool:
-        """Drop some of the copies whose next owners have all; whether there were any."""
+    def _drop_acknowledged(self) -> bool:
+        """Drop some retained bins that their next owners have installed; return whether there were
+        any."""
         found = False
-        for outlet in self._outlets:
-            for copy in self._pace.hurry(self._acknowledged(outlet)):
+        for outgoing in self._outgoing:
+            for retained in self._throttle.hurry(self._acknowledged(outgoing)):
                 found = True
-                outlet.copies.remove(copy)
-                bin, time = copy.transfer.bin, copy.transfer.time
-                if not outlet.keyed.arrivals.has_come_since(bin, time):
-                    outlet.keyed.store.drop(bin)
+                outgoing.retained.remove(retained)
+                bin, time = retained.transfer.bin, retained.transfer.time
+                if not outgoing.keyed.arrivals.has_come_since(bin, time):
+                    outgoing.keyed.store.drop(bin)
         return found
 
-    def _acknowledged(self, outlet: OutgoingState) -> list[RetainedBin]:
-        if not outlet.copies:
+    def _acknowledged(self, outgoing: OutgoingState) -> list[RetainedBin]:
+        if not outgoing.retained:
             return []
-        frontier = outlet.keyed.frontier
-        return [c for c in outlet.copies if not frontier.less_equal(c.transfer.time)]
+        frontier = outgoing.keyed.frontier
+        return [c for c in outgoing.retained if not frontier.less_equal(c.transfer.time)]
 
     def _routed(self) -> Antichain:
         passed = self._control.frontier
-        for router in self._routers:
-            passed = passed.meet(router.frontier)
-        for outlet in self._outlets:
-            passed = passed.meet(outlet.keyed.frontier)
+        for exchange in self._exchanges:
+            passed = passed.meet(exchange.frontier)
+        for outgoing in self._outgoing:
+            passed = passed.meet(outgoing.keyed.frontier)
         return passed

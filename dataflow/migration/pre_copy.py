@@ -1,9 +1,9 @@
-"""Bins that are to leave: nearly all of each is on the state topic before it does.
+"""The pre-copy on workers: most of a bin reaches the state topic before the bin leaves.
 
-Guarantees that the layers reported of a bin stay as they are until it has left or been spared, so
-that its next owner can fetch them ahead of the move; and that they lack little, or nothing as of
-now, as more is written first, while records go on. What changes meanwhile is moved with the bin.
-Cost: as for a snapshot of the bin; nothing here is waited for by any record.
+Guarantees that the reported layers of a bin stay until it has left or its move is cancelled, so its
+next owner can prefetch them. Guarantees that these layers lack little: a further layer is written
+first while records go on. Later changes move with the bin. Cost: as for a snapshot of the bin; no
+record waits for it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 
 ENTRIES = 512
-"""Entries written per bin and turn, some half a millisecond."""
+"""The entries written per bin and turn, about half a millisecond."""
 
 
-class Preparing:
-    """Those of one worker."""
+class PreCopyWriter:
+    """A writer of the bins of one colocation group ahead of their moves."""
 
     def __init__(self, context: OperatorContext, operators: Sequence[KeyedOperator]) -> None:
-        self._operators, self._pace, self._report = operators, context.throttle, context.report
+        self._operators, self._throttle, self._report = operators, context.throttle, context.report
         self._waiting: deque[tuple[KeyedOperator, Bin]] = deque()
         self._writing: deque[tuple[KeyedOperator, Bin, LayerWriter]] = deque()
         self._numbers: dict[Bin, int] = {}
-        """The preparation that each bin is in whose layers are to stay as they are."""
-        self._told: set[Bin] = set()
-        """Of what the layers have been told since it was last asked for."""
+        """The preparation of each bin whose layers have to stay."""
+        self._reported: set[Bin] = set()
+        """The bins whose layers have been reported since the last `drain_reported`."""
 
     @property
     def busy(self) -> bool:
@@ -39,72 +39,72 @@ class Preparing:
         return bool(self._waiting or self._writing)
 
     def writes(self, bin: Bin) -> bool:
-        """Whether a bin is being written, or will be."""
+        """Return whether a bin is being written, or will be."""
         under_way = (*self._waiting, *((keyed, bin) for keyed, bin, _ in self._writing))
         return any(one == bin for _, one in under_way)
 
-    def take_told(self) -> set[Bin]:
-        """The bins whose layers have been told of since this was last asked."""
-        told, self._told = self._told, set()
-        return told
+    def drain_reported(self) -> set[Bin]:
+        """Return the bins whose layers have been reported since the last call."""
+        reported, self._reported = self._reported, set()
+        return reported
 
-    def begin(self, number: int, bin: Bin) -> None:
-        """A bin is to leave."""
+    def start(self, number: int, bin: Bin) -> None:
+        """Start the pre-copy of a bin."""
         self._numbers[bin] = number
         for keyed in self._operators:
             keyed.trace.pin(bin)
             frozen = bin in keyed.trace.frozen
             if not frozen and (manifest := keyed.standing(bin)) is not None:
-                self._tell(manifest)
+                self._report_precopied(manifest)
             else:
                 self._waiting.append((keyed, bin))
 
-    def spare(self, bin: Bin) -> None:
-        """It is to stay, after all."""
+    def cancel(self, bin: Bin) -> None:
+        """Cancel the pre-copy of a bin that stays."""
         if bin in self._numbers:
             for keyed, writing, _ in self._writing:
                 if writing == bin:
                     keyed.trace.cancel(bin)
-            self.done_with(bin)
+            self.finish(bin)
             for keyed in self._operators:
                 keyed.trace.unpin(bin)
 
-    def done_with(self, bin: Bin) -> None:
-        """It leaves now, prepared or not: what is written from here on is the last."""
+    def finish(self, bin: Bin) -> None:
+        """End the pre-copy of a bin that leaves now; the migrator writes the rest."""
         self._numbers.pop(bin, None)
         self._waiting = deque(one for one in self._waiting if one[1] != bin)
         self._writing = deque(one for one in self._writing if one[1] != bin)
 
     def restart(self) -> None:
-        """What is being written is given up, and written later."""
+        """Give up unfinished layers and write them later."""
         self._waiting.extendleft((keyed, bin) for keyed, bin, _ in self._writing)
         self._writing.clear()
 
     def step(self) -> bool:
-        """Write a little; whether anything has been done."""
+        """Write a slice; return whether anything was done."""
         ready = deque(one for one in self._waiting if one[1] not in one[0].trace.frozen)
         worked = bool(ready)
-        while ready and self._pace.open and self._pace.ahead.open:
+        while ready and self._throttle.open and self._throttle.ahead.open:
             keyed, bin = one = ready.popleft()
             self._waiting.remove(one)
-            with self._pace.spending():
-                extraction = self._pace.ahead.admit(keyed.snapshot(bin))
-            self._writing.append((keyed, bin, extraction))
+            with self._throttle.spending():
+                writer = self._throttle.ahead.admit(keyed.snapshot(bin))
+            self._writing.append((keyed, bin, writer))
         return self._write() or worked
 
     def _write(self) -> bool:
-        """A slice of each, as long as there is time; whether any was written."""
+        """Write a slice of each bin while there is time; return whether any was written."""
         worked = False
-        for one in self._pace.turns(self._writing):
+        for one in self._throttle.turns(self._writing):
             worked = True
             if one[2].step(ENTRIES):
-                self._tell(one[2].manifest)
+                self._report_precopied(one[2].manifest)
             else:
                 self._writing.append(one)
         return worked
 
-    def _tell(self, manifest: Manifest) -> None:
-        self._told.add(manifest.bin)
+    def _report_precopied(self, manifest: Manifest) -> None:
+        self._reported.add(manifest.bin)
         self._report(
             {
                 "event": "precopied",

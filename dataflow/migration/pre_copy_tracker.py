@@ -1,8 +1,8 @@
-"""Bins that are made ready to move: written by who has them, then fetched by who is to have them.
+"""The pre-copies of all commands: the owner writes a bin, then its next owner prefetches it.
 
-Guarantees that a bin is made ready for one command at a time, that no more are at once than there
-is memory for (I6), and that both workers hear of it when a bin is to stay. Each preparation has a
-number, so that what is said of one that has been called off counts for nothing.
+Guarantees that a bin is prepared for one command at a time, that the memory limits how many are
+prepared at once (I6), and that both workers learn of a cancelled move. Each preparation has a
+number, so late reports about a cancelled one have no effect.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from meander.dataflow.control.instructions import (
     StartPreCopy,
 )
 from meander.dataflow.migration.bin_stats import Sizes, size_of
-from meander.dataflow.migration.rounds import BinMove, Fetch, RunningMigration
+from meander.dataflow.migration.rounds import BinMove, PreCopy, RunningMigration
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.layer_loader import AHEAD_BYTES
 from meander.state.layers.manifest import Manifest
 
 
-class Fetching:
-    """Those of all commands that run. Bins have their numbers among all groups'."""
+class PreCopyTracker:
+    """A tracker of the pre-copies of all running commands. Bins have their numbers among all groups
+    here."""
 
     def __init__(
         self,
@@ -34,81 +35,83 @@ class Fetching:
         groups: ColocationGroups,
         sizes: Sizes,
         most_bytes: int,
-        tell: Callable[[WorkerId, Instruction], None],
+        send: Callable[[WorkerId, Instruction], None],
     ) -> None:
-        self._running, self._groups, self._sizes, self._tell = running, groups, sizes, tell
+        self._running, self._groups, self._sizes, self._send = running, groups, sizes, send
         self._most = most_bytes
         self._numbers = count(1)
 
     @property
     def room(self) -> int:
-        """How many bytes more may be made ready at once."""
+        """The number of further bytes that may be in preparation."""
         under_way = [
             self.weight(bin)
             for running in self._running
-            for bin, fetch in running.fetches.items()
-            if not fetch.ready
+            for bin, pre_copy in running.pre_copies.items()
+            if not pre_copy.ready
         ]
         return self._most - sum(under_way)
 
     def weight(self, bin: Bin) -> int:
-        """How many bytes of a bin may be in memory while it is made ready."""
+        """Return how many bytes of a bin may be in memory during its preparation."""
         return min(self._sizes.of(bin) or AHEAD_BYTES, AHEAD_BYTES)
 
-    def begin(self, running: RunningMigration, bin: Bin, way: BinMove) -> None:
-        """Have a bin made ready for a command."""
+    def start(self, running: RunningMigration, bin: Bin, move: BinMove) -> None:
+        """Start to prepare a bin for a command."""
         operators = self._groups.operators(bin)
-        fetch = Fetch(next(self._numbers), way, set(operators), set(operators))
-        running.fetches[bin] = fetch
-        self._tell(way.source, StartPreCopy(fetch.number, bin))
+        pre_copy = PreCopy(next(self._numbers), move, set(operators), set(operators))
+        running.pre_copies[bin] = pre_copy
+        self._send(move.source, StartPreCopy(pre_copy.number, bin))
 
     def claim(self, running: RunningMigration, bin: Bin) -> bool:
-        """Whether a bin can be made ready for a command: for one at a time, and for one whose bin
-        moves as soon as it is ready rather than for one that has a time yet to come for it."""
+        """Return whether a command may prepare a bin; a bin is prepared for one command at a time.
+
+        A command that moves the bin as soon as it is ready precedes one whose time lies ahead.
+        """
         for other in self._running:
-            if bin in other.fetches:
+            if bin in other.pre_copies:
                 if bin not in running.waiting or bin in other.waiting:
                     return False
-                self.call_off(other, bin)
+                self.cancel(other, bin)
         return True
 
-    def call_off(self, running: RunningMigration, bin: Bin) -> None:
-        """What was prepared of a bin is not to move."""
-        way = running.fetches.pop(bin).way
-        for worker in (way.source, way.target):
-            self._tell(worker, CancelMove(bin))
+    def cancel(self, running: RunningMigration, bin: Bin) -> None:
+        """Cancel the move of a prepared bin at both workers."""
+        move = running.pre_copies.pop(bin).move
+        for worker in (move.source, move.target):
+            self._send(worker, CancelMove(bin))
 
-    # -- what the workers report
+    # -- reports of workers
 
     def precopied(self, number: int, manifest: Manifest) -> None:
-        """All of an operator's bin lies on the topic, in these layers."""
-        for fetch in self._of(number):
+        """Note that an operator's part of a bin lies on the state topic in the layers of a
+        manifest."""
+        for pre_copy in self._of(number):
             bin = self._groups.number(manifest.operator, manifest.bin)
             self._sizes.note(manifest.operator, bin, size_of(manifest))
-            if manifest.operator in fetch.unwritten:
-                fetch.unwritten.discard(manifest.operator)
-                self._tell(fetch.way.target, Prefetch(number, manifest))
+            if manifest.operator in pre_copy.unwritten:
+                pre_copy.unwritten.discard(manifest.operator)
+                self._send(pre_copy.move.target, Prefetch(number, manifest))
 
-    def staged(self, number: int, operator: str, bytes: int) -> None:
-        """An operator's part of a bin has been fetched."""
-        for fetch in self._of(number):
-            if operator in fetch.unfetched:
-                fetch.unfetched.discard(operator)
-                fetch.bytes += bytes
+    def prefetched(self, number: int, operator: str, bytes: int) -> None:
+        """Note that the next owner has fetched an operator's part of a bin."""
+        for pre_copy in self._of(number):
+            if operator in pre_copy.unfetched:
+                pre_copy.unfetched.discard(operator)
+                pre_copy.bytes += bytes
 
     def bin_unreadable(self, number: int | None, operator: str, bin: Bin) -> list[RunningMigration]:
-        """Layers of an operator's bin cannot be read ahead: they are written anew. The commands
-        that it was made ready for, none by now."""
+        """Let the owner write an unreadable bin again; return the commands that had prepared it."""
         numbered = self._groups.number(operator, bin)
         concerned = []
         for running in self._running:
-            fetch = running.fetches.get(numbered)
-            if fetch is not None and fetch.number == number:
-                self._tell(fetch.way.source, Rewrite(operator, bin, None))
-                self.call_off(running, numbered)
+            pre_copy = running.pre_copies.get(numbered)
+            if pre_copy is not None and pre_copy.number == number:
+                self._send(pre_copy.move.source, Rewrite(operator, bin, None))
+                self.cancel(running, numbered)
                 concerned.append(running)
         return concerned
 
-    def _of(self, number: int) -> list[Fetch]:
-        """The preparation of a number, if it has not been called off."""
-        return [f for one in self._running for f in one.fetches.values() if f.number == number]
+    def _of(self, number: int) -> list[PreCopy]:
+        """Return the preparation of a number, unless it was cancelled."""
+        return [f for one in self._running for f in one.pre_copies.values() if f.number == number]

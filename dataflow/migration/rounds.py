@@ -1,4 +1,4 @@
-"""Commands under way: bins that are made ready, and rounds of bins that move at one time.
+"""Running commands: their prepared bins, and their rounds of bins that move at one time.
 
 Guarantees that a bin counts as moved once, when every stateful operator has installed it.
 """
@@ -17,8 +17,8 @@ from meander.state.keys.ids import Bin, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one operator has of a bin, installed by its new owner."""
+class InstalledPart:
+    """A report that one operator of the new owner has installed its part of a bin."""
 
     operator: str
     bin: int
@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class BinMove:
-    """A bin, who has it, and who is to have it."""
+    """A bin with its owner and its next owner."""
 
     bin: Bin
     source: WorkerId
@@ -37,21 +37,21 @@ class BinMove:
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
-    """A bin that is made ready: written by who has it, then fetched by who is to have it."""
+class PreCopy:
+    """A bin in preparation: its owner writes it, then its next owner prefetches it."""
 
     number: int
-    """Of the preparation."""
-    way: BinMove
+    """The number of the preparation."""
+    move: BinMove
     unwritten: set[str]
     unfetched: set[str]
-    """The operators that are not so far."""
+    """The operators whose parts are not written, or not fetched."""
     bytes: int = 0
-    """Fetched so far."""
+    """The bytes fetched so far."""
 
     @property
     def ready(self) -> bool:
-        """Whether only what changes from now on is left to move."""
+        """Whether only later changes are left to move."""
         return not self.unwritten and not self.unfetched
 
 
@@ -59,41 +59,41 @@ class Fetch:
 class BinInTransit:
     """A bin on its way to its new owner."""
 
-    way: BinMove
+    move: BinMove
     awaited: set[str]
-    """The operators whose part has not been installed."""
+    """The operators that have not installed their part."""
     bytes: int = 0
     keys: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Round:
-    """Bins that move at one time."""
+    """A set of bins that move at one time."""
 
     command: str
     time: int
     moves: Sequence[Moves]
-    """One per target."""
-    demand: Capability | None
-    begun: float
+    """The moves, one per target."""
+    advance_request: Capability | None
+    started_at: float
     unsent: int
-    """How many of the moves have not been sent."""
+    """The number of moves that are not sent."""
     decided: bool = False
     awaited: dict[int, BinInTransit] = field(default_factory=dict)
-    """The bins that have not moved yet, once it is decided which have to."""
+    """The bins that have not moved yet, once it is decided which bins move."""
 
     @property
     def bins(self) -> list[Bin]:
-        """All that it names."""
+        """All bins that the round names."""
         return [bin for moves in self.moves for bin in moves.bins]
 
     @property
     def sent(self) -> bool:
-        """Whether the workers know of it."""
+        """Whether the workers have received the round."""
         return not self.unsent
 
-    def install(self, part: Part) -> BinInTransit | None:
-        """Take note of a part; its bin, where that has moved with it."""
+    def install(self, part: InstalledPart) -> BinInTransit | None:
+        """Note an installed part; return its bin once all of it has moved."""
         transit = self.awaited.get(part.bin)
         if part.time != self.time or transit is None or part.operator not in transit.awaited:
             return None
@@ -105,23 +105,24 @@ class Round:
 
 @dataclass(slots=True, eq=False)
 class RunningMigration:
-    """A command under way."""
+    """A command that moves bins."""
 
     command: MoveBins
-    begun: float
+    started_at: float
     waiting: list[Bin]
-    """The bins that no round has yet."""
+    """The bins that are in no round yet."""
     rounds: list[Round] = field(default_factory=list)
-    fetches: dict[Bin, Fetch] = field(default_factory=dict)
-    there: set[Bin] = field(default_factory=set)
-    """Bins that were where they are to be when their turn to be made ready came."""
-    stuck: dict[Bin, str] = field(default_factory=dict)
-    """Bins that stay, and why."""
+    pre_copies: dict[Bin, PreCopy] = field(default_factory=dict)
+    already_there: set[Bin] = field(default_factory=set)
+    """Bins that needed no preparation, since their owner was the target or has to write them at the
+    move."""
+    kept_in_place: dict[Bin, str] = field(default_factory=dict)
+    """Bins that stay at their owner, and the reason."""
     aborted: str | None = None
-    """The command that has ended it."""
+    """The id of the command that aborted this one."""
     seconds: float = 0.0
-    """How long it has made bins ready or moved them: not, how long it has waited."""
-    looked: float | None = None
+    """The seconds in which it prepared or moved bins, without waiting."""
+    updated_at: float | None = None
     bins: int = 0
     bytes: int = 0
     keys: int = 0
@@ -131,93 +132,100 @@ class RunningMigration:
         """The rounds before whose times other commands may still come."""
         return [round for round in self.rounds if not round.decided]
 
-    def look(self, now: float) -> None:
-        """Called each turn, so that it knows how long it takes."""
-        if self.looked is not None and (self.preparing or any(r.decided for r in self.rounds)):
-            self.seconds += now - self.looked
-        self.looked = now
+    def update_seconds(self, now: float) -> None:
+        """Update the seconds of work; call this once a turn."""
+        if self.updated_at is not None and (self.preparing or any(r.decided for r in self.rounds)):
+            self.seconds += now - self.updated_at
+        self.updated_at = now
 
     def count(self, moved: BinInTransit) -> None:
-        """One more bin has moved."""
+        """Count a moved bin."""
         self.bins += 1
         self.bytes += moved.bytes
         self.keys += moved.keys
 
     def is_ready(self, bin: Bin) -> bool:
-        """Whether next to nothing is left to move of a bin."""
-        return bin in self.there or (bin in self.fetches and self.fetches[bin].ready)
+        """Return whether next to nothing of a bin is left to move."""
+        return bin in self.already_there or (bin in self.pre_copies and self.pre_copies[bin].ready)
 
     @property
     def preparing(self) -> bool:
-        """Whether bins are being made ready."""
-        return any(not fetch.ready for fetch in self.fetches.values())
+        """Whether any bin is in preparation."""
+        return any(not pre_copy.ready for pre_copy in self.pre_copies.values())
 
     @property
     def ready(self) -> int:
-        """How many bins have been fetched ahead, of those that have not moved."""
-        return sum(fetch.ready for fetch in self.fetches.values())
+        """The number of prefetched bins that have not moved."""
+        return sum(pre_copy.ready for pre_copy in self.pre_copies.values())
 
     def eta(self, sizes: Sizes) -> float | None:
-        """Seconds until its end, if it goes on as so far; None where it has not got anywhere."""
-        left = [bin for bin in self.named if bin not in self.fetches or not self.fetches[bin].ready]
-        done = self.bytes + sum(fetch.bytes for fetch in self.fetches.values())
+        """Return the seconds until the end at the rate so far; None where nothing has moved."""
+        left = [
+            bin
+            for bin in self.named
+            if bin not in self.pre_copies or not self.pre_copies[bin].ready
+        ]
+        done = self.bytes + sum(pre_copy.bytes for pre_copy in self.pre_copies.values())
         to_do = sum(map(sizes.of, left))
         named = any(round.time == self.command.time for round in self.rounds)
         return None if named or not done else round(self.seconds * to_do / done, 1)
 
     @property
     def named(self) -> set[Bin]:
-        """The bins that have not moved, and may."""
+        """The bins that have not moved and still may."""
         return {*self.waiting, *(bin for round in self.rounds for bin in round.bins)}
 
 
-def apart(ways: Iterable[BinMove]) -> list[BinMove]:
-    """Some of these that share no worker: a matching, of those first whose workers have most to do,
-    so that there are few rounds (live reconfiguration, 3.2).
+def disjoint_moves(moves: Iterable[BinMove]) -> list[BinMove]:
+    """Return some moves that share no worker: a matching (live reconfiguration, 3.2).
+
+    Moves of the busiest workers come first, so that there are few rounds.
 
     >>> a, b, c = (WorkerId(n) for n in range(3))
-    >>> ways = [BinMove(Bin(n), *way) for n, way in enumerate([(a, b), (a, c), (b, c), (a, c)])]
-    >>> apart(ways)
+    >>> moves = [BinMove(Bin(n), *move) for n, move in enumerate([(a, b), (a, c), (b, c), (a, c)])]
+    >>> disjoint_moves(moves)
     [BinMove(bin=1, source=0, target=2)]
     """
-    ways = list(ways)
-    load = Counter(worker for way in ways for worker in (way.source, way.target))
-    most = sorted(ways, key=lambda way: sorted((-load[way.source], -load[way.target])))
+    moves = list(moves)
+    load = Counter(worker for move in moves for worker in (move.source, move.target))
+    most = sorted(moves, key=lambda move: sorted((-load[move.source], -load[move.target])))
     busy: set[WorkerId] = set()
     chosen = []
-    for way in most:
-        if busy.isdisjoint((way.source, way.target)):
-            busy |= {way.source, way.target}
-            chosen.append(way)
+    for move in most:
+        if busy.isdisjoint((move.source, move.target)):
+            busy |= {move.source, move.target}
+            chosen.append(move)
     return chosen
 
 
-def together(ways: Iterable[BinMove], chosen: Iterable[BinMove], most: int) -> list[BinMove]:
-    """With the ways chosen, others between the same two workers: up to so many of each.
+def with_same_pairs(
+    moves: Iterable[BinMove], chosen: Iterable[BinMove], most: int
+) -> list[BinMove]:
+    """Return the chosen moves and others between the same workers, up to `most` of each pair.
 
     >>> a, b = WorkerId(0), WorkerId(1)
     >>> there, back = (a, b), (b, a)
-    >>> ways = [BinMove(Bin(n), *way) for n, way in enumerate([there, back, there, there])]
-    >>> [int(way.bin) for way in together(ways, ways[:1], most=2)]
+    >>> moves = [BinMove(Bin(n), *move) for n, move in enumerate([there, back, there, there])]
+    >>> [int(move.bin) for move in with_same_pairs(moves, moves[:1], most=2)]
     [0, 2]
     """
     by_pair: dict[tuple[WorkerId, WorkerId], list[BinMove]] = {}
-    for way in ways:
-        by_pair.setdefault((way.source, way.target), []).append(way)
-    return [way for one in chosen for way in by_pair[one.source, one.target][:most]]
+    for move in moves:
+        by_pair.setdefault((move.source, move.target), []).append(move)
+    return [move for one in chosen for move in by_pair[one.source, one.target][:most]]
 
 
-def rounds_of_all(ways: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]:
-    """All rounds of a batched command, as they would be if every bin were ready, with so many bins
-    at most of each pair of workers.
+def all_rounds(moves: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]:
+    """Return all rounds of a batched command as if every bin were ready, with `most` bins per pair
+    of workers.
 
     >>> a, b, c, d = (WorkerId(n) for n in range(4))
-    >>> [[int(way.bin) for way in round] for round in rounds_of_all(
-    ...     BinMove(Bin(n), *way) for n, way in enumerate([(a, c), (a, d), (b, c), (b, d)]))]
+    >>> [[int(move.bin) for move in round] for round in all_rounds(
+    ...     BinMove(Bin(n), *move) for n, move in enumerate([(a, c), (a, d), (b, c), (b, d)]))]
     [[0, 3], [1, 2]]
     """
-    left, rounds = list(ways), []
+    left, rounds = list(moves), []
     while left:
-        rounds.append(together(left, apart(left), most))
-        left = [way for way in left if way not in rounds[-1]]
+        rounds.append(with_same_pairs(left, disjoint_moves(left), most))
+        left = [move for move in left if move not in rounds[-1]]
     return rounds

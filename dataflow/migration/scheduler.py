@@ -1,10 +1,10 @@
-"""The coordinator's part of migrations: it prepares bins, gives rounds their times, counts.
+"""The migration scheduler: it prepares bins, gives rounds their times and counts moved bins.
 
-Guarantees that every command accepted comes to an end, that a bin is in one round at a time of each
-command, and that what is prepared is moved or spared. Rounds of one command follow each other;
-commands without a time that name the same bins do too, others run side by side. Only bins whose
-last round is over are prepared, at most as many at once as `move_memory` has room for (I6).
-Cost: O(bins under way) per turn.
+Guarantees that every accepted command ends, that a bin is in one round per time and command, and
+that each prepared bin moves or has its move cancelled. The rounds of one command follow each other.
+Commands without a time queue where they name the same bins; others run concurrently. Only bins
+whose last round is over are prepared, and `move_memory` limits how many at once (I6). Cost:
+O(pending bins) per turn.
 """
 
 from __future__ import annotations
@@ -25,17 +25,23 @@ from meander.dataflow.migration.bin_selector import PER_PAIR, BinSelector
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
 from meander.dataflow.migration.events import Event
-from meander.dataflow.migration.pre_copy_tracker import Fetching
-from meander.dataflow.migration.rounds import BinInTransit, BinMove, Part, Round, RunningMigration
+from meander.dataflow.migration.pre_copy_tracker import PreCopyTracker
+from meander.dataflow.migration.rounds import (
+    BinInTransit,
+    BinMove,
+    InstalledPart,
+    Round,
+    RunningMigration,
+)
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import Bin, WorkerId
 
 BETWEEN = 0.2
-"""Of the lead, while bins that are prepared move round after round."""
+"""The share of the lead between two rounds of prepared bins."""
 
 
 class MigrationScheduler:
-    """All commands that move bins. Within, bins have their numbers among all groups'."""
+    """A scheduler of all commands that move bins. Bins have their numbers among all groups here."""
 
     def __init__(
         self,
@@ -44,40 +50,47 @@ class MigrationScheduler:
         decisions: PendingDecisions,
         clock: Clock,
         most_bytes: int,
-        tell: Callable[[WorkerId, Instruction], None],
-        tell_all: Callable[[Moves | Revoke], None],
-        demand: Callable[[int], Capability],
+        send: Callable[[WorkerId, Instruction], None],
+        broadcast: Callable[[Moves | Revoke], None],
+        request_advance: Callable[[int], Capability],
         near: Callable[[int], bool],
     ) -> None:
         self._groups, self._routing, self._decisions = groups, routing, decisions
-        self._clock, self._tell, self._tell_all, self._demand = clock, tell, tell_all, demand
+        self._clock, self._send, self._broadcast, self._request_advance = (
+            clock,
+            send,
+            broadcast,
+            request_advance,
+        )
         self._near = near
         self.ids: set[str] = set()
         self.running: list[RunningMigration] = []
         self._queued: list[RunningMigration] = []
-        self._taken: set[tuple[int, Bin]] = set()
-        self.sizes, self._speed = Sizes(), TransferRate()
-        self._choice = BinSelector(groups, routing, self.sizes)
-        self.fetching = Fetching(self.running, groups, self.sizes, most_bytes, tell)
+        self._times_in_use: set[tuple[int, Bin]] = set()
+        self.sizes, self._rate = Sizes(), TransferRate()
+        self._selector = BinSelector(groups, routing, self.sizes)
+        self.pre_copies = PreCopyTracker(self.running, groups, self.sizes, most_bytes, send)
         self._events: list[Event] = []
 
-    # -- what is asked
+    # -- commands
 
-    def submit(self, command: MoveBins, forsworn: int) -> None:
-        """Begin a command, or have it wait. Raises Refused."""
-        self._choice.now = forsworn
-        running = RunningMigration(command, self._clock.monotonic(), self._choice.bins_of(command))
+    def submit(self, command: MoveBins, closed_before: int) -> None:
+        """Start or queue a command. Raise `Refused` where it may not queue."""
+        self._selector.now = closed_before
+        running = RunningMigration(
+            command, self._clock.monotonic(), self._selector.bins_of(command)
+        )
         if command.overlap == "reject":
-            self._expect_apart(running)
-        before = self._before(running, forsworn)
+            self._expect_disjoint(running)
+        before = self._before(running, closed_before)
         self.ids.add(command.id)
         if before:
             self._queued.append(running)
-            self._say(events.queued(running, [one.command.id for one in before]))
+            self._report(events.queued(running, [one.command.id for one in before]))
         else:
-            self._start(running, forsworn)
+            self._start(running, closed_before)
 
-    def _expect_apart(self, running: RunningMigration) -> None:
+    def _expect_disjoint(self, running: RunningMigration) -> None:
         for one in self.commands:
             if running.named.isdisjoint(one.named):
                 continue
@@ -87,273 +100,295 @@ class MigrationScheduler:
                 " let this one queue"
             )
 
-    def abort(self, id: str, by: str, forsworn: int | None) -> None:
-        """End a command once what moves just now has moved. Raises Refused."""
+    def abort(self, id: str, by: str, closed_before: int | None) -> None:
+        """End a command once its current moves are complete. Raise `Refused` where it cannot
+        end."""
         if by in self.ids:
             raise used_before(by)
         running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
             known = ", ".join(repr(one.command.id) for one in self.commands)
-            raise Refused(f"command {id!r} moves nothing: under way are {known or 'none'}")
+            raise Refused(f"command {id!r} is not running: name one of {known or 'none'}")
         if running.command.staffing:
-            raise Refused(f"command {id!r} serves workers that come or go, and has to be completed")
+            raise Refused(
+                f"command {id!r} serves a joining or leaving worker, so it has to complete"
+            )
         self.ids.add(by)
         running.aborted = by
-        for bin in list(running.fetches):
+        for bin in list(running.pre_copies):
             if bin in running.waiting:
-                self.fetching.call_off(running, bin)
+                self.pre_copies.cancel(running, bin)
         for round in running.rounds:
-            if forsworn is not None and not round.decided and round.time >= forsworn:
+            if closed_before is not None and not round.decided and round.time >= closed_before:
                 self._revoke(running, round)
         if running in self._queued:
             self._queued.remove(running)
             self.running.append(running)
 
-    def taken(self, command: MoveBins, time: int) -> Bin | None:
-        """A bin that a command would move at a time at which another moves it."""
-        bins = self._choice.bins_of(command)
+    def moved_already(self, command: MoveBins, time: int) -> Bin | None:
+        """Return a bin of a command that another command moves at the same time, or None."""
+        bins = self._selector.bins_of(command)
         first = bins[:1] if command.strategy == "fluid" else bins
-        return next((self._groups.own(bin) for bin in first if (time, bin) in self._taken), None)
+        return next(
+            (self._groups.own(bin) for bin in first if (time, bin) in self._times_in_use), None
+        )
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
-        """What a command would do now."""
-        sizes = {self._groups.own(bin): self.sizes.of(bin) for bin in self._choice.bins_of(command)}
-        return MigrationEstimate(self._choice.rounds(command), sizes, self._speed.bytes_per_second)
+        """Return the estimate of a command."""
+        sizes = {
+            self._groups.own(bin): self.sizes.of(bin) for bin in self._selector.bins_of(command)
+        }
+        return MigrationEstimate(self._selector.rounds(command), sizes, self._rate.bytes_per_second)
 
-    # -- what the workers report
+    # -- reports of workers
 
     def bin_unreadable(
         self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
     ) -> None:
-        """Layers cannot be read: ahead of a move, or at its time."""
+        """Handle unreadable layers, found by a prefetch or at the time of a move."""
         numbered = self._groups.number(operator, bin)
         if time is not None:
             for round in self.rounds():
                 if round.time == time and (transit := round.awaited.get(numbered)) is not None:
-                    self._tell(transit.way.source, Rewrite(operator, bin, time))
-                    self._say(
+                    self._send(transit.move.source, Rewrite(operator, bin, time))
+                    self._report(
                         events.bin_unreadable(
                             round.command, bin, operator, reason, kept_in_place=False
                         )
                     )
             return
-        for running in self.fetching.bin_unreadable(number, operator, bin):
+        for running in self.pre_copies.bin_unreadable(number, operator, bin):
             kept_in_place = numbered in running.waiting and not running.command.staffing
             if kept_in_place:
                 running.waiting.remove(numbered)
-                running.stuck[numbered] = reason
+                running.kept_in_place[numbered] = reason
             elif numbered in running.waiting:
-                # It has to go: out of the state itself, at its time.
-                running.there.add(numbered)
-            self._say(
+                # The bin has to move: the owner writes it again from its state, at the time of the
+                # move.
+                running.already_there.add(numbered)
+            self._report(
                 events.bin_unreadable(running.command.id, bin, operator, reason, kept_in_place)
             )
 
-    def installed(self, part: Part) -> None:
-        """An operator has a part of a bin."""
+    def installed(self, part: InstalledPart) -> None:
+        """Note that an operator has installed its part of a bin."""
         part = replace(part, bin=self._groups.number(part.operator, Bin(part.bin)))
         self.sizes.note(part.operator, Bin(part.bin), part.bytes)
         for running in self.running:
             for round in running.rounds:
                 if (moved := round.install(part)) is not None:
                     running.count(moved)
-                    seconds = self._clock.monotonic() - round.begun
-                    self._say(events.bin_moved(round, moved, seconds))
+                    seconds = self._clock.monotonic() - round.started_at
+                    self._report(events.bin_moved(round, moved, seconds))
 
     # -- the steps of a turn
 
     def step(
         self,
-        forsworn: int | None,
+        closed_before: int | None,
         passed: Callable[[int], bool],
         over: Callable[[int], bool],
     ) -> None:
-        """`passed` says whether nothing more is decided for a time, `over` whether every stateful
-        operator is past it."""
-        if forsworn is not None:
-            self._choice.now = forsworn
+        """Run one turn.
+
+        `passed` returns whether all decisions for a time are known; `over`, whether every stateful
+        operator has passed it.
+        """
+        if closed_before is not None:
+            self._selector.now = closed_before
         self._decide(passed)
-        self._press()
+        self._request_advances()
         for running in list(self.running):
-            running.look(self._clock.monotonic())
+            running.update_seconds(self._clock.monotonic())
             self._end_rounds(running, over)
             if running.aborted is not None:
                 self._drop_waiting(running)
-            elif forsworn is not None:
-                self._leave_out(running)
-                self._put_off(running)
+            elif closed_before is not None:
+                self._drop_moved_away(running)
+                self._postpone(running)
                 self._prepare(running)
-                self._go_on(running, forsworn)
-            if not running.rounds and (not running.waiting or forsworn is None):
+                self._start_next_round(running, closed_before)
+            if not running.rounds and (not running.waiting or closed_before is None):
                 self._complete(running)
         for running in list(self._queued):
-            if forsworn is None:
+            if closed_before is None:
                 self._queued.remove(running)
-                self._say_completed(running)
-            elif not self._before(running, forsworn):
+                self._report_completed(running)
+            elif not self._before(running, closed_before):
                 self._queued.remove(running)
-                self._start(running, forsworn)
+                self._start(running, closed_before)
 
-    def _start(self, running: RunningMigration, forsworn: int) -> None:
+    def _start(self, running: RunningMigration, closed_before: int) -> None:
         self.running.append(running)
         command = running.command
-        # Which are hot has changed while it waited.
-        running.waiting = self._choice.bins_of(command)
+        # The heat of bins may have changed while the command was queued.
+        running.waiting = self._selector.bins_of(command)
         at = command.time
         if at is not None or not command.precopy:
-            round = self._begin_round(running, self._choice.next(running, at is None), at, forsworn)
+            round = self._start_round(
+                running, self._selector.next(running, at is None), at, closed_before
+            )
             at = round.time
-        self._say(events.accepted(running, at))
+        self._report(events.accepted(running, at))
 
     def _decide(self, passed: Callable[[int], bool]) -> None:
-        """Once all commands up to a round's time are known, so is what it really moves."""
+        """Decide which bins of a round really move, once all commands up to its time are known."""
         for running in self.running:
             for round in running.rounds:
                 if round.sent and not round.decided and passed(round.time):
                     round.decided = True
-                    self._settle(running, round)
+                    self._await_transfers(running, round)
 
-    def _press(self) -> None:
-        """What moves at a time that was named does so when the data comes there; where a command
-        without a time waits for that, idle sources are to move on."""
+    def _request_advances(self) -> None:
+        """Request an advance to the time of a round for which a command without a time waits.
+
+        Without such a command a round with a named time waits for the data.
+        """
         timeless = (one for one in self.commands if one.command.time is None)
         waiting = {bin for one in timeless for bin in one.waiting}
         for round in self.rounds():
-            if round.decided and round.demand is None and not waiting.isdisjoint(round.bins):
-                round.demand = self._demand(round.time)
+            if (
+                round.decided
+                and round.advance_request is None
+                and not waiting.isdisjoint(round.bins)
+            ):
+                round.advance_request = self._request_advance(round.time)
 
-    def _settle(self, running: RunningMigration, round: Round) -> None:
-        """See what of a round moves, and call off what was prepared of the rest."""
+    def _await_transfers(self, running: RunningMigration, round: Round) -> None:
+        """Note which bins of a round move, and cancel what was prepared for the others."""
         for moves in round.moves:
             for transfer in self._routing.transfers(moves):
-                way = BinMove(self._groups.own(transfer.bin), transfer.source, transfer.target)
+                move = BinMove(self._groups.own(transfer.bin), transfer.source, transfer.target)
                 if operators := self._groups.operators(transfer.bin):
-                    round.awaited[int(transfer.bin)] = BinInTransit(way, set(operators))
+                    round.awaited[int(transfer.bin)] = BinInTransit(move, set(operators))
         for other in self.running:
-            for bin, fetch in list(other.fetches.items()):
+            for bin, pre_copy in list(other.pre_copies.items()):
                 transit = round.awaited.get(int(bin))
                 if other is running and bin in round.bins:
-                    if transit is not None and transit.way == fetch.way:
-                        del other.fetches[bin]
+                    if transit is not None and transit.move == pre_copy.move:
+                        del other.pre_copies[bin]
                     else:
-                        self.fetching.call_off(other, bin)
+                        self.pre_copies.cancel(other, bin)
                 elif transit is not None:
-                    self.fetching.call_off(other, bin)
+                    self.pre_copies.cancel(other, bin)
 
     def _end_rounds(self, running: RunningMigration, over: Callable[[int], bool]) -> None:
         for round in list(running.rounds):
             if round.decided and not round.awaited and over(round.time):
-                self._forget(running, round)
+                self._remove_round(running, round)
 
-    def _forget(self, running: RunningMigration, round: Round) -> None:
+    def _remove_round(self, running: RunningMigration, round: Round) -> None:
         running.rounds.remove(round)
-        self._taken.difference_update((round.time, bin) for bin in round.bins)
-        if round.demand is not None:
-            round.demand.drop()
+        self._times_in_use.difference_update((round.time, bin) for bin in round.bins)
+        if round.advance_request is not None:
+            round.advance_request.drop()
 
-    def _leave_out(self, running: RunningMigration) -> None:
-        """What another command has taken from whom it was to be taken from stays where it is."""
-        for bin in self._choice.taken_away(running):
+    def _drop_moved_away(self, running: RunningMigration) -> None:
+        """Leave bins in place that another command has taken from their named source."""
+        for bin in self._selector.moved_away(running):
             running.waiting.remove(bin)
-            if bin in running.fetches:
-                self.fetching.call_off(running, bin)
+            if bin in running.pre_copies:
+                self.pre_copies.cancel(running, bin)
 
-    def _put_off(self, running: RunningMigration) -> None:
-        """What lies ready cannot be merged or renewed, so it is not to lie there for long: where a
-        time is not near any more, as the data has slowed down, it is made ready anew later."""
+    def _postpone(self, running: RunningMigration) -> None:
+        """Cancel the preparation of bins whose time is no longer near, because the data has slowed
+        down.
+
+        Prepared layers cannot be merged or renewed, so they should not wait for long.
+        """
         for round in running.undecided:
             if not self._near(round.time):
-                for bin in running.fetches.keys() & set(round.bins):
-                    self.fetching.call_off(running, bin)
+                for bin in running.pre_copies.keys() & set(round.bins):
+                    self.pre_copies.cancel(running, bin)
 
     def _prepare(self, running: RunningMigration) -> None:
-        """Have more bins made ready, as far as there is room."""
+        """Prepare more bins while the memory lasts."""
         if not running.command.precopy:
             return
-        room = self.fetching.room
+        room = self.pre_copies.room
         soon = [round for round in running.undecided if self._near(round.time)]
         for bin in (*(bin for round in soon for bin in round.bins), *running.waiting):
             if room <= 0:
                 return
-            if bin in running.fetches or bin in running.there:
+            if bin in running.pre_copies or bin in running.already_there:
                 continue
-            way = self._choice.way(running.command, bin)
-            if way is None:
-                running.there.add(bin)
-            elif not self._moving(bin) and self.fetching.claim(running, bin):
-                self.fetching.begin(running, bin, way)
-                room -= self.fetching.weight(bin)
+            move = self._selector.move_of(running.command, bin)
+            if move is None:
+                running.already_there.add(bin)
+            elif not self._moving(bin) and self.pre_copies.claim(running, bin):
+                self.pre_copies.start(running, bin, move)
+                room -= self.pre_copies.weight(bin)
 
-    def _go_on(self, running: RunningMigration, forsworn: int) -> None:
-        """Begin the next round, once those before are over and its bins are ready."""
+    def _start_next_round(self, running: RunningMigration, closed_before: int) -> None:
+        """Start the next round once the rounds before are over and its bins are ready."""
         if running.rounds:
             return
-        chosen = self._choice.next(running, running.command.precopy)
-        # Records wait for a round, however many bins it has: so there are few.
+        chosen = self._selector.next(running, running.command.precopy)
+        # Records wait in every round, however many bins it has, so there should be few rounds.
         batch = running.command.precopy and running.command.strategy == "batched"
         if chosen and not (batch and len(chosen) < PER_PAIR and running.preparing):
-            self._begin_round(running, chosen, None, forsworn)
+            self._start_round(running, chosen, None, closed_before)
 
-    def _begin_round(
-        self, running: RunningMigration, bins: list[Bin], time: int | None, forsworn: int
+    def _start_round(
+        self, running: RunningMigration, bins: list[Bin], time: int | None, closed_before: int
     ) -> Round:
         running.waiting = [bin for bin in running.waiting if bin not in set(bins)]
-        demand = None
+        advance_request = None
         if time is None:
-            time = self._soonest(bins, forsworn)
-            demand = self._demand(time)
+            time = self._earliest(bins, closed_before)
+            advance_request = self._request_advance(time)
         by_target: dict[WorkerId, list[Bin]] = {}
         for bin in bins:
             target = running.command.target(self._groups.own(bin))
             by_target.setdefault(target, []).append(bin)
         id = running.command.id
         moves = [Moves(id, time, target, tuple(some)) for target, some in by_target.items()]
-        self._taken.update((time, bin) for bin in bins)
-        round = Round(id, time, moves, demand, self._clock.monotonic(), len(moves))
+        self._times_in_use.update((time, bin) for bin in bins)
+        round = Round(id, time, moves, advance_request, self._clock.monotonic(), len(moves))
         for one in moves:
-            self._decisions.take(one, partial(self._send, round, one))
+            self._decisions.take(one, partial(self._send_round, round, one))
         running.rounds.append(round)
         return round
 
-    def _send(self, round: Round, moves: Moves) -> None:
+    def _send_round(self, round: Round, moves: Moves) -> None:
         round.unsent -= 1
         self._routing.add(moves)
-        self._tell_all(moves)
+        self._broadcast(moves)
 
     def _revoke(self, running: RunningMigration, round: Round) -> None:
-        """A round whose time has not come is not to be."""
+        """Revoke a round whose time lies ahead."""
         revoke = Revoke(round.command, round.time)
 
         def send() -> None:
             self._routing.revoke(revoke.command, revoke.time)
-            self._tell_all(revoke)
+            self._broadcast(revoke)
 
         self._decisions.take(revoke, send)
         running.waiting += round.bins
         for bin in round.bins:
-            if bin in running.fetches:
-                self.fetching.call_off(running, bin)
-        self._forget(running, round)
+            if bin in running.pre_copies:
+                self.pre_copies.cancel(running, bin)
+        self._remove_round(running, round)
 
     def _complete(self, running: RunningMigration) -> None:
-        self._speed.note(running)
-        for bin in list(running.fetches):
-            self.fetching.call_off(running, bin)
+        self._rate.note(running)
+        for bin in list(running.pre_copies):
+            self.pre_copies.cancel(running, bin)
         self.running.remove(running)
-        self._say_completed(running)
+        self._report_completed(running)
 
-    def _say_completed(self, running: RunningMigration) -> None:
-        seconds = self._clock.monotonic() - running.begun
-        self._say(events.completed(running, seconds, self._groups.own))
+    def _report_completed(self, running: RunningMigration) -> None:
+        seconds = self._clock.monotonic() - running.started_at
+        self._report(events.completed(running, seconds, self._groups.own))
 
     def _drop_waiting(self, running: RunningMigration) -> None:
-        running.stuck.update(dict.fromkeys(running.waiting, "aborted"))
+        running.kept_in_place.update(dict.fromkeys(running.waiting, "aborted"))
         running.waiting.clear()
 
-    # -- what is known
+    # -- queries
 
     def rounds(self) -> list[Round]:
-        """Bins that move now, each with those that move at its time."""
+        """Return all rounds under way."""
         return [round for running in self.running for round in running.rounds]
 
     @property
@@ -361,61 +396,66 @@ class MigrationScheduler:
         """Whether no command is under way."""
         return not self.running and not self._queued
 
-    def outlooks(self) -> dict[str, tuple[int, float | None]]:
-        """Of each command under way: how many bins are ready to move, and in how many seconds it
-        may be over."""
+    def estimates(self) -> dict[str, tuple[int, float | None]]:
+        """Return, by command, how many bins are ready to move and the seconds until its end, if
+        known."""
         return {one.command.id: (one.ready, one.eta(self.sizes)) for one in self.running}
 
     @property
-    def resting(self) -> bool:
-        """Whether all commands under way wait for a time to come."""
+    def awaits_times(self) -> bool:
+        """Whether all running commands only wait for their times."""
         return all(
-            one.rounds and all(fetch.ready for fetch in one.fetches.values())
+            one.rounds and all(pre_copy.ready for pre_copy in one.pre_copies.values())
             for one in self.running
         )
 
     @property
     def commands(self) -> list[RunningMigration]:
-        """All under way, also those that wait for others."""
+        """All running and queued commands."""
         return [*self.running, *self._queued]
 
     def bound_for(self, worker: WorkerId) -> list[str]:
-        """The commands that bring bins to a worker."""
+        """Return the ids of the commands that move bins to a worker."""
         return [one.command.id for one in self.commands if worker in one.command.targets]
 
-    def patience(self, due: Callable[[Round], bool]) -> float:
-        """The part of the lead that there is time for: none where bins that are not prepared wait
-        for a round that is due, some while prepared ones come round after round."""
+    def lead_share(self, due: Callable[[Round], bool]) -> float:
+        """Return the share of the lead to use.
+
+        It is zero where unprepared bins wait for a round that is due, and small while prepared bins
+        move round after round.
+        """
         waiting = [one for one in self.running if one.waiting]
         if any(any(map(due, one.rounds)) for one in waiting if not one.command.precopy):
             return 0.0
         return BETWEEN if any(one.command.time is None for one in waiting) else 1.0
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
-        taken, self._events = self._events, []
-        return taken
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
 
     def _moving(self, bin: Bin) -> bool:
-        """Whether a bin is on its way, or has come so recently that not all know."""
+        """Return whether a bin moves, or moved so recently that some workers may not know it."""
         return any(round.decided and bin in round.bins for round in self.rounds())
 
-    def _before(self, running: RunningMigration, forsworn: int) -> list[RunningMigration]:
-        """The commands that one without a time has to wait for: those that have begun to move some
-        of its bins, and those that wait themselves."""
+    def _before(self, running: RunningMigration, closed_before: int) -> list[RunningMigration]:
+        """Return the commands for which a command without a time has to wait.
+
+        These share bins with it, and were submitted earlier or have started to move.
+        """
         if running.command.time is not None:
             return []
         bins = running.named
         ahead = self.commands
         if running in ahead:
             ahead = ahead[: ahead.index(running)]
-        begun = [o for o in ahead if o.command.time is None or o.command.time < forsworn]
-        return [one for one in begun if not bins.isdisjoint(one.named)]
+        started = [o for o in ahead if o.command.time is None or o.command.time < closed_before]
+        return [one for one in started if not bins.isdisjoint(one.named)]
 
-    def _soonest(self, bins: Iterable[Bin], time: int) -> int:
-        while any((time, bin) in self._taken for bin in bins):
+    def _earliest(self, bins: Iterable[Bin], time: int) -> int:
+        while any((time, bin) in self._times_in_use for bin in bins):
             time += 1
         return time
 
-    def _say(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         self._events.append(event)

@@ -432,7 +432,7 @@ class Simulation:
         held = (*self.pauses.values(), *self.slowed.values())
         controller, reporting = self.controller, self.network.reporting
         moving = (
-            controller.busy or not controller.migrations.resting
+            controller.busy or not controller.migrations.awaits_times
             or controller.workers.leaving or controller.assignment.changing
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip

@@ -113,10 +113,10 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "state is taken before it is final": (
         Migrator,
         "_due",
-        lambda self, outlet: outlet.departures[:8],
+        lambda self, outgoing: outgoing.leaving[:8],
         f"{DIFFERS}|I3",
     ),
-    "the old copy stays for ever": (Migrator, "_forget", lambda self: None, "I2"),
+    "the old copy stays for ever": (Migrator, "_drop_acknowledged", lambda self: None, "I2"),
     "timers fire where the bin was": (Timers, "depart", _never_frozen, f"{DIFFERS}|I2"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
@@ -166,7 +166,7 @@ _flush, _downgrade, _deliver, _take_orders, _open_to, _begin = (
     SimNetwork.deliver,
     Handover._receive,
     Progress.open_to,
-    Handover._begin,
+    Handover._start,
 )
 
 
@@ -207,7 +207,7 @@ def _unheld(handover: Any) -> bool:
 
 
 def _from_the_start(handover: Any, order: Any, offset: int, capability: Any) -> None:
-    source, output = handover._outlets[order.source]
+    source, output = handover._outputs[order.source]
     capability.drop()
     early = Capability(output.location, MIN_TIME, source._progress.changes)
     _begin(handover, replace(order, time=MIN_TIME), offset, early)
@@ -231,7 +231,7 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Capability, "check", lambda self, time: None),
         (Handover, "_receive", _unheld),
     ],
-    "a new partition begins where the flow did": [(Handover, "_begin", _from_the_start)],
+    "a new partition begins where the flow did": [(Handover, "_start", _from_the_start)],
     "a leaver leaves at once": [(Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)],
     "a newcomer is told of nothing": [(Progress, "open_to", _open_with_nothing)],
 }
@@ -267,11 +267,11 @@ def _by_whoever_hears(handover: Any) -> bool:
     for message in handover._orders.drain():
         received = True
         order = message.payload
-        capability = handover._outlets[order.source][1].mint(message)
+        capability = handover._outputs[order.source][1].mint(message)
         if order.offset is None:
             capability.drop()
         else:
-            handover._begin(order, order.offset, capability)
+            handover._start(order, order.offset, capability)
     return received
 
 
@@ -294,7 +294,7 @@ PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         _forgetful,
         r"once|I[179]|^\d+\b",
     ),
-    "its first record is left out": (Handover, "_begin", _from_the_second, "once"),
+    "its first record is left out": (Handover, "_start", _from_the_second, "once"),
 }
 """Where partitions come to topics, and what is said of it."""
 

@@ -75,7 +75,7 @@ class Mortal(Cramped):
         moving = self._ordeal.moving
         while not self.sim.done and self.sim.actions < self._until:
             self.act()
-            if self._cut or (moving and any(outlet.copies for outlet in self._outlets)):
+            if self._cut or (moving and any(outgoing.retained for outgoing in self._outlets)):
                 self._cut = moving = False
                 self._checkpoint_at_once()
                 self._live_for(20)

@@ -96,7 +96,7 @@ def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
 def test_after_the_sources_end_there_is_no_time_left(flow: Commanded) -> None:
     flow.run.finish(flow.source)
     assert flow.run.forsworn is None
-    with pytest.raises(Refused, match="sources have ended: a command has to come before that"):
+    with pytest.raises(Refused, match="sources have ended: send commands before that"):
         flow.submit("m", (0,), 1)
 
 
@@ -160,7 +160,7 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> 
             d.transfer.bin
             for worker in flow.run.workers
             for outlet in assembly(worker).outlets
-            for d in outlet.departures
+            for d in outlet.leaving
         }
         arriving = {
             bin

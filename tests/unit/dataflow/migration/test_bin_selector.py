@@ -11,7 +11,7 @@ from meander import Flow
 from meander.dataflow.control.command import MoveBins, Order, Refused
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import TransferRate
-from meander.dataflow.migration.rounds import BinMove, Fetch, RunningMigration
+from meander.dataflow.migration.rounds import BinMove, PreCopy, RunningMigration
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
@@ -100,14 +100,14 @@ def test_an_estimate_leaves_out_how_long_commands_have_waited() -> None:
     command, way = MoveBins("m", (Bin(0),), WorkerId(1)), BinMove(Bin(0), WorkerId(0), WorkerId(1))
     running, speed, sizes = RunningMigration(command, 0.0, [Bin(0)]), TransferRate(), Sizes()
     sizes.note("n", Bin(0), 400)
-    running.look(0.0)
-    running.look(3600.0)
+    running.update_seconds(0.0)
+    running.update_seconds(3600.0)
     assert running.eta(sizes) is None and speed.bytes_per_second is None
-    running.fetches[Bin(0)] = Fetch(1, way, {"n"}, {"n"}, bytes=100)
-    running.look(3602.0)
+    running.pre_copies[Bin(0)] = PreCopy(1, way, {"n"}, {"n"}, bytes=100)
+    running.update_seconds(3602.0)
     assert (running.seconds, running.eta(sizes)) == (2.0, 8.0)
-    del running.fetches[Bin(0)]
-    running.look(7200.0)
+    del running.pre_copies[Bin(0)]
+    running.update_seconds(7200.0)
     running.bytes = 400
     speed.note(running)
     assert speed.bytes_per_second == 200

@@ -75,7 +75,7 @@ def flow(start: Start) -> Counting:
 
 @pytest.fixture
 def corrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many of the next fetches bring what was not written."""
+    """How many of the next pre_copies bring what was not written."""
     left, fetched = [0], SimTopic.fetched
 
     def spoilt(topic: SimTopic, ticket: Ticket) -> list[bytes] | None:
@@ -107,7 +107,7 @@ def test_a_time_is_given_once_all_has_been_fetched(
         flow.submit("m", [0, 1], 1, strategy="all-at-once")
         flow.run.wait(0.05)
         assert flow.events("accepted")[0]["at"] is None
-        assert flow.controller.conductor.rounds() == [] and flow.owners() == [0, 0, 1, 1]
+        assert flow.controller.migrations.rounds() == [] and flow.owners() == [0, 0, 1, 1]
         flow.count(2000)
     flow.until(lambda: bool(flow.events("completed")))
     assert flow.owners() == [1, 1, 1, 1]
@@ -133,9 +133,9 @@ def test_what_has_been_fetched_ahead_is_not_fetched_again(flow: Counting) -> Non
     flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(2000))
     flow.run.wait(0.05)
     ahead = len(topic_of(flow)._records)
-    assert {f.ready for one in flow.controller.conductor.running for f in one.fetches.values()} == {
-        True
-    }
+    assert {
+        f.ready for one in flow.controller.migrations.running for f in one.pre_copies.values()
+    } == {True}
     flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
     assert len(topic_of(flow)._records) == ahead, "nothing had changed"
@@ -154,8 +154,10 @@ def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) ->
     for _ in range(2000):
         flow.run.turn()
         flow.run.sim.clock.advance(0.0005)
-        fetches = [f for one in flow.controller.conductor.running for f in one.fetches.values()]
-        most = max(most, sum(not fetch.ready for fetch in fetches))
+        pre_copies = [
+            f for one in flow.controller.migrations.running for f in one.pre_copies.values()
+        ]
+        most = max(most, sum(not fetch.ready for fetch in pre_copies))
         if flow.events("completed"):
             break
     assert most == 1 and flow.events("completed")
@@ -185,7 +187,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, precopy=False)
         outlet = assembly(flow.run.workers[0]).outlets[0]
-        flow.until(lambda: bool(outlet.copies))
+        flow.until(lambda: bool(outlet.retained))
         outlet.keyed.store.mark(0)
         written = len(topic_of(flow)._records)
         flow.run.wait(0.05)
@@ -197,10 +199,10 @@ def test_of_a_bin_that_has_left_no_more_is_written(
 def test_who_has_a_bin_is_not_told_to_fetch_it(start: Start) -> None:
     """I2: of what moves at the least time that is not forsworn it is not known yet that it does."""
     flow = Counting(start, control_lead=0.25)
-    time = flow.controller.forsworn
+    time = flow.controller.closed_before
     flow.submit("m", [0], 1, time=time)
-    flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
-    assert flow.controller.forsworn == time and not flow.events("bin_moved")
+    flow.until(lambda: all(round.sent for round in flow.controller.migrations.rounds()))
+    assert flow.controller.closed_before == time and not flow.events("bin_moved")
     flow.submit("n", [0], 0)
     flow.run.wait(0.01)
     assert flow.staged(0) == set()
@@ -271,10 +273,10 @@ def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
 def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start) -> None:
     """Though no record comes that would take the flow past it."""
     flow = Counting(start, control_lead=0.25)
-    time = flow.controller.forsworn
+    time = flow.controller.closed_before
     flow.submit("m", [0, 1], 1, strategy="all-at-once", time=time)
-    flow.until(lambda: all(round.sent for round in flow.controller.conductor.rounds()))
-    assert flow.controller.forsworn == time
+    flow.until(lambda: all(round.sent for round in flow.controller.migrations.rounds()))
+    assert flow.controller.closed_before == time
     expect_revoked(flow)
 
 
@@ -293,7 +295,7 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 ) -> None:
     with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="fluid", precopy=False)
-        flow.until(lambda: any(r.awaited for r in flow.controller.conductor.rounds()))
+        flow.until(lambda: any(r.awaited for r in flow.controller.migrations.rounds()))
         flow.run.sim.submit(AbortMoves("a", "m"))
         flow.run.wait(0.02)
         assert not flow.events("aborted")
@@ -304,10 +306,10 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 
 
 def test_only_what_is_under_way_can_be_aborted(flow: Counting) -> None:
-    with pytest.raises(Refused, match="command 'm' moves nothing: under way are none"):
+    with pytest.raises(Refused, match="command 'm' is not running: name one of none"):
         flow.controller.abort("m", by="a")
     flow.submit("m", [0], 1, time=from_millis(9000))
-    with pytest.raises(Refused, match="under way are 'm'"):
+    with pytest.raises(Refused, match="name one of 'm'"):
         flow.controller.abort("n", by="a")
     flow.controller.abort("m", by="a")
     with pytest.raises(Refused, match="id 'a' was used before"):

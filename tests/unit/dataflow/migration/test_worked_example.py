@@ -88,7 +88,7 @@ class Example:
     def leaving(self) -> list[tuple[Bin, bool]]:
         """The bins that are certain to leave worker 0, and whether they have begun to."""
         outlet = assembly(self.run.workers[0]).outlets[0]
-        return [(d.transfer.bin, d.extraction is not None) for d in outlet.departures]
+        return [(d.transfer.bin, d.writer is not None) for d in outlet.leaving]
 
     def s_output(self) -> tuple[object, ...]:
         """What may still leave S anywhere, as F of worker 0 sees it."""

@@ -283,7 +283,7 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
 
 def assembly_departures(run: HandFlow) -> list[int]:
     (outlet,) = run.workers[0]._assembly.outlets
-    return [to_millis(departure.transfer.time) for departure in outlet.departures]
+    return [to_millis(departure.transfer.time) for departure in outlet.leaving]
 
 
 def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
