@@ -4,6 +4,8 @@ Every message names the object, the cause and the remedy, in that order, one sen
 reader of a terminal knows the next step.
 """
 
+from __future__ import annotations
+
 
 class MeanderError(Exception):
     """An expected failure: what it concerns, why it happened, what would help.
@@ -17,6 +19,15 @@ class MeanderError(Exception):
     def __init__(self, concerns: str, cause: str, remedy: str = "") -> None:
         self.concerns, self.cause, self.remedy = concerns, cause, remedy
         super().__init__(f"{concerns}: {cause}" + (f"; {remedy}." if remedy else "."))
+
+    def __reduce__(self) -> tuple[type[MeanderError], tuple[str, str, str]]:
+        """Travel between processes as what it was made of.
+
+        >>> import pickle
+        >>> print(pickle.loads(pickle.dumps(SetupError("topic 'flights'", "it does not exist"))))
+        topic 'flights': it does not exist.
+        """
+        return type(self), (self.concerns, self.cause, self.remedy)
 
 
 class SetupError(MeanderError):

@@ -268,7 +268,7 @@ def _write(
 
 def _step(spark: SparkContext, group: str) -> tuple[int, int, int] | None:
     """The newest stage of a job: its number among those begun, its tasks that are done, and all."""
-    begun = [one for one in _stages(spark, group) if one.numActiveTasks or one.numCompletedTasks]
+    begun = [one for one in stages(spark, group) if one.numActiveTasks or one.numCompletedTasks]
     return (len(begun), begun[-1].numCompletedTasks, begun[-1].numTasks) if begun else None
 
 
@@ -276,13 +276,13 @@ def _await_tasks(spark: SparkContext, group: str) -> None:
     """A job that fails does not wait for its other tasks, and what they still write would stay."""
     deadline = time.monotonic() + ENDING
     while time.monotonic() < deadline and any(
-        stage.numActiveTasks for stage in _stages(spark, group)
+        stage.numActiveTasks for stage in stages(spark, group)
     ):
         time.sleep(LOOK)
 
 
-def _stages(spark: SparkContext, group: str) -> list[SparkStageInfo]:
-    """Those of a job, in their order, as far as Spark tells."""
+def stages(spark: SparkContext, group: str | None) -> list[SparkStageInfo]:
+    """Return the stages of the jobs of a group, or of no group, in order, as far as Spark tells."""
     tracker = spark.statusTracker()
     with contextlib.suppress(Py4JError):
         jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))

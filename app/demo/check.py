@@ -1,35 +1,151 @@
-"""The demo's oracle: Spark SQL recomputes every answer of the flow and compares.
+"""The demo's oracle: Spark SQL computes every result of the flow from the source and compares.
 
-Guarantees that what it calls equal is equal record for record: the source topic holds the package's
-table row for row; every record of the source has exactly one result in both results topics; each
-result's values are what window functions over the source give in the order that the results' own
-headers name; times are monotone per partition and never before the record's own; every result
-was answered by the worker that owned the key's bin at that time. It shares no code with the flow
-or the engine but the hash that places keys into bins. Cost: about 28 CPU-seconds for the year.
+Guarantees that the source topic holds the table row for row; that each record of it has exactly one
+result on both results topics, with the values that window functions give in the order that the
+results' own headers name; that times are monotone per partition and never before the record's own;
+and that each result came from the worker that owned the key's bin at that time. The oracle shares
+no code with the flow or the engine but the hash that places keys into bins. Cost: about 30
+CPU-seconds for the year.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-from pyarrow import csv
-from pyspark.sql import DataFrame, Row, SparkSession
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, Field
+from pyspark.sql import SparkSession
 
-from meander.app.demo import views
 from meander.connectors.spark.data_source import read_topics
+from meander.state.times.time import SEQUENCE_BITS
 
-_FOREVER = 2**63 - 1
+_FLIGHT = {
+    "time_hour": "string", "minute": "bigint", "carrier": "string", "flight": "bigint",
+    "tailnum": "string", "origin": "string", "dest": "string", "arr_delay": "bigint",
+    "distance": "bigint",
+}  # fmt: skip
+_PLANE = (
+    "tailnum: string, carrier: string, arr_delay: bigint, miles: bigint, flights: bigint, "
+    "distance: bigint, missing_delays: bigint, mean_delay: double"
+)
+_CARRIER = (
+    "carrier: string, flights: bigint, distance: bigint, planes: bigint, furthest: bigint, "
+    "missing_delays: bigint, mean_delay: double"
+)
+_CAUSE = ", ".join(
+    f"`meander.{name}`: bigint" for name in ("partition", "offset", "index", "time", "worker")
+)
+_TOPICS = {
+    "source": "partition int, offset bigint, headers struct<time: bigint>, value struct<"
+    + ", ".join(f"{name}: {kind}" for name, kind in _FLIGHT.items()) + ">",
+    "planes": f"headers struct<{_CAUSE}>, value struct<{_PLANE}>",
+    "carriers": f"headers struct<{_CAUSE}>, value struct<{_CARRIER}>",
+}  # fmt: skip
+_RESULTS = """
+SELECT CAST(headers.`meander.partition` AS int) AS partition, headers.`meander.offset` AS offset,
+       headers.`meander.index` AS index, headers.`meander.time` AS time,
+       headers.`meander.worker` AS worker, value
+FROM demo_{topic}
+"""
+_VIEWS = {
+    "table": "SELECT struct("
+    + ", ".join(f"CAST({name} AS {kind}) AS {name}" for name, kind in _FLIGHT.items())
+    + ") AS value FROM demo_csv",
+    "flights": "SELECT partition, offset, headers.time AS millis, value FROM demo_source",
+    "plane_results": _RESULTS.format(topic="planes"),
+    "carrier_results": _RESULTS.format(topic="carriers"),
+    "answered": """
+SELECT /*+ SHUFFLE_HASH(r) */ f.partition, f.offset, f.millis, f.value AS flight,
+       r.time AS answered, r.worker, r.value AS result
+FROM demo_flights f FULL OUTER JOIN demo_plane_results r
+  ON r.partition = f.partition AND r.offset = f.offset AND r.index = 0
+""",
+    # A record without a result has no logical time of its own; the greatest time read so far in
+    # its partition stands in, so that one lost result is one difference and not thousands.
+    # `first` is false for a record's second result, and for results without a record.
+    "timed": f"""
+SELECT *, coalesce(answered, reached) AS time, if(first, flight, NULL) AS counted
+FROM (SELECT *, shiftleft(max(millis) OVER so_far, {SEQUENCE_BITS}) AS reached,
+             max(answered) OVER earlier AS before,
+             coalesce(offset > coalesce(max(offset) OVER earlier, -1), false) AS first
+      FROM demo_answered
+      WINDOW so_far AS (PARTITION BY partition ORDER BY offset, answered
+                        ROWS UNBOUNDED PRECEDING),
+             earlier AS (PARTITION BY partition ORDER BY offset, answered
+                         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING))
+""",
+    "expected_planes": """
+SELECT partition, offset, first, time, reached, before, answered, worker, result.tailnum AS key,
+       expected, result <=> expected AS equal
+FROM (SELECT *, if(partition IS NULL, NULL, named_struct(
+               'tailnum', plane,
+               'carrier', flight.carrier,
+               'arr_delay', flight.arr_delay,
+               'miles', flight.distance,
+               'flights', count(counted) OVER so_far,
+               'distance', sum(counted.distance) OVER so_far,
+               'missing_delays',
+               count(counted) OVER so_far - count(counted.arr_delay) OVER so_far,
+               'mean_delay', avg(counted.arr_delay) OVER so_far)) AS expected
+      FROM (SELECT *, coalesce(flight.tailnum, '(none)') AS plane FROM demo_timed)
+      WINDOW so_far AS (PARTITION BY plane ORDER BY time, partition, offset
+                        ROWS UNBOUNDED PRECEDING))
+""",
+    "expected_carrier_values": """
+SELECT partition, offset, time, named_struct(
+         'carrier', expected.carrier,
+         'flights', count(*) OVER so_far,
+         'distance', sum(expected.miles) OVER so_far,
+         'planes', count_if(expected.flights = 1 AND known) OVER so_far,
+         'furthest', coalesce(max(if(known, expected.distance, NULL)) OVER so_far, 0),
+         'missing_delays', count(*) OVER so_far - count(expected.arr_delay) OVER so_far,
+         'mean_delay', avg(expected.arr_delay) OVER so_far) AS expected
+FROM (SELECT *, expected.tailnum <> '(none)' AS known FROM demo_expected_planes WHERE first)
+WINDOW so_far AS (PARTITION BY expected.carrier ORDER BY time, partition, offset
+                  ROWS UNBOUNDED PRECEDING)
+""",
+    "expected_carriers": """
+SELECT /*+ SHUFFLE_HASH(e) */ r.time AS answered, r.worker, r.value.carrier AS key, e.expected,
+       r.value <=> e.expected AND r.time <=> e.time AS equal
+FROM demo_carrier_results r FULL OUTER JOIN demo_expected_carrier_values e
+  ON r.partition = e.partition AND r.offset = e.offset AND r.index = 0
+""",
+}
+"""Each view is `demo_` and its name, and builds on those before it."""
+_KEPT = ("flights", "expected_planes")
+"""The views that are read twice."""
+# Equal rows and records are counted, not merged.
+_UNPAIRED = """
+SELECT coalesce(sum(abs(unpaired)), 0)
+FROM (SELECT sum(side) AS unpaired
+      FROM (SELECT value, 1 AS side FROM demo_table
+            UNION ALL SELECT value, -1 AS side FROM demo_flights)
+      GROUP BY value)
+"""
+# One row per result, and one per record without a result.
+_COMPARED = """
+SELECT coalesce(key, '') AS key, coalesce(answered, -1) AS time, coalesce(worker, -1) AS worker,
+       answered IS NULL AS missing, expected IS NULL AS unexpected, NOT equal AS differing{more}
+FROM demo_expected_{topic}
+"""
+_TOTALS = {
+    "records": "true",
+    "bumped": "time > reached",
+    "early": "time < reached",
+    "backwards": "time < before",
+    "missing_tailnums": "expected.tailnum = '(none)'",
+    "missing_delays": "expected.arr_delay IS NULL",
+}
+"""What is counted over the records of the source."""
+_MORE = "".join(f", coalesce(first AND {what}, false) AS {name}" for name, what in _TOTALS.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Bin `bin` went from worker `old` to `new` at logical time `time`."""
+    """A move of bin `bin` from worker `old` to worker `new` at logical time `time`."""
 
     bin: int
     old: int
@@ -37,19 +153,21 @@ class Move:
     time: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Results of one moved bin: before its time by the old worker, from it on by the new one."""
+class MovedBin(BaseModel):
+    """A moved bin, and how many results the old worker gave before its time, the new one after."""
 
-    move: Move
-    before: int
-    after: int
+    bin: int
+    old: int = Field(serialization_alias="from")
+    new: int = Field(serialization_alias="to")
+    at: int
+    before_by_old: int
+    after_by_new: int
     by_others: int
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One results topic against the oracle, in records."""
+    """The comparison of one results topic with the oracle, in records."""
 
     results: int
     missing: int
@@ -62,14 +180,23 @@ class Compared:
         """All that is not exactly right."""
         return self.missing + self.unexpected + self.doubled + self.differing
 
+    def faults(self, which: str) -> dict[str, int]:
+        """Return how many results have each fault, by the words for it."""
+        return {
+            f"results {which} are missing": self.missing,
+            f"results {which} belong to no record": self.unexpected,
+            f"results {which} are doubled": self.doubled,
+            f"results {which} differ from Spark SQL's": self.differing,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the check saw."""
+    """What the oracle found."""
 
     records: int
     rows_differing: int
-    """Rows of the package's table and records of the source topic that have no partner."""
+    """Rows of the table and records of the source topic that have no partner."""
     planes: Compared
     carriers: Compared
     bumped: int
@@ -77,14 +204,14 @@ class Findings:
     backwards: int
     missing_tailnums: int
     missing_delays: int
-    answered: list[Answered]
+    moved: list[MovedBin]
     """Per move of a bin that holds keys."""
     strays: int
     """Results of any bin, moved or not, by another worker than its owner at that time."""
 
     @property
     def results(self) -> int:
-        """Records in both results topics."""
+        """Records on both results topics."""
         return self.planes.results + self.carriers.results
 
     @property
@@ -93,27 +220,18 @@ class Findings:
         return self.rows_differing + self.planes.differences + self.carriers.differences
 
     def faults(self) -> list[str]:
-        """One sentence per thing that is wrong; [] when all holds."""
-        idle = [a for a in self.answered if a.before == 0 or a.after == 0]
+        """Return one sentence per fault; [] when all holds."""
+        idle = [one for one in self.moved if 0 in (one.before_by_old, one.after_by_new)]
         counts = {
             "rows of the table or records of the source topic have no partner": self.rows_differing,
-            **_sentences("per plane", self.planes),
-            **_sentences("per carrier", self.carriers),
+            **self.planes.faults("per plane"),
+            **self.carriers.faults("per carrier"),
             "records have a logical time before their own": self.early,
             "records have a logical time before their partition's": self.backwards,
             "results were answered by a worker that did not own the bin": self.strays,
             "moved bins answered nothing before, or nothing after their move": len(idle),
         }
         return [f"{count} {what}" for what, count in counts.items() if count]
-
-
-def _sentences(which: str, compared: Compared) -> dict[str, int]:
-    return {
-        f"results {which} are missing": compared.missing,
-        f"results {which} belong to no record": compared.unexpected,
-        f"results {which} are doubled": compared.doubled,
-        f"results {which} differ from Spark SQL's": compared.differing,
-    }
 
 
 def check(
@@ -130,118 +248,70 @@ def check(
     `owners` names each bin's worker before the first move. Raises what Spark raises when a topic
     cannot be read, or a record of it does not look like the demo's.
     """
-    source, planes, carriers = topics
-    raw = spark.read.csv(
-        str(table), views.TABLE_COLUMNS, header=True, nullValue="NA", mode="FAILFAST"
-    )
-    with _views(spark) as view, ThreadPoolExecutor(3) as beside:
-
-        def rows(sql: str) -> list[Row]:
-            return spark.sql(sql).collect()
-
-        view("csv", raw)
-        view("table", spark.sql(views.TABLE))
-        spark.catalog.cacheTable("demo_table")
-        # Several at a time: what Spark plans or compiles keeps one core busy, and leaves others
-        # idle. The table needs no Python, for which the topics wait at first.
-        table_kept = beside.submit(rows, "SELECT count(*) FROM demo_table")
-        for name, topic, columns in (
-            ("source", source, views.SOURCE_COLUMNS),
-            ("planes", planes, views.PLANE_COLUMNS),
-            ("carriers", carriers, views.CARRIER_COLUMNS),
-        ):
-            view(name, read_topics(spark, [topic], settings, columns))
-        for name, sql in views.VIEWS.items():
-            view(name, spark.sql(sql))
-            if name in views.KEPT:
-                spark.catalog.cacheTable(f"demo_{name}")
-        view("keys", spark.createDataFrame(_keys(table, bin_of)))
-        view("owners", spark.createDataFrame(_spans(owners, moves)))
-
-        about_planes = beside.submit(rows, views.PLANE_COUNTS)
-        about_carriers = beside.submit(rows, views.CARRIER_COUNTS)
-        table_kept.result()
-        (unpaired,) = rows(views.ROWS)
-        return _findings(unpaired.differing, about_planes.result(), about_carriers.result(), moves)
-
-
-@contextmanager
-def _views(spark: SparkSession) -> Iterator[Callable[[str, DataFrame], None]]:
-    """Names frames for SQL; forgets them all, and what is kept of them, at the end."""
-    names: list[str] = []
-
-    def view(name: str, frame: DataFrame) -> None:
-        names.append(f"demo_{name}")
-        frame.createOrReplaceTempView(names[-1])
-
+    frames = {"csv": spark.read.csv(str(table), header=True, nullValue="NA")}
+    for topic, (name, columns) in zip(topics, _TOPICS.items(), strict=True):
+        frames[name] = read_topics(spark, [topic], settings, columns)
     try:
-        yield view
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(f"demo_{name}")
+        for name, sql in _VIEWS.items():
+            spark.sql(sql).createOrReplaceTempView(f"demo_{name}")
+        for name in _KEPT:
+            spark.catalog.cacheTable(f"demo_{name}")
+        ((unpaired,),) = spark.sql(_UNPAIRED).collect()
+        planes, carriers = (
+            spark.sql(_COMPARED.format(topic=topic, more=more)).toArrow().to_pandas()
+            for topic, more in (("planes", _MORE), ("carriers", ""))
+        )
     finally:
-        for name in names:
-            spark.catalog.uncacheTable(name)
-            spark.catalog.dropTempView(name)
-
-
-def _keys(table: Path, bin_of: Callable[[str], int]) -> pa.Table:
-    """The bin of every key that there may be."""
-    wanted = csv.ConvertOptions(include_columns=["tailnum", "carrier"], strings_can_be_null=True)
-    rows = csv.read_csv(table, convert_options=wanted)
-    found = {key or "(none)" for column in rows.columns for key in column.unique().to_pylist()}
-    keys = sorted(found)
-    return pa.table({"key": keys, "bin": pa.array(map(bin_of, keys), pa.int32())})
-
-
-def _findings(
-    rows_differing: int, about_planes: list[Row], about_carriers: list[Row], moves: Sequence[Move]
-) -> Findings:
-    found = [*about_planes, *about_carriers]
-    totals = {name: sum(row[name] for row in about_planes) for name in views.TOTALS}
+        for name in (*frames, *_VIEWS):
+            spark.catalog.dropTempView(f"demo_{name}")
+    totals = {name: int(planes[name].sum()) for name in _TOTALS}
+    moved, strays = _ownership(pd.concat([planes, carriers]), owners, moves, bin_of)
     return Findings(
-        rows_differing=rows_differing,
-        planes=_compared(about_planes, totals["records"]),
-        carriers=_compared(about_carriers, totals["records"]),
-        answered=_answered(found, moves),
-        strays=sum(row.strayed for row in found),
-        **totals,
-    )
+        rows_differing=unpaired, planes=_compared(planes, totals["records"]),
+        carriers=_compared(carriers, totals["records"]), moved=moved, strays=strays, **totals,
+    )  # fmt: skip
 
 
-def _compared(found: list[Row], records: int) -> Compared:
-    results, missing, unexpected, differing = (
-        sum(row[what] for row in found)
-        for what in ("results", "missing", "unexpected", "differing")
-    )
+def _compared(found: pd.DataFrame, records: int) -> Compared:
+    missing, unexpected = int(found.missing.sum()), int(found.unexpected.sum())
+    results = len(found) - missing
     # A record with two results was joined with both.
     doubled = (results - unexpected) - (records - missing)
-    return Compared(results, missing, unexpected, doubled, differing)
+    differing = found.differing & ~found.missing & ~found.unexpected
+    return Compared(results, missing, unexpected, doubled, int(differing.sum()))
 
 
-def _spans(owners: Sequence[int], moves: Sequence[Move]) -> pa.Table:
-    """Who owns a bin when."""
-    spans: list[dict[str, int]] = []
-    for number, first in enumerate(owners):
-        mine = sorted((m for m in moves if m.bin == number), key=lambda move: move.time)
-        starts = [(0, first), *((move.time, move.new) for move in mine)]
-        ends = [*(since for since, _ in starts[1:]), _FOREVER]
-        spans += [
-            {"bin": number, "since": since, "upto": upto, "worker": worker}
-            for (since, worker), upto in zip(starts, ends, strict=True)
-        ]
-    return pa.Table.from_pylist(spans)
-
-
-def _answered(found: list[Row], moves: Sequence[Move]) -> list[Answered]:
-    """Per move: the span of time that ends with it, and the one that begins with it."""
-    right: Counter[tuple[int, int]] = Counter()
-    wrong: Counter[tuple[int, int]] = Counter()
-    for row in found:
-        right[row.bin, row.since] += row.results - row.strayed
-        wrong[row.bin, row.since] += row.strayed
-    holding = {row.bin for row in found}
-    result: list[Answered] = []
-    for move in sorted(moves, key=lambda move: (move.time, move.bin)):
-        if move.bin in holding:
-            earlier = (m.time for m in moves if m.bin == move.bin and m.time < move.time)
-            old, new = (move.bin, max(earlier, default=0)), (move.bin, move.time)
-            result.append(Answered(move, right[old], right[new], wrong[old] + wrong[new]))
-    return result
+def _ownership(
+    found: pd.DataFrame,
+    owners: Sequence[int],
+    moves: Sequence[Move],
+    bin_of: Callable[[str], int],
+) -> tuple[list[MovedBin], int]:
+    """Return the results of each moved bin that holds keys, and the number of strays."""
+    found = found[~found.missing]
+    bins = found.key.map({key: bin_of(key) for key in found.key.unique()}).to_numpy()
+    times, owner = found.time.to_numpy(), np.array(owners)[bins]
+    ordered = sorted(moves, key=lambda move: (move.time, move.bin))
+    for move in ordered:
+        owner[(bins == move.bin) & (times >= move.time)] = move.new
+    right = owner == found.worker.to_numpy()
+    moved = []
+    for move in ordered:
+        if move.bin not in bins:
+            continue
+        others = [one.time for one in moves if one.bin == move.bin]
+        mine = (bins == move.bin) & (
+            times < min((t for t in others if t > move.time), default=np.inf)
+        )
+        mine &= times >= max((time for time in others if time < move.time), default=0)
+        before, after, stray = (
+            int(np.count_nonzero(mine & some))
+            for some in (right & (times < move.time), right & (times >= move.time), ~right)
+        )
+        moved.append(MovedBin(
+            bin=move.bin, old=move.old, new=move.new, at=move.time, before_by_old=before,
+            after_by_new=after, by_others=stray,
+        ))  # fmt: skip
+    return moved, int(np.count_nonzero(~right))

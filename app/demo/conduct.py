@@ -1,111 +1,220 @@
-"""The demo while its flow runs: the load is started, commands are given, progress is shown.
+"""The demo while its flow runs: the load, three migrations of half of all bins, and progress.
 
-Runs beside the coordinator, in a thread of its own, and ends the flow when every result has arrived
-and every command is completed, or when that cannot be.
+One command moves bins one by one and one moves its bins at a single time, both as soon as possible
+while records come. The third is given at the start for a time that the data reaches later. All go
+through the control topic. The commands come from a thread beside the driver. It ends the flow when
+every result has arrived and every command is completed, or when that cannot be.
 """
 
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import TypeVar
 
-from meander.app.common.signals import Signals
-from meander.app.demo import feed
-from meander.app.demo.commands import DemoCommands, DemoStep
-from meander.app.demo.feed import Clocked, FeedProcess
-from meander.app.demo.stages import Gauge
+import numpy as np
+from pydantic import BaseModel
+
+from meander.app.common.signals import Interrupted, Signals
+from meander.app.demo.check import Move
+from meander.app.demo.data import FlightLoad, cause
+from meander.app.measurement.latencies import Band, Float64s
+from meander.app.measurement.open_loop import Int64s, Measured, Results, open_loop
+from meander.connectors.topics import control
+from meander.schemas.control import Migrate
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Accepted, BinMoved, CommandRejected, Completed, Event, Started
+from meander.state.times.time import to_millis
+
+E = TypeVar("E", bound=Event)
 
 PATIENCE = 30.0
-"""Seconds that commands may take when nothing else is under way."""
+"""Seconds that commands may take while no record is under way."""
+LOOK = 0.02
+"""Seconds between two looks at events and results."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoStep:
+    """A command, and the share of the records that is answered before it."""
+
+    after: float
+    command: Migrate
+
+
+def plan(owners: Sequence[int], times: Int64s) -> list[DemoStep]:
+    """Return the commands for workers 0 and 1, which own bins as `owners` says.
+
+    `times` are those of the data, milliseconds since 1970, ascending, shape (n,).
+
+    >>> steps = plan([0] * 16 + [1] * 16, np.arange(100))
+    >>> [(len(step.command.bins), step.command.worker, step.command.time) for step in steps]
+    [(8, 0, 66), (1, 1, None), (7, 1, None)]
+    """
+    first, second = ([b for b, owner in enumerate(owners) if owner == worker] for worker in (0, 1))
+    reached_later = int(times[2 * len(times) // 3])
+    # Bin after bin takes a while, and what moves last must still answer something afterwards.
+    few, half = len(first) // 16, len(first) // 2
+    steps = [
+        (0.0, "at-a-date", second[: len(second) // 2], 0, reached_later, "all-at-once"),
+        (0.15, "one-by-one", first[:few], 1, None, "fluid"),
+        (0.5, "all-at-once", first[few:half], 1, None, "all-at-once"),
+    ]
+    return [
+        DemoStep(after, Migrate.model_validate({
+            "type": "migrate", "id": id, "bins": bins, "worker": worker, "time": at,
+            "strategy": strategy,
+        })) for after, id, bins, worker, at, strategy in steps
+    ]  # fmt: skip
+
+
+class DemoMigration(BaseModel):
+    """A migration of the demo, as its report shows it."""
+
+    id: str
+    strategy: str
+    to: int
+    asked: int | None
+    """The time that the command named, milliseconds since 1970; None for as soon as possible."""
+    time: int
+    """`at` in milliseconds since 1970."""
+    at: int
+    """The logical time from which on it holds (fluid: of its first bin)."""
+    bins: int
+    keys: int
+    bytes: int
+    """Of state, through the state topic."""
+    seen_ms: float
+    """From the command, or from when data of its time was due, to the event of its end."""
+    told_ms: float
+    """From its acceptance to its end, as the status topic says."""
 
 
 @dataclass(slots=True)
 class DemoRun:
-    """What conducts, and what came of it."""
+    """A run of the demo starts the load, gives commands and waits for their ends."""
 
-    feed: FeedProcess
-    commands: DemoCommands
+    kafka: dict[str, str] = field(repr=False)
+    control: str
+    """The control topic."""
+    load: FlightLoad
+    results: tuple[str, str]
+    """The results topics."""
     steps: deque[DemoStep]
-    """Those that are still to be taken."""
-    total: int
-    free: int
-    """What is sent beyond so many records is sent only once every command is completed."""
+    """The commands to come."""
     signals: Signals
     """The flow ends when a signal counts as received."""
-    gauge: Gauge
-    answered: int = 0
-    clocked: Clocked | None = None
-    failure: Exception | None = None
-    over: bool = False
-    """The flow has ended; there is nothing left to conduct."""
+    show: Callable[[int, int, str], None]
+    """Takes how many flights are answered, of how many, and what moves."""
+    over: Flag = field(default_factory=Flag)
+    """Set when the flow has ended."""
+    _given: dict[str, tuple[Migrate, float]] = field(default_factory=dict)
+    _events: list[tuple[float, Event]] = field(default_factory=list)
+    """With when each came, seconds since 1970."""
 
-    def run(self) -> None:
-        """Conduct from the first record to the last; then the flow is to end."""
+    def hear(self, event: Event) -> None:
+        """Take in an event of the status topic."""
+        self._events.append((time.time(), event))
+
+    def conduct(self) -> Measured:
+        """Conduct from the first record to the last result, then end the flow.
+
+        Raises MeanderError where a command is rejected, or does not end in time.
+        """
         try:
-            self._conduct()
-        except Exception as error:  # noqa: BLE001 - it is raised where the flow was started
-            self.failure = error
+            self._await("start", lambda: () if self._of(Started) else ("the flow",), np.inf)
+            # What is given at the very beginning must not come too late for its time.
+            self._give(0)
+            self._await(
+                "be accepted", lambda: self.moving() and self._given.keys() - self._accepted()
+            )
+            with open_loop(self.kafka, self.load, Results(self.results, cause)) as loop:
+                deadline = np.inf
+                while not loop.ended:
+                    self._give(loop.answered)
+                    moving = sorted(self.moving())
+                    words = f"moves {', '.join(moving)}" if moving else ""
+                    self.show(loop.answered, self.load.total, words)
+                    if not (self.steps or moving):
+                        loop.release()
+                    elif loop.answered >= self.load.free:
+                        deadline = min(deadline, time.monotonic() + PATIENCE)
+                    self._turn("end", moving, deadline)
+                self.show(loop.answered, self.load.total, "")
+            self._await("end", self.moving)
+            return loop.found()
         finally:
             self.signals.received = self.signals.received or signal.SIGTERM
 
-    def _conduct(self) -> None:
-        while not self.commands.started:
-            if self.over:
-                return
-            time.sleep(0.02)
-        # What is given at the very beginning must not come too late for its time.
-        self._tell(0)
-        self._await("accepted", lambda: self.commands.unheard)
-        self.feed.start()
-        if self.free < self.total:
-            self._follow(self.free)
-            self._await("completed", lambda: self.commands.open)
-            self.feed.release()
-        self._follow(None)
-        self._await("completed", lambda: self.commands.open)
+    def moving(self) -> Collection[str]:
+        """Return the commands that have not ended. Raises MeanderError if one was rejected."""
+        for event in self._of(CommandRejected):
+            raise MeanderError(f"command {event.id!r}", f"it was rejected: {event.reason}")
+        return self._given.keys() - {event.id for event in self._of(Completed)}
 
-    def _follow(self, upto: int | None) -> None:
-        """Give the commands in time, until so many records are answered, or all are clocked."""
-        while self.clocked is None and not self.over and (upto is None or self.answered < upto):
-            for report in self.feed.reports(within=0.2):
-                match report:
-                    case feed.FeedProgress(answered=answered):
-                        self._tell(answered)
-                    case Clocked():
-                        self.clocked = report
+    def moves(self) -> list[Move]:
+        """Return every move of a bin."""
+        return [Move(e.bin, e.source, e.target, e.at) for e in self._of(BinMoved)]
 
-    def _tell(self, answered: int) -> None:
-        self.answered = answered
-        while self.steps and answered >= self.steps[0].after * self.total:
-            self.commands.send(self.steps.popleft().command)
-        moving = ", ".join(sorted(self.commands.open))
-        self.gauge.show(answered, self.total, "flights answered", moving and f"moves {moving}")
+    def migrations(self, due: Float64s) -> list[tuple[DemoMigration, Band]]:
+        """Return what became of each command, and when, in the order of their times.
 
-    def _await(self, what: str, left: Callable[[], Collection[str]]) -> None:
-        """Wait until no command is left."""
-        deadline = time.monotonic() + PATIENCE
-        while (waiting := left()) and not self.over:
-            if time.monotonic() > deadline:
-                named = ", ".join(sorted(waiting))
-                raise MeanderError(f"commands {named}", f"not {what} within {PATIENCE:g} s")
-            time.sleep(0.02)
+        `due` says when each record was due, seconds since 1970.
+        """
+        accepted, found = self._accepted(), []
+        for ended, event in self._events:
+            if not isinstance(event, Completed):
+                continue
+            command, start = self._given[event.id]
+            if command.time is not None:
+                first = int(np.searchsorted(self.load.times, command.time))
+                start = float(due[min(first, len(due) - 1)])
+            at = accepted[event.id]
+            # fmt: off
+            found.append((DemoMigration(
+                id=event.id, strategy=command.strategy, to=command.worker, asked=command.time,
+                time=to_millis(at), at=at, bins=event.bins,
+                keys=sum(moved.keys for moved in self._of(BinMoved) if moved.id == event.id),
+                bytes=event.bytes, seen_ms=1000 * (ended - start), told_ms=event.ms,
+            ), Band(f"{event.id}: {event.bins} bins, {command.strategy}", start, ended)))
+            # fmt: on
+        return sorted(found, key=lambda one: one[0].at)
 
+    def _of(self, kind: type[E]) -> list[E]:
+        return [event for _, event in self._events if isinstance(event, kind)]
 
-@contextmanager
-def conducting(conductor: DemoRun) -> Iterator[None]:
-    """Conduct beside the block, which runs the flow; raises what went wrong."""
-    thread = threading.Thread(target=conductor.run, name="demo conductor", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        conductor.over = True
-        thread.join()
-    if conductor.failure is not None:
-        raise conductor.failure
+    def _accepted(self) -> dict[str, int]:
+        """The time of each accepted command; of a fluid one, that of its first bin."""
+        times: dict[str, int] = {}
+        for _, event in self._events:
+            if isinstance(event, Accepted | BinMoved) and event.at is not None:
+                times.setdefault(event.id, event.at)
+        return times
+
+    def _give(self, answered: int) -> None:
+        while self.steps and answered >= self.steps[0].after * self.load.total:
+            command = self.steps.popleft().command
+            self._given[command.id] = command, time.time()
+            control.give(self.kafka, self.control, command.model_dump_json().encode())
+
+    def _await(
+        self, what: str, left: Callable[[], Collection[str]], seconds: float = PATIENCE
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while waiting := left():
+            self._turn(what, waiting, deadline)
+
+    def _turn(self, what: str, waiting: Collection[str], deadline: float) -> None:
+        """Sleep for a moment. Raises what ends the demo before its end."""
+        if self.signals.received:
+            raise Interrupted(self.signals.received)
+        if self.over.is_set():
+            raise MeanderError("the flow", "it ended before the demo")
+        if time.monotonic() > deadline:
+            named = ", ".join(sorted(waiting))
+            raise MeanderError(f"commands {named}", f"they did not {what} within {PATIENCE:g} s")
+        time.sleep(LOOK)

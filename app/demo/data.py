@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,15 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from meander.app.flows.flights import UNKNOWN
-from meander.dataflow.records.batch import Int64s
+from meander.app.measurement.latencies import Timeline
+from meander.app.measurement.open_loop import Int64s, LoadRecord, Measured
+from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import SetupError
+
+OFFSET_BITS = 40
+"""An identity is a partition, and so many bits for an offset."""
+RESULTS = 2
+"""The results of one flight: one per plane, one per carrier."""
 
 FIELDS = {
     "time_hour": pa.string(),
@@ -38,29 +46,77 @@ FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
-    """What is to be produced, in order; arrays and lists have shape (n,)."""
+class FlightLoad:
+    """A load that sends flights at a fixed rate; arrays and lists have shape (n,).
 
+    The last quarter is held back until a release, so that what moves last is still asked for.
+    """
+
+    topic: str
+    rate: int
+    """Records per second."""
     keys: list[bytes]
     values: list[bytes]
     times: Int64s
     """Scheduled departure, milliseconds since 1970; ascending."""
     partitions: Int64s
 
-    def __len__(self) -> int:
+    @property
+    def total(self) -> int:
+        """How many flights there are."""
         return len(self.values)
 
-    def offsets(self) -> Int64s:
-        """The offset of each record in a fresh topic, if each partition gets all its in order.
+    @property
+    def free(self) -> int:
+        """How many flights are due before a release."""
+        return self.total - self.total // 4
 
-        >>> Records([b"a"] * 3, [b""] * 3, np.zeros(3, np.int64), np.array([1, 0, 1])).offsets()
-        array([0, 0, 1])
-        """
-        result = np.zeros(len(self), np.int64)
-        for partition in np.unique(self.partitions).tolist():
+    def due(self, seconds: float) -> int:
+        """Return how many records are due within so many seconds."""
+        return min(self.total, int(seconds * self.rate) + 1)
+
+    def at(self, number: int) -> float:
+        """Return the second at which a record is due."""
+        return number / self.rate
+
+    def records(self, dues: Iterator[float]) -> Iterator[LoadRecord]:
+        """Return the flights in order."""
+        partitions = self.partitions.tolist()
+        for at, _ in zip(range(self.total), dues, strict=False):
+            header = ("time", b"%d" % self.times[at])
+            yield LoadRecord(self.keys[at], self.values[at], partitions[at], [header])
+
+    def identities(self) -> Int64s:
+        """Return the identity of each record by its place on a fresh topic."""
+        result = self.partitions << OFFSET_BITS
+        for partition in np.unique(self.partitions):
             mine = self.partitions == partition
-            result[mine] = np.arange(np.count_nonzero(mine))
+            # An idempotent producer keeps the order: the n-th record has offset n.
+            result[mine] += np.arange(np.count_nonzero(mine))
         return result
+
+    def timeline(self, measured: Measured) -> Timeline:
+        """Return the latency of each flight, up to the last of its two results."""
+        identities = self.identities()
+        order = np.argsort(identities)
+        places = np.searchsorted(identities, measured.identities, sorter=order)
+        flights = order[np.minimum(places, self.total - 1)]
+        known = identities[flights] == measured.identities
+        last = np.zeros(self.total)
+        np.maximum.at(last, flights[known], measured.arrived[known])
+        results = np.bincount(flights[known], minlength=self.total)
+        sent = len(measured.due)
+        took = np.where(results >= RESULTS, last, np.nan)[:sent] - measured.due
+        return Timeline(measured.due, took * 1000)
+
+
+def cause(result: ConsumedMessage) -> int:
+    """Return the identity of the flight that caused a result, by the result's headers."""
+    headers = dict(result.headers() or ())
+    partition, offset = headers["meander.partition"], headers["meander.offset"]
+    assert partition is not None
+    assert offset is not None
+    return int(partition) << OFFSET_BITS | int(offset)
 
 
 def unpack(folder: Path) -> Path:
@@ -84,8 +140,8 @@ def unpack(folder: Path) -> Path:
     return target
 
 
-def load(table: Path, partitions: int) -> Records:
-    """The records of all flights of a table, for a topic with so many partitions."""
+def load(table: Path, topic: str, partitions: int, rate: int) -> FlightLoad:
+    """Return all flights of a table as the load of a topic with so many partitions."""
     rows = csv.read_csv(
         table,
         convert_options=csv.ConvertOptions(
@@ -97,9 +153,6 @@ def load(table: Path, partitions: int) -> Records:
     order = np.argsort(times, kind="stable")
     flights = rows.take(pa.array(order)).to_pylist()
     keys = [(flight["tailnum"] or UNKNOWN).encode() for flight in flights]
-    return Records(
-        keys=keys,
-        values=[json.dumps(flight, separators=(",", ":")).encode() for flight in flights],
-        times=times[order],
-        partitions=np.array([zlib.crc32(key) % partitions for key in keys], np.int64),
-    )
+    values = [json.dumps(flight, separators=(",", ":")).encode() for flight in flights]
+    placed = np.array([zlib.crc32(key) % partitions for key in keys], np.int64)
+    return FlightLoad(topic, rate, keys, values, times[order], placed)

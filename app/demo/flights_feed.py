@@ -1,8 +1,8 @@
 """Put the flights of 2013 onto the source topic of the shipped flow, as a program of its own.
 
-For whoever runs that flow by hand, as in docker-compose.yml. Guarantees that each flight is on the
-topic once and in order per plane when it returns 0. RATE is in records per second, 2,000 unless
-given; then the year takes about three minutes. Asks settings of file and environment.
+Who runs that flow by hand, as in docker-compose.yml, feeds it by this program. Guarantees that each
+flight is on the topic once, and in order per plane, when it returns 0. Reads settings of the file
+and the environment.
 """
 
 from __future__ import annotations
@@ -14,37 +14,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import track
 
+from meander.app.common.output import CommandOutput
 from meander.app.config.cluster import kafka
-from meander.app.demo.data import Records, load, unpack
+from meander.app.demo.data import FlightLoad, load, unpack
 from meander.app.flows.flights import topics
+from meander.app.measurement.open_loop import open_loop
 from meander.connectors.kafka import client
-from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.kafka.topics import partitions_of
 from meander.schemas.errors import MeanderError
 
-STEP = 0.02
-"""Seconds between two bursts."""
-MOST = 50_000
-"""Records on their way to the broker."""
 
-
-def feed(settings: dict[str, str], topic: str, records: Records, rate: int) -> None:
-    """Send all records, so many per second; raises MeanderError where some do not arrive."""
-    sender = Sender(settings, topic)
-    start = time.monotonic()
-    for at in track(range(len(records)), description=f"flights to {topic}"):
-        # A broker that is away for long fills the buffer; then its time is lost, but no flight.
-        while time.monotonic() < start + at / rate or len(sender) > MOST:
-            sender.pump()
-            time.sleep(STEP)
-        sender.send(
-            records.values[at], records.keys[at], noted,
-            [("time", b"%d" % records.times[at])], int(records.partitions[at]),
-        )  # fmt: skip
-    sender.flush(client.ANSWER)
-    sender.close()
+def feed(settings: dict[str, str], flights: FlightLoad) -> None:
+    """Send all flights. Raises MeanderError where some do not arrive."""
+    with open_loop(settings, flights) as loop, CommandOutput.of(False).bar("flights") as bar:
+        loop.release()
+        task = bar.add_task(flights.topic, total=flights.total)
+        while not loop.ended:
+            bar.update(task, completed=loop.sent)
+            time.sleep(0.1)
 
 
 def main(
@@ -56,8 +44,8 @@ def main(
         source, _, _ = topics(os.environ.get("MEANDER_FLIGHTS_PREFIX", ""))
         partitions = partitions_of(client.admin(cluster), source)
         with tempfile.TemporaryDirectory() as folder:
-            records = load(unpack(Path(folder)), partitions)
-        feed(cluster, source, records, rate)
+            flights = load(unpack(Path(folder)), source, partitions, rate)
+        feed(cluster, flights)
     except MeanderError as error:
         typer.echo(error, err=True)
         raise typer.Exit(error.exit_code) from None

@@ -1,136 +1,161 @@
-"""What the demo tells at its end: a summary for people, `demo.json` for programs.
+"""What the demo shows: its stages as they pass, a summary, a picture, and what to try next.
 
-Both show the same figures; nothing is rounded in the file.
+The summary shows the figures of `demo.json`; nothing is rounded in the file.
 """
 
 from __future__ import annotations
 
-import json
-import math
+import os
+import shutil
+import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pydantic import BaseModel
 from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from meander.app.demo.check import Answered, Findings
-from meander.app.demo.latency import PHASES, Backlog, LatencySummary
-from meander.state.times.time import to_millis
+from meander.app.common.output import CommandOutput
+from meander.app.demo.check import Findings, MovedBin
+from meander.app.demo.conduct import DemoMigration
+from meander.app.flows import flights
+from meander.app.measurement.latencies import PHASES, Backlog, Band, LatencySummary, Timeline
+from meander.app.measurement.plot import BLUE, GREY, INK, ORANGE, canvas, latency_axis
+from meander.connectors.local_broker.kafka_jars import kafka_jars
+
+SLICE = 0.25
+"""Seconds of one point of the picture."""
+SHADES = ("#f3d9b1", "#cfe3d4", "#d9d3ec", "#f0cfd0")
 
 
-@dataclass(frozen=True, slots=True)
-class DemoMigration:
-    """One command, as the status topic tells of it."""
+@dataclass(slots=True)
+class Gauge:
+    """A gauge shows on a terminal how far a stage is."""
 
-    id: str
-    strategy: str
-    worker: int
-    """Where the bins went."""
-    asked: int | None
-    """The time that the command named, milliseconds since 1970; None for at once."""
-    at: int
-    """The logical time from which on it holds (fluid: of its first bin)."""
-    bins: int
-    keys: int
-    bytes: int
-    """Of state, through the state topic."""
-    told_ms: float
-    """How long it took in the status topic's words: from its acceptance to its end."""
-    wall: tuple[int, int]
-    """Nanoseconds since 1970: from when it was given, or data of its time was due, to its end."""
+    bar: Progress
+    done: int = 0
 
-    @property
-    def seen_ms(self) -> float:
-        """How long it took as seen from outside, milliseconds."""
-        return (self.wall[1] - self.wall[0]) / 1e6
+    def show(self, done: int, total: int, note: str = "") -> None:
+        """Show how much of how much is done, and a note."""
+        self.done = done
+        (task,) = self.bar.task_ids
+        self.bar.update(task, completed=done, total=total, description=note)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """All figures of one run."""
+@dataclass(slots=True)
+class Stages:
+    """The stages of the demo: a line for each, and on a terminal a line that moves."""
 
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each has taken."""
+
+    @contextmanager
+    def stage(self, name: str, text: str, unit: str = "") -> Iterator[Gauge]:
+        """Name a stage, show how far it is in a unit, and note how long it takes."""
+        began = time.monotonic()
+        self.console.print(f"[dim]{sum(self.seconds.values()):5.1f} s[/]  {text}")
+        output = CommandOutput(self.console, as_json=not self.console.is_terminal)
+        gauge = Gauge(output.bar(unit))
+        gauge.bar.add_task("", total=None)
+        with gauge.bar if unit else output.working(text):
+            yield gauge
+        took = self.seconds[name] = time.monotonic() - began
+        if gauge.done:
+            self.console.print(f"         {gauge.done:,} {unit} in {took:.1f} s")
+
+
+class Outcome(BaseModel):
+    """All figures of one run, under their names in `demo.json`."""
+
+    records: int
+    results: int
+    differences: int
+    faults: list[str]
+    migrations: list[DemoMigration]
+    p50_ms: dict[str, float]
+    p99_ms: dict[str, float]
+    max_ms: dict[str, float]
+    latency_records: dict[str, int]
+    backlog: dict[str, int | bool]
+    bumped: int
+    missing_tailnums: int
+    missing_delays: int
+    moved_bins: list[MovedBin]
     workers: int
     rate: int
-    findings: Findings
-    migrations: list[DemoMigration]
-    latencies: dict[str, LatencySummary]
-    backlog: Backlog
     seconds: dict[str, float]
-    """How long each part of the demo took."""
 
+    @classmethod
+    def of(
+        cls,
+        found: Findings,
+        migrations: list[DemoMigration],
+        phases: dict[str, LatencySummary],
+        backlog: Backlog,
+        workers: int,
+        seconds: dict[str, float],
+    ) -> Self:
+        """Put the figures of a run together."""
+        return cls(
+            records=found.records, results=found.results, differences=found.differences,
+            faults=found.faults(), migrations=migrations,
+            p50_ms={phase: one.p50_ms for phase, one in phases.items()},
+            p99_ms={phase: one.p99_ms for phase, one in phases.items()},
+            max_ms={phase: one.max_ms for phase, one in phases.items()},
+            latency_records={phase: one.records for phase, one in phases.items()},
+            backlog={
+                "kept_up": not backlog.records, "bound": backlog.bound, "most": backlog.most,
+                "records": backlog.records,
+            },
+            bumped=found.bumped, missing_tailnums=found.missing_tailnums,
+            missing_delays=found.missing_delays,
+            moved_bins=found.moved,
+            workers=workers, rate=backlog.bound, seconds=seconds,
+        )  # fmt: skip
 
-def write_json(path: Path, outcome: Outcome) -> None:
-    """All figures, JSON."""
-    found = outcome.findings
-    figures = {
-        "records": found.records,
-        "results": found.results,
-        "differences": found.differences,
-        "faults": found.faults(),
-        "migrations": [
-            {
-                "id": done.id,
-                "strategy": done.strategy,
-                "to": done.worker,
-                "asked": done.asked,
-                "time": to_millis(done.at),
-                "at": done.at,
-                "bins": done.bins,
-                "keys": done.keys,
-                "bytes": done.bytes,
-                "seen_ms": done.seen_ms,
-                "told_ms": done.told_ms,
-            }
-            for done in outcome.migrations
-        ],
-        **{
-            figure: {phase: _number(getattr(outcome.latencies[phase], figure)) for phase in PHASES}
-            for figure in ("p50_ms", "p99_ms", "max_ms")
-        },
-        "latency_records": {phase: outcome.latencies[phase].records for phase in PHASES},
-        "backlog": {"kept_up": outcome.backlog.kept_up, **asdict(outcome.backlog)},
-        "bumped": found.bumped,
-        "missing_tailnums": found.missing_tailnums,
-        "missing_delays": found.missing_delays,
-        "moved_bins": [
-            {
-                "bin": answered.move.bin,
-                "from": answered.move.old,
-                "to": answered.move.new,
-                "at": answered.move.time,
-                "before_by_old": answered.before,
-                "after_by_new": answered.after,
-                "by_others": answered.by_others,
-            }
-            for answered in found.answered
-        ],
-        "workers": outcome.workers,
-        "rate": outcome.rate,
-        "seconds": outcome.seconds,
-    }
-    path.write_text(json.dumps(figures, indent=2, allow_nan=False) + "\n")
+    def json_text(self) -> str:
+        """Return the file of figures; a latency that no record has is null."""
+        return self.model_dump_json(indent=2, by_alias=True) + "\n"
 
 
 def show(console: Console, outcome: Outcome) -> None:
-    """The summary."""
-    parts: list[RenderableType] = [_answers(outcome.findings), _migrations(outcome.migrations)]
-    if outcome.findings.answered:
-        parts.append(_ownership(outcome.findings.answered))
-    for part in (*parts, _latencies(outcome.latencies)):
+    """Print the summary."""
+    parts: list[RenderableType] = [_answers(outcome), _migrations(outcome.migrations)]
+    if outcome.moved_bins:
+        parts.append(_ownership(outcome.moved_bins))
+    for part in (*parts, _latencies(outcome)):
         console.print()
         console.print(part)
-    for sentence in _about_latencies(outcome):
-        console.print(sentence)
+    for phase, records in outcome.latency_records.items():
+        if not records:
+            console.print(
+                f"No record was due {phase} the migrations, so there is nothing to compare with."
+            )
+    if not outcome.backlog["kept_up"]:
+        console.print(
+            f"[bold yellow]The flow did not keep up:[/] {outcome.backlog['records']:,} records "
+            f"became due while more than {outcome.backlog['bound']:,} waited, as many as are due "
+            f"in one second ({outcome.backlog['most']:,} at most). Their latencies are those of a "
+            "backlog: how long the queue was, not how long an answer or a move takes."
+        )
     console.print()
-    for fault in outcome.findings.faults():
+    for fault in outcome.faults:
         console.print(f"[bold red]wrong:[/] {fault}")
-    if not outcome.findings.faults():
+    if not outcome.faults:
         console.print("[bold green]Every answer is right.[/] Spark SQL finds the same, record for")
         console.print("record, and each was given by the worker that owned its bin at that time.")
 
@@ -138,19 +163,22 @@ def show(console: Console, outcome: Outcome) -> None:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(column, justify="right" if number else "left")
     return table
 
 
-def _answers(found: Findings) -> Table:
+def _answers(outcome: Outcome) -> Table:
     table = _table("Answers", "", "records")
-    table.add_row("records in", f"{found.records:,}")
-    table.add_row("results out (one per plane, one per carrier)", f"{found.results:,}")
-    style = "bold red" if found.differences else "bold green"
-    table.add_row("differences", f"[{style}]{found.differences:,}[/]")
-    table.add_row("bumped to their partition's frontier", f"{found.bumped:,}")
-    table.add_row("without a tail number, counted under (none)", f"{found.missing_tailnums:,}")
-    table.add_row("without an arrival delay, counted as missing", f"{found.missing_delays:,}")
+    style = "bold red" if outcome.differences else "bold green"
+    for what, count in {
+        "records in": f"{outcome.records:,}",
+        "results out (one per plane, one per carrier)": f"{outcome.results:,}",
+        "differences": f"[{style}]{outcome.differences:,}[/]",
+        "bumped to their partition's frontier": f"{outcome.bumped:,}",
+        "without a tail number, counted under (none)": f"{outcome.missing_tailnums:,}",
+        "without an arrival delay, counted as missing": f"{outcome.missing_delays:,}",
+    }.items():
+        table.add_row(what, count)
     return table
 
 
@@ -160,18 +188,12 @@ def _migrations(migrations: Sequence[DemoMigration]) -> Table:
         "seen", "told",
     )  # fmt: skip
     for done in migrations:
-        time = datetime.fromtimestamp(to_millis(done.at) / 1000, UTC)
+        time = datetime.fromtimestamp(done.time / 1000, UTC)
         table.add_row(
-            done.id,
-            done.strategy,
-            f"{done.bins:,}",
-            f"{done.worker}",
-            f"{time:%Y-%m-%d %H:%M}{' ' if done.asked is None else '*'}",
-            f"{done.keys:,}",
-            f"{done.bytes:,}",
-            f"{done.seen_ms:,.0f} ms",
-            f"{done.told_ms:,.0f} ms",
-        )
+            done.id, done.strategy, f"{done.bins:,}", f"{done.to}",
+            f"{time:%Y-%m-%d %H:%M}{' ' if done.asked is None else '*'}", f"{done.keys:,}",
+            f"{done.bytes:,}", f"{done.seen_ms:,.0f} ms", f"{done.told_ms:,.0f} ms",
+        )  # fmt: skip
     table.caption = (
         "* a time that the command named; the others: as soon as possible\n"
         "seen: from the command, or from when data of its time was due, to the news of its end\n"
@@ -181,55 +203,116 @@ def _migrations(migrations: Sequence[DemoMigration]) -> Table:
     return table
 
 
-def _ownership(answered: Sequence[Answered]) -> Group:
-    """Sums by direction, then each bin."""
+def _ownership(moved: Sequence[MovedBin]) -> Group:
+    """Show sums by direction, then each bin."""
     table = _table(
-        "Who answered for the moved bins that hold keys",
-        "moved",
-        "bins",
-        "before: old worker",
-        "from then on: new worker",
-        "anyone else",
-    )
-    for old, new in sorted({(one.move.old, one.move.new) for one in answered}):
-        mine = [one for one in answered if (one.move.old, one.move.new) == (old, new)]
-        table.add_row(
-            f"from {old} to {new}",
-            f"{len(mine):,}",
-            f"{sum(one.before for one in mine):,}",
-            f"{sum(one.after for one in mine):,}",
-            f"{sum(one.by_others for one in mine):,}",
-        )
-    bins = sorted(answered, key=lambda one: (one.move.bin, one.move.time))
-    cells = [Text(f"{one.move.bin}: {one.before:,} | {one.after:,}") for one in bins]
+        "Who answered for the moved bins that hold keys", "moved", "bins", "before: old worker",
+        "from then on: new worker", "anyone else",
+    )  # fmt: skip
+    for old, new in sorted({(one.old, one.new) for one in moved}):
+        mine = [one for one in moved if (one.old, one.new) == (old, new)]
+        sums = map(sum, zip(*[(b.before_by_old, b.after_by_new, b.by_others) for b in mine],
+                            strict=True))  # fmt: skip
+        cells = (f"{count:,}" for count in (len(mine), *sums))
+        table.add_row(f"from {old} to {new}", *cells)
+    each = [
+        Text(f"{one.bin}: {one.before_by_old:,} | {one.after_by_new:,}")
+        for one in sorted(moved, key=lambda one: (one.bin, one.at))
+    ]
     caption = Text("  each moved bin: results before | from its time on", style="dim")
-    return Group(table, caption, Padding(Columns(cells, equal=True, padding=(0, 3)), (0, 2)))
+    return Group(table, caption, Padding(Columns(each, equal=True, padding=(0, 3)), (0, 2)))
 
 
-def _latencies(latencies: dict[str, LatencySummary]) -> Table:
+def _latencies(outcome: Outcome) -> Table:
     table = _table("Latency from when a record was due", "phase", "records", "p50", "p99", "max")
-    for phase in PHASES:
-        found = latencies[phase]
-        times = (found.p50_ms, found.p99_ms, found.max_ms)
-        shown = (f"{time:,.1f} ms" if found.records else "-" for time in times)
-        table.add_row(f"{phase} migration", f"{found.records:,}", *shown)
+    for phase, records in outcome.latency_records.items():
+        times = (outcome.p50_ms[phase], outcome.p99_ms[phase], outcome.max_ms[phase])
+        shown = (f"{time:,.1f} ms" if records else "-" for time in times)
+        table.add_row(f"{phase} migration", f"{records:,}", *shown)
     return table
 
 
-def _about_latencies(outcome: Outcome) -> Iterator[str]:
-    """What the table of them cannot say."""
-    for phase in PHASES:
-        if not outcome.latencies[phase].records:
-            yield f"No record was due {phase} the migrations, so there is nothing to compare with."
-    backlog = outcome.backlog
-    if not backlog.kept_up:
-        yield (
-            f"[bold yellow]The flow did not keep up:[/] {backlog.records:,} records became due "
-            f"while more than {backlog.bound:,} waited, as many as are due in one second "
-            f"({backlog.most:,} at most). Their latencies are those of a backlog: how long "
-            "the queue was, not how long an answer or a move takes."
-        )
+def picture(timeline: Timeline, bands: Sequence[Band], backlog: Backlog, title: str) -> Figure:
+    """Draw how long results took, and when bins moved.
+
+    Each point shows the records that were due in a quarter of a second. The bands are those of the
+    phases: what was under way while bins moved.
+    """
+    figure, axes = canvas(title + (" (backlog)" if backlog.records else ""))
+    start, end = float(timeline.due[0]), float(timeline.due[-1])
+    span = max([end, *(band.end for band in bands)]) - start
+    for number, band in enumerate(bands):
+        _band(axes, band, number, start, span)
+    p50, p99, most = timeline.slices(start, end + SLICE, SLICE).T.clip(min=0.01)
+    at = SLICE * (np.arange(len(p50)) + 0.5)
+    axes.fill_between(at, p50, most, color=GREY, alpha=0.45, linewidth=0, label="up to max")
+    axes.plot(at, p99, color=ORANGE, linewidth=1.4, label="p99")
+    axes.plot(at, p50, color=BLUE, linewidth=1.8, label="p50")
+    latency_axis(axes, "latency in ms, from due to result")
+    axes.set_xlim(0, span)
+    axes.set_xlabel(
+        "seconds since the first record was due; bands: what was under way while bins moved"
+    )
+    phases = timeline.phases(bands)
+    caption = "     ".join(
+        f"{phase}: p50 {found.p50_ms:,.1f}, p99 {found.p99_ms:,.1f}, max {found.max_ms:,.0f} ms"
+        if found.records else f"{phase}: no record was due"
+        for phase, found in ((phase, phases[phase]) for phase in PHASES)
+    )  # fmt: skip
+    axes.set_title(caption, loc="left", fontsize=9)
+    figure.legend(loc="upper right", frameon=False, ncols=3)
+    return figure
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _band(axes: Axes, band: Band, number: int, start: float, span: float) -> None:
+    left, right = band.start - start, band.end - start
+    shade = SHADES[number % len(SHADES)]
+    axes.axvspan(left, max(right, left + 0.05), color=shade, alpha=0.7, linewidth=0)
+    # A label in the right half ends with its band, so that it stays inside.
+    late = left > span / 2
+    axes.annotate(
+        band.label, (right if late else left, 0.0), xycoords=("data", "axes fraction"),
+        xytext=(-2 if late else 2, 6 + 13 * (number % 3)), textcoords="offset points",
+        ha="right" if late else "left", fontsize=8.5, color=INK,
+    )  # fmt: skip
+
+
+def show_next_steps(console: Console, bootstrap: str, prefix: str, *, local: bool) -> None:
+    """Print commands that work as they are printed; `local` names the demo's own broker."""
+    meander = _near(Path(shutil.which("meander") or Path(sys.executable).with_name("meander")))
+    flow = f"--prefix {prefix} --bootstrap {bootstrap}"
+    jars = f"java -cp '{kafka_jars()}/*' org.apache.kafka.tools"
+    last = flights.topics(prefix)[-1]
+    moves = '{"meander":"command","type":"migrate","id":"mine","bins":[0,1,2,3],"worker":0}'
+    steps = {
+        "Run the flow again: it reads the year from the start, adds its results to the demo's\n"
+        "(what came late there, and was bumped, may come in time now), and waits for more": (
+            f"MEANDER_FLIGHTS_PREFIX={prefix} {meander} run {_near(Path(flights.__file__))} {flow}"
+        ),
+        "Meanwhile, in a second terminal, move bins": (
+            f"{meander} migrate flights --bins 0-63 --worker 1 {flow}"
+        ),
+        "Or produce a command to the control topic, with Kafka's own tool": (
+            f"echo '{moves}' | {jars}.ConsoleProducer "
+            f"--bootstrap-server {bootstrap} --topic {prefix}flights.control"
+        ),
+        "See what becomes of it": f"{meander} status flights {flow}",
+        "Consume results, with their logical time and worker": (
+            f"{jars}.consumer.ConsoleConsumer --bootstrap-server {bootstrap} "
+            f"--topic {last} --from-beginning --max-messages 10 "
+            "--formatter-property print.headers=true"
+        ),
+    }
+    console.print("\n[bold]What to try next[/]")
+    for what, command in steps.items():
+        console.print(f"\n{what}:")
+        # Whole lines, whatever the terminal's width: they are to be copied.
+        console.print(f"  {command}", soft_wrap=True, markup=False, style="cyan")
+    if local:
+        console.print(f"\nThe broker stays up with the demo's topics ({prefix}*). Stop it with:")
+        console.print(f"  {meander} broker stop", markup=False, style="cyan")
+
+
+def _near(path: Path) -> str:
+    """As it is reached from here, where that is shorter."""
+    return min(str(path), os.path.relpath(path), key=len)

@@ -15,8 +15,6 @@ from tests.support.kafka.topics import PATIENCE, consume_all
 
 FLIGHTS = 20_000
 RATE = 4_000
-HOLD = 0.25
-"""What is left when all have moved: it has a record for every moved bin."""
 PHASES = {"before", "during", "after"}
 
 _RUN = """
@@ -25,9 +23,8 @@ from pathlib import Path
 from meander.app.demo import demo
 from meander.app.config.settings import Settings
 settings = Settings.load(None, {}, [], sys.argv[1])
-rate, hold = int(sys.argv[2]), float(sys.argv[3])
 out, table = Path("out"), Path("small.csv")
-sys.exit(demo.main(settings, rate=rate, build=out, table=table, hold=hold))
+sys.exit(demo.main(settings, rate=int(sys.argv[2]), build=out, table=table))
 """
 
 
@@ -43,7 +40,7 @@ def test_the_demo_ends_with_no_difference_and_says_what_to_try_next(
     folder: Path, bootstrap: str
 ) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", _RUN, bootstrap, str(RATE), str(HOLD)],
+        [sys.executable, "-c", _RUN, bootstrap, str(RATE)],
         cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,47 +1,46 @@
-"""The demo's load sends every flight once, on schedule, and clocks every answer."""
+"""The demo's load sends every flight once, on schedule, and every result has its latency."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from meander.app.demo.data import load, unpack
-from meander.app.demo.feed import Clocked, FeedPlan, FeedProcess, FeedProgress, Report, feeding
+from meander.app.demo.data import FlightLoad, cause, load, unpack
+from meander.app.measurement.open_loop import OpenLoop, Results, open_loop
 from meander.schemas.errors import MeanderError
-from tests.support.kafka.topics import (
-    PATIENCE,
-    Headers,
-    Record,
-    await_records,
-    create_topic,
-    produce,
-)
+from tests.support.kafka.topics import Headers, Record, await_records, create_topic, produce
 
 PARTITIONS = 2
 FLIGHTS = 400
+RATE = 4_000
 
 
 @pytest.fixture
-def plan(tmp_path: Path, bootstrap: str, prefix: str) -> FeedPlan:
+def flights(tmp_path: Path, prefix: str) -> FlightLoad:
     with unpack(tmp_path).open() as whole:
         head = list(itertools.islice(whole, FLIGHTS + 1))
     table = tmp_path / "small.csv"
     table.write_text("".join(head))
-    source, first, last = (f"{prefix}{name}" for name in ("source", "first", "last"))
-    for topic in (source, first, last):
+    return load(table, f"{prefix}source", PARTITIONS, RATE)
+
+
+@pytest.fixture
+def topics(bootstrap: str, flights: FlightLoad, prefix: str) -> Sequence[str]:
+    """The results topics; the source is there too."""
+    found = [f"{prefix}first", f"{prefix}last"]
+    for topic in (flights.topic, *found):
         create_topic(bootstrap, topic, PARTITIONS)
-    settings = {"bootstrap.servers": bootstrap}
-    return FeedPlan(table, settings, source, first, last, PARTITIONS, rate=4_000)
+    return found
 
 
-def answer(plan: FeedPlan, bootstrap: str) -> list[Record]:
-    """Do as a flow would: one result per record in both topics, naming its cause."""
-    sent = await_records(bootstrap, plan.source, lambda records: len(records) == FLIGHTS)
+def answer(bootstrap: str, source: str, topics: Sequence[str]) -> list[Record]:
+    """Do as a flow would: one result per record on both topics, naming its cause."""
+    sent = await_records(bootstrap, source, lambda records: len(records) == FLIGHTS)
     results = []
     for record in sent:
         headers: Headers = [
@@ -49,38 +48,33 @@ def answer(plan: FeedPlan, bootstrap: str) -> list[Record]:
             ("meander.offset", str(record.offset)),
         ]
         results.append(Record(b"{}", record.key, headers=headers))
-    for topic in (plan.first, plan.last):
+    for topic in topics:
         produce(bootstrap, topic, results)
     return sent
 
 
-def finish(feed: FeedProcess) -> list[Report]:
-    reports: list[Report] = []
-    while not reports or not isinstance(reports[-1], Clocked):
-        reports += feed.reports(within=PATIENCE)
-    return reports
+def finish(loop: OpenLoop) -> None:
+    while not loop.ended:
+        time.sleep(0.01)
 
 
-def test_all_flights_are_sent_in_order_and_all_answers_clocked(
-    plan: FeedPlan, bootstrap: str
+def test_all_flights_are_sent_in_order_and_all_results_have_a_latency(
+    flights: FlightLoad, topics: Sequence[str], bootstrap: str
 ) -> None:
-    with feeding(plan) as feed:
-        times = feed.loaded()
-        feed.start()
-        sent = answer(plan, bootstrap)
-        *_, progress, clocked = finish(feed)
+    settings = {"bootstrap.servers": bootstrap}
+    with open_loop(settings, flights, Results(topics, cause)) as loop:
+        loop.release()
+        sent = answer(bootstrap, flights.topic, topics)
+        finish(loop)
 
-    assert progress == FeedProgress(FLIGHTS, FLIGHTS)
-    assert isinstance(clocked, Clocked)
-    assert bool((clocked.arrived > clocked.due).all())
-    assert np.diff(clocked.due).tolist() == [250_000] * (FLIGHTS - 1)
-
-    records = load(plan.table, PARTITIONS)
-    assert times.tolist() == records.times.tolist()
+    assert (loop.sent, loop.answered) == (FLIGHTS, FLIGHTS)
+    timeline = flights.timeline(loop.found())
+    assert bool((timeline.took > 0).all())
+    assert np.diff(timeline.due) == pytest.approx(1 / RATE, abs=1e-6)
     for partition in range(PARTITIONS):
         wanted = [
-            (records.keys[at], records.values[at], [("time", b"%d" % records.times[at])])
-            for at in np.flatnonzero(records.partitions == partition).tolist()
+            (flights.keys[at], flights.values[at], [("time", b"%d" % flights.times[at])])
+            for at in np.flatnonzero(flights.partitions == partition).tolist()
         ]
         assert [
             (record.key, record.value, record.headers)
@@ -89,25 +83,27 @@ def test_all_flights_are_sent_in_order_and_all_answers_clocked(
         ] == wanted
 
 
-def test_what_is_held_back_is_due_when_it_is_released(plan: FeedPlan, bootstrap: str) -> None:
-    free = FLIGHTS - FLIGHTS // 4
-    with feeding(replace(plan, hold=0.25)) as feed:
-        feed.loaded()
-        feed.start()
-        sent = await_records(bootstrap, plan.source, lambda records: len(records) == free)
-        before = time.time_ns()
-        feed.release()
-        answer(plan, bootstrap)
-        *_, clocked = finish(feed)
+def test_what_is_held_back_is_due_when_it_is_released(
+    flights: FlightLoad, topics: Sequence[str], bootstrap: str
+) -> None:
+    settings, free = {"bootstrap.servers": bootstrap}, flights.free
+    with open_loop(settings, flights, Results(topics, cause)) as loop:
+        sent = await_records(bootstrap, flights.topic, lambda records: len(records) == free)
+        before = time.time()
+        loop.release()
+        answer(bootstrap, flights.topic, topics)
+        finish(loop)
 
     assert len(sent) == free, "the rest was not sent while it was held back"
-    assert isinstance(clocked, Clocked)
-    assert clocked.due[free - 1] < before <= clocked.due[free]
-    assert np.diff(clocked.due[free:]).tolist() == [250_000] * (FLIGHTS - free - 1)
-    assert bool((clocked.arrived > clocked.due).all())
+    due = loop.found().due
+    assert due[free - 1] < before <= due[free]
+    assert np.diff(due[free:]) == pytest.approx(1 / RATE, abs=1e-6)
+    assert bool((flights.timeline(loop.found()).took > 0).all())
 
 
-def test_a_load_that_cannot_begin_is_reported(plan: FeedPlan) -> None:
-    plan.table.write_text("no,such,columns\n1,2,3\n")
-    with pytest.raises(MeanderError, match="its process ended"), feeding(plan) as feed:
-        feed.loaded()
+def test_a_load_that_cannot_begin_is_reported(flights: FlightLoad, bootstrap: str) -> None:
+    with (
+        pytest.raises(MeanderError, match="does not exist"),
+        open_loop({"bootstrap.servers": bootstrap}, flights),
+    ):
+        pass

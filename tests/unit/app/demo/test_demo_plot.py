@@ -6,29 +6,24 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from meander.app.demo.latency import Band, backlog, by_phase
-from meander.app.demo.plot import picture
+from meander.app.demo.report import picture
+from meander.app.measurement.latencies import Band, Timeline
 
-SECOND = 10**9
-START = 1_700_000_000 * SECOND
+START = 1_700_000_000.0
 RATE = 100
-DUE = START + np.arange(20 * RATE) * (SECOND // RATE)
+DUE = START + np.arange(20 * RATE) / RATE
 
 
 def draw(bands: list[Band], latency: float, spread: float = 1.0) -> Figure:
     """Answers take `latency` seconds at least, `spread` times as long at most."""
-    growing = np.linspace(latency, latency * spread, len(DUE)) * SECOND
-    arrived = DUE + growing.astype(np.int64)
-    phases = by_phase(DUE, arrived, bands)
-    figure = picture(DUE, arrived, bands, phases, backlog(DUE, arrived, RATE), "title")
+    timeline = Timeline(DUE, 1000 * np.linspace(latency, latency * spread, len(DUE)))
+    figure = picture(timeline, bands, timeline.backlog(RATE), "title")
     figure.draw_without_rendering()
     return figure
 
 
 def band(start: float, end: float) -> Band:
-    return Band(
-        "a-long-name: 64 bins, all-at-once", START + int(start * SECOND), START + int(end * SECOND)
-    )
+    return Band("a-long-name: 64 bins, all-at-once", START + start, START + end)
 
 
 def test_a_band_that_ends_after_the_last_record_is_shown_whole() -> None:

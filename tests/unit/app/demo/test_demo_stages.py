@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from meander.app.demo.stages import Stages
+from meander.app.demo.report import Stages
 
 
 def shown(*, terminal: bool) -> str:
@@ -15,18 +15,17 @@ def shown(*, terminal: bool) -> str:
     stages = Stages(console)
     with stages.stage("first", "starts something"):
         pass
-    with stages.stage("second", "counts something") as gauge:
-        gauge.show(0, 2_000, "things")
-        gauge.show(1_500, 2_000, "things", "still")
-        gauge.progress.refresh()
+    with stages.stage("second", "counts something", "things") as gauge:
+        gauge.show(0, 2_000)
+        gauge.show(1_500, 2_000, "still")
+        gauge.bar.refresh()
     assert stages.seconds.keys() == {"first", "second"}
     return said.getvalue()
 
 
-def test_a_terminal_shows_the_time_taken_and_how_far_a_stage_is() -> None:
+def test_a_terminal_shows_how_far_a_stage_is() -> None:
     text = shown(terminal=True)
-    assert "0:00:00" in text
-    assert "1,500 of 2,000 things" in text
+    assert "1500/2000 things" in text
     assert "still" in text
 
 

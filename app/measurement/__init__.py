@@ -1,0 +1,1 @@
+"""Open-loop load, latencies and their pictures, for the demo and the benchmarks."""
