@@ -256,7 +256,8 @@ def _conduct(
         links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.heartbeat_timeout)
         closing = opened.enter_context(contextlib.ExitStack())
         closing.callback(links.close)
-        door = opened.enter_context(contextlib.closing(RegistrationServer(options.host, links)))
+        server = RegistrationServer(options.host, links, options.heartbeat_timeout)
+        door = opened.enter_context(contextlib.closing(server))
         crew = _crew(prepared, found, driver.spark, links, door, survivors)
 
         def begun() -> tuple[DriverTopics, RestorePlan]:

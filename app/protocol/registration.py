@@ -117,9 +117,9 @@ class Registration:
 
 
 class RegistrationServer:
-    """The coordinator's side; `poll` never blocks."""
+    """The coordinator's side; `poll` never blocks. `heartbeat_timeout` is in seconds."""
 
-    def __init__(self, host: str, links: CurveLinks) -> None:
+    def __init__(self, host: str, links: CurveLinks, heartbeat_timeout: float) -> None:
         self._links = links
         self._keys = Keys.fresh()
         self._context = zmq.Context()
@@ -127,6 +127,9 @@ class RegistrationServer:
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keys.secret
         self._socket.maxmsgsize = MAX_KNOCK
+        # The TTL of a worker's ping does not do: ZeroMQ forgets it as soon as a message follows.
+        self._socket.heartbeat_ivl = int(heartbeat_timeout * 1000 / 5)
+        self._socket.heartbeat_timeout = int(heartbeat_timeout * 1000)
         events = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
         self._events = self._socket.get_monitor_socket(events)
         self._lines = set[int]()

@@ -18,9 +18,6 @@ from meander.app.protocol.messages import REPLY, Alive, HeartbeatAck
 from meander.app.protocol.registration import LaunchToken
 from meander.connectors.links.links import Keys
 
-MOST_TTL = 6_553_000
-"""Milliseconds that ZeroMQ can tell its other end."""
-
 
 class Lifeline:
     """A worker's end; of one thread."""
@@ -34,7 +31,6 @@ class Lifeline:
         self._dealer.heartbeat_ivl = int(heartbeat_timeout * 1000 / 5)
         # Each end drops a connection on which the other process was silent for so long.
         self._dealer.heartbeat_timeout = int(heartbeat_timeout * 1000)
-        self._dealer.heartbeat_ttl = min(int(heartbeat_timeout * 1000), MOST_TTL)
         # What is said while nobody answers is out of date when somebody does.
         self._dealer.immediate, self._dealer.sndhwm = True, 1
         self._dealer.connect(ticket.address)

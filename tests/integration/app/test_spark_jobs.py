@@ -391,7 +391,7 @@ def test_a_topic_that_does_not_exist_is_named_before_anything_starts(rig: Rig) -
 
 def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> None:
     links = CurveLinks(COORDINATOR, Keys.fresh())
-    door = RegistrationServer("127.0.0.1", links)
+    door = RegistrationServer("127.0.0.1", links, 60.0)
     ticket = door.expect(WorkerId(0))
     others = [LaunchToken(b"made up", ticket.address, ticket.public), ticket]
     said: list[str] = []

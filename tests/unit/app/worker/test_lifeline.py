@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +27,7 @@ ZERO, LOCAL, HEARTBEAT_TIMEOUT = WorkerId(0), "127.0.0.1", 60.0
 def door() -> Iterator[RegistrationServer]:
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, HEARTBEAT_TIMEOUT)) as links,
-        closing(RegistrationServer(LOCAL, links)) as opened,
+        closing(RegistrationServer(LOCAL, links, HEARTBEAT_TIMEOUT)) as opened,
     ):
         yield opened
 
@@ -71,6 +74,44 @@ def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> N
 
     until(gone, "its connection is gone")
     assert door.lives(ZERO, HEARTBEAT_TIMEOUT), "though it may be back"
+
+
+SPEAKER = """
+import sys
+from meander.app.protocol.registration import LaunchToken
+from meander.app.worker.lifeline import Lifeline
+
+token, address, public = sys.stdin.read().split()
+ticket = LaunchToken(bytes.fromhex(token), address, bytes.fromhex(public))
+with Lifeline(ticket, 1.0) as line:
+    while True:
+        line.speak("", 0.02)
+"""
+
+
+def test_a_stopped_process_loses_its_connection_whatever_it_sent_last() -> None:
+    """Its last message is hardly ever a ping of ZeroMQ: it speaks ten times as often."""
+    with (
+        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 1.0)) as links,
+        closing(RegistrationServer(LOCAL, links, 1.0)) as door,
+    ):
+        ticket = registered(door)
+        told = f"{ticket.token.hex()} {ticket.address} {ticket.public.hex()}"
+        with subprocess.Popen([sys.executable, "-c", SPEAKER], stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(told.encode())
+            process.stdin.close()
+
+            def lives() -> bool:
+                door.poll()
+                return door.lives(ZERO, 0.0)
+
+            until(lives, "it has spoken")
+            process.send_signal(signal.SIGSTOP)
+            try:
+                until(lambda: not lives(), "its connection is gone")
+            finally:
+                process.kill()
 
 
 def sockets() -> int:

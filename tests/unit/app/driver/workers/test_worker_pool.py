@@ -26,7 +26,7 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
     task = SimpleNamespace(ended=None)
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
-        closing(RegistrationServer(LOCAL, links)) as door,
+        closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
         task.ended = TaskEnd(MeanderError("worker 0", "Spark's JVM has ended"))
@@ -50,7 +50,7 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
     task = SimpleNamespace(ended=None)
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
-        closing(RegistrationServer(LOCAL, links)) as door,
+        closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 60.0, "")
         with closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own:
@@ -75,7 +75,7 @@ def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() ->
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
         closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own,
-        closing(RegistrationServer(LOCAL, links)) as door,
+        closing(RegistrationServer(LOCAL, links, 5.0)) as door,
         ThreadPoolExecutor(1) as worker,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
