@@ -10,14 +10,14 @@ from pathlib import Path
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
-from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, Counting
+from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, CountingFlow
 from tests.support.process.flow_process import alive, kill, meander, until_silent
 
 
 def test_each_result_is_committed_once_however_often_workers_are_killed(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    counting, rng = Counting(broker, prefix, tmp_path), random.Random(5)
+    counting, rng = CountingFlow(broker, prefix, tmp_path), random.Random(5)
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")
@@ -38,7 +38,7 @@ def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
 ) -> None:
     """It wakes up in the midst of what it was doing, unless Spark has killed it by then;
     `test_executor_dies` has one that Spark cannot reach."""
-    counting = Counting(broker, prefix, tmp_path)
+    counting = CountingFlow(broker, prefix, tmp_path)
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")
@@ -58,7 +58,7 @@ def test_a_worker_that_was_stopped_through_a_recovery_commits_nothing_more(
 def test_each_result_is_committed_once_though_the_broker_is_killed_in_between(
     own_broker: LocalBroker, prefix: str, tmp_path: Path
 ) -> None:
-    counting = Counting(Broker(own_broker.bootstrap, "its own"), prefix, tmp_path)
+    counting = CountingFlow(Broker(own_broker.bootstrap, "its own"), prefix, tmp_path)
     counting.feed()
     with meander(tmp_path, own_broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")
@@ -78,7 +78,7 @@ def test_each_result_is_committed_once_though_the_broker_is_killed_in_between(
 def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    counting = Counting(broker, prefix, tmp_path, interval=None, says_where=True)
+    counting = CountingFlow(broker, prefix, tmp_path, interval=None, says_where=True)
     counting.feed()
     with meander(tmp_path, broker.bootstrap, *counting.run("--workers", "2")) as flow:
         flow.until_event("started")
@@ -99,7 +99,7 @@ def test_a_driver_that_is_killed_while_workers_join_or_leave_repeats_nothing(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     """The next one waits for its lease, as it comes back at once and no terminal reads."""
-    counting = Counting(broker, prefix, tmp_path)
+    counting = CountingFlow(broker, prefix, tmp_path)
     counting.feed()
     # One of two workers has joined or left, the other is still on its way; or both are.
     up, down = ("2", "4"), ("3", "1")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
-from tests.support.process.counting_flow import Counting
+from tests.support.process.counting_flow import CountingFlow
 from tests.support.process.flow_process import FlowProcess, alive, kill, meander
 from tests.support.process.spark_cluster import cluster, executor_of
 
@@ -27,9 +27,9 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def counting_on(
     master: str, broker: Broker, prefix: str, folder: Path
-) -> Iterator[tuple[Counting, FlowProcess]]:
+) -> Iterator[tuple[CountingFlow, FlowProcess]]:
     """A flow of two workers that has committed something, to its end by a signal."""
-    counting = Counting(broker, prefix, folder)
+    counting = CountingFlow(broker, prefix, folder)
     counting.feed()
     words = counting.run("--workers", "2", "--master", master)
     with meander(folder, broker.bootstrap, *words) as flow:

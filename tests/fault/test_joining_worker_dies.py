@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from meander.schemas.status import CommandRejected, Heartbeat, Joined, JoinFailed
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
-from tests.support.process.rescaled_flow import Rescaled
+from tests.support.process.rescaled_flow import RescaledFlow
 
 STOPS = """
 import os
@@ -29,7 +29,7 @@ if gate.exists():
 def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
     broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
 ) -> None:
-    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    flow = RescaledFlow(broker, prefix, tmp_path / "flow")
     # It stops between the opening of its links and that of what it reads and writes.
     gate = flow.gated(STOPS)
 

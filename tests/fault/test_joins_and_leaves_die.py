@@ -47,7 +47,7 @@ from meander.state.keys.ids import WorkerId
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, produce, until
 from tests.support.process.flow_process import alive, kill
-from tests.support.process.rescaled_flow import Rescaled
+from tests.support.process.rescaled_flow import RescaledFlow
 from tests.support.property.budget import FIRST_SEED, RESCALING
 
 COMING = {JoinStage.INTRODUCED: "introduced", JoinStage.MET: "met", JoinStage.INSIDE: "inside"}
@@ -93,7 +93,7 @@ def chosen() -> list[Case]:
     return [first, *found]
 
 
-class Struck(Rescaled):
+class Struck(RescaledFlow):
     """A flow whose workers die as soon as a case's state shows."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:

@@ -21,11 +21,11 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE
-from tests.support.links.linked_flow import WiredFlow, counting_flow
+from tests.support.links.linked_flow import LinkedFlow, counting_flow
 from tests.support.links.members import DEADLINE, A, B, raw_dealer, receive_for_ever, until
 from tests.support.links.pair import Pair
 from tests.support.process.flow_process import flow_folder, lines, meander
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 
 ENGINE, APP = 0, 1
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -277,9 +277,9 @@ def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes
 
 def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() -> None:
     """I6, I7: data waits at its source; progress and messages still pass; and then all goes on."""
-    source, sink, bound, credit, message = HandSource(), ListSink(), 100_000, 2_000, 1_000
+    source, sink, bound, credit, message = ManualSource(), ListSink(), 100_000, 2_000, 1_000
     stuck, free = WorkerId(1), WorkerId(0)
-    with WiredFlow(counting_flow(source, sink, max_inflight=bound, link_credit=credit)) as run:
+    with LinkedFlow(counting_flow(source, sink, max_inflight=bound, link_credit=credit)) as run:
         run.until(lambda: run.controller._progress.ready)
         for ms in range(3000):
             source.give(0, (1000 + ms, ms % 64))
@@ -306,7 +306,7 @@ def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() 
     assert len(sink.results) == 3000
 
 
-def routed(run: WiredFlow, worker: WorkerId) -> bool:
+def routed(run: LinkedFlow, worker: WorkerId) -> bool:
     """Whether a worker has been told of a move."""
     return bool(run.workers[worker]._assembly.routing._changes)
 

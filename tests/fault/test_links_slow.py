@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
-from tests.support.links.linked_flow import WiredFlow, counting_flow
+from tests.support.links.linked_flow import LinkedFlow, counting_flow
 from tests.support.links.members import A, B, until
 from tests.support.links.pair import Pair
 from tests.support.links.relay import Loss
@@ -45,7 +45,7 @@ def test_a_flow_comes_to_its_end_with_the_same_results(delay: float, seed: int |
     """15 ms each way, to and from everybody, or losses: progress passes."""
     sink, loss = ListSink(), None if seed is None else Loss(seed)
     partitions = [[(ms, ms % 7) for ms in range(p, 300, 3)] for p in range(3)]
-    with WiredFlow(counting_flow(ListSource(partitions), sink), delay=delay, loss=loss) as run:
+    with LinkedFlow(counting_flow(ListSource(partitions), sink), delay=delay, loss=loss) as run:
         run.until(lambda: run.done)
     seen = [[value for value in sink.values if value[0] == key] for key in range(7)]  # type: ignore[index]
     assert seen == [[(key, n + 1) for n in range(len(seen[key]))] for key in range(7)]

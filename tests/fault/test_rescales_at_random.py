@@ -21,7 +21,7 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all
 from tests.support.process.flow_process import UP
 from tests.support.process.memory_growth import growth, own
-from tests.support.process.rescaled_flow import Rescaled
+from tests.support.process.rescaled_flow import RescaledFlow
 from tests.support.property.budget import FIRST_SEED, RESCALING
 
 MOST = 4
@@ -37,7 +37,7 @@ STAYS = 0
 """The worker that is there from the beginning to the end: no other lives long enough to grow."""
 
 
-class Measured(Rescaled):
+class Measured(RescaledFlow):
     """The flow, and the memory of those that live as long as it does, after each rescale."""
 
     def __init__(

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 from meander.app.cli.main import app
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all
-from tests.support.process.counting_flow import Counting
+from tests.support.process.counting_flow import CountingFlow
 from tests.support.process.flow_process import FlowProcess, meander
 
 
-class Commanded:
+class CommandedFlow:
     """A flow of which checkpoints are taken when a user says so, and what else is said to it."""
 
     def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
         self.broker, self.prefix, self._folder = broker, prefix, folder
-        self.counts = Counting(broker, prefix, folder, interval=None)
+        self.counts = CountingFlow(broker, prefix, folder, interval=None)
 
     def run(self, *words: str) -> AbstractContextManager[FlowProcess]:
         return meander(self._folder, self.broker.bootstrap, *self.counts.run(*words))
@@ -56,12 +56,12 @@ class Commanded:
 
 
 @pytest.fixture
-def flow(broker: Broker, prefix: str, tmp_path: Path) -> Commanded:
-    return Commanded(broker, prefix, tmp_path)
+def flow(broker: Broker, prefix: str, tmp_path: Path) -> CommandedFlow:
+    return CommandedFlow(broker, prefix, tmp_path)
 
 
 def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_once(
-    flow: Commanded,
+    flow: CommandedFlow,
 ) -> None:
     flow.counts.feed()
     with flow.run() as first:
@@ -97,7 +97,7 @@ def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_on
     assert flow.listed() == []
 
 
-def test_a_flow_goes_back_behind_what_a_life_has_begun_with(flow: Commanded) -> None:
+def test_a_flow_goes_back_behind_what_a_life_has_begun_with(flow: CommandedFlow) -> None:
     flow.counts.feed()
     with flow.run() as first:
         flow.counts.until_all(first)

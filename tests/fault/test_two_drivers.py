@@ -8,14 +8,14 @@ from pathlib import Path
 
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
-from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, Counting
+from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, CountingFlow
 from tests.support.process.flow_process import kill, meander, until_silent
 
 
 def test_a_driver_that_wakes_up_when_another_has_the_flow_ends(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    counting = Counting(broker, prefix, tmp_path)
+    counting = CountingFlow(broker, prefix, tmp_path)
     counting.feed()
     run = counting.run("--workers", "1")
     with meander(tmp_path, broker.bootstrap, *run) as first:

@@ -1,5 +1,7 @@
-"""I5: a flow that is killed and goes on from its newest checkpoint, on more or fewer workers, again
-and again, has the states and the results of one that was not, whatever was under way at the cut."""
+"""I5: a killed flow, restored from its newest checkpoint on more or fewer workers, again and again.
+
+It has the states and the results of an undisturbed flow, whatever a cut has divided.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tests.support.property.cases import (
     with_some_full_bins,
     with_some_loops,
 )
-from tests.support.property.recovery_run import Lives
+from tests.support.property.recovery_run import RecoveryRun
 from tests.support.property.steps import Step
 
 FLOOR = 40
@@ -27,23 +29,23 @@ FLOOR = 40
 
 @pytest.mark.timeout(LIMIT)
 @pytest.mark.soak
-def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
+def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
     record_property: Callable[[str, object], None],
 ) -> None:
     found, steps = Counter[str](), Counter[Step]()
 
-    def lived(case: Case) -> Lives:
-        run = Lives(case)
-        run.survive()
+    def ran(case: Case) -> RecoveryRun:
+        run = RecoveryRun(case)
+        run.recover()
         return run
 
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed)))
         case = with_some_comings_and_goings(with_aborts(case))
-        run = checked(case, lived)
+        run = checked(case, ran)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,
-            moving=run.moving, bundled=run.bundled, here=run.here,
+            moving=run.moving, bundled=run.bundled, local_bins=run.local_bins,
         )  # fmt: skip
         steps += run.struck
     record_property(f"{SCHEDULES}flows that were killed", found["flows"])
@@ -52,5 +54,5 @@ def test_cut_what_goes_on_from_any_checkpoint_equals_the_reference(
     record_property("records in flight in these", found["records"])
     record_property("bins on their way in these", found["moving"])
     record_property("bins of which these hold what their layers lack", found["bundled"])
-    record_property("bins with which a worker went on that outlived another", found["here"])
+    record_property("bins that survivors had in their stores", found["local_bins"])
     record_property("pieces that a later checkpoint referred to", found["unread"])

@@ -36,7 +36,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
 from tests.support.property.budget import CREDIT, SCHEDULES, seeds
-from tests.support.property.case_run import Cramped, Run, with_stages
+from tests.support.property.case_run import CaseRun, CrampedFlow, with_stages
 from tests.support.property.cases import (
     Case,
     Entry,
@@ -83,7 +83,7 @@ def case_of(seed: int) -> Case:
     return with_some_comings_and_goings(small)
 
 
-class Watched(Cramped):
+class Watched(CrampedFlow):
     """Looks at all that is under way after every step."""
 
     def run(self) -> None:
@@ -146,7 +146,7 @@ class Watched(Cramped):
         self.cut += not alone and size > MESSAGE
 
 
-class CreditRun(Run):
+class CreditRun(CaseRun):
     """One random flow in a small place."""
 
     cramped = Watched

@@ -1,5 +1,7 @@
-"""I5 and I8 at every step: wherever a process is killed, before or after anything that it does to
-the world, what is committed and the states in the end are those of a flow that nothing befell."""
+"""I5 and I8 at every step: a process is killed before or after any step that it makes.
+
+Committed results and final states are those of an undisturbed flow.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ from tests.support.property.budget import (
     seeds,
 )
 from tests.support.property.cases import Case, random_case, random_partition
-from tests.support.property.exactly_once_run import OnceLives
+from tests.support.property.exactly_once_run import ExactlyOnceRun
 from tests.support.property.faults import (
     BrokerDown,
     CorruptLayer,
@@ -41,10 +43,10 @@ from tests.support.property.faults import (
     UnknownVersion,
 )
 from tests.support.property.flows import LOOPS, Reference, stages_of, stateful
-from tests.support.property.killed_flow import Mortal, Ordeal
-from tests.support.property.recovery_run import Life
+from tests.support.property.killed_flow import Interruption, KilledFlow
+from tests.support.property.recovery_run import ExecutionResults
 from tests.support.property.reference import Record
-from tests.support.property.steps import STEPS, Step, There, Where
+from tests.support.property.steps import STEPS, Occurrence, PlannedFault, Step
 
 FLOOR = len(STEPS)
 KINDS = ("rekey", "alone", "timers", "connect", "loops")
@@ -52,11 +54,11 @@ KINDS = ("rekey", "alone", "timers", "connect", "loops")
 Faults = tuple[Fault, ...]
 """What strikes together."""
 SOON = 700
-"""Steps after which a first life is killed."""
+"""Steps after which a first execution is killed."""
 
 
 def rich(kind: str, variant: int) -> Case:
-    """A flow whose records have the times that they ask for, whatever befalls it."""
+    """A flow whose records have the times that they ask for, whatever strikes it."""
     seed = len(KINDS) * variant + KINDS.index(kind)
     rng = random.Random(f"rich {seed}")
     partitions = tuple(random_partition(rng, 10, 500, 6) for _ in range(3))
@@ -93,49 +95,53 @@ def goes_round(seed: int, values: Sequence[dict[str, int]]) -> bool:
     return mixed and 10 <= len(Reference(stages).run(records)) <= 100
 
 
-class Struck(OnceLives):
-    """A flow that lives to its end but for what strikes in one life, the first or the second; for
-    there to be a second, the first is killed then at a time that is always the same."""
+class Struck(ExactlyOnceRun):
+    """A run whose faults all strike in one execution, the first or the second.
 
-    def __init__(self, case: Case, life: int, faults: Sequence[There] = ()) -> None:
+    For a second execution, the first one is killed after the same number of steps in each run.
+    """
+
+    def __init__(self, case: Case, number: int, faults: Sequence[PlannedFault] = ()) -> None:
         super().__init__(case)
-        self._life, self._faults = life, faults
+        self._number, self._faults = number, faults
 
-    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
-        """Those behind are on as many workers, or fewer or more."""
-        workers = rng.randint(1, 3) if number > self._life else self.case.workers
-        steps = SOON if number < self._life else None
-        return Ordeal(workers, steps, faults=self._faults if number == self._life else ())
+    def interruption(self, number: int, rng: random.Random) -> Interruption:
+        """Return the faults of one execution; later ones have fewer or more workers."""
+        workers = rng.randint(1, 3) if number > self._number else self.case.workers
+        steps = SOON if number < self._number else None
+        return Interruption(workers, steps, faults=self._faults if number == self._number else ())
 
-    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
-        super().check_end(run, lives)
-        self.lives = len(lives)
+    def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
+        super().check_end(run, executions)
+        self.executions = len(executions)
         self.outcome = sorted(repr((r.place, r.value)) for r in self.sink.results), run.state()
 
 
 @cache
-def undisturbed(kind: str, variant: int, life: int) -> Struck:
-    run = Struck(rich(kind, variant), life)
-    run.survive()
+def undisturbed(kind: str, variant: int, number: int) -> Struck:
+    run = Struck(rich(kind, variant), number)
+    run.recover()
     return run
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A place in a life of a flow."""
+    """An occurrence of a step in an execution of a flow."""
 
     kind: str
     variant: int
-    life: int
-    where: Where
+    number: int
+    where: Occurrence
 
     def struck(self, *faults: Fault) -> Struck:
-        """The flow, in which that happens there."""
+        """Run the flow with faults at this occurrence."""
         run = Struck(
-            rich(self.kind, self.variant), self.life, [There(f, self.where) for f in faults]
+            rich(self.kind, self.variant),
+            self.number,
+            [PlannedFault(f, self.where) for f in faults],
         )
         try:
-            run.survive()
+            run.recover()
         except Exception as error:
             error.add_note(f"{faults} at {self}")
             raise
@@ -144,16 +150,16 @@ class Spot:
 
     @property
     def undisturbed(self) -> Struck:
-        return undisturbed(self.kind, self.variant, self.life)
+        return undisturbed(self.kind, self.variant, self.number)
 
 
 def spots(kind: str, variant: int) -> list[Spot]:
-    """For each step and process the first, a middle and the last time that it comes by."""
+    """Return the first, a middle and the last occurrence of each step by each process."""
     return [
-        Spot(kind, variant, life, Where(step, process, nth))
-        for life in range(undisturbed(kind, variant, 1).lives)
+        Spot(kind, variant, number, Occurrence(step, process, nth))
+        for number in range(undisturbed(kind, variant, 1).executions)
         for (step, process), times in sorted(
-            undisturbed(kind, variant, life).passed.items(), key=repr
+            undisturbed(kind, variant, number).passed.items(), key=repr
         )
         if process is not None
         for nth in sorted({1, (1 + times) // 2, times})
@@ -161,7 +167,7 @@ def spots(kind: str, variant: int) -> list[Spot]:
 
 
 def each_step_soon(found: Sequence[Spot], rng: random.Random) -> list[Spot]:
-    """In any order, but one spot of each step before the second of any."""
+    """Shuffle the spots, with one of each step before the second of any."""
     known, ranked = Counter[Step](), list[tuple[int, Spot]]()
     for spot in rng.sample(found, len(found)):
         known[spot.where.step] += 1
@@ -170,13 +176,13 @@ def each_step_soon(found: Sequence[Spot], rng: random.Random) -> list[Spot]:
 
 
 def everywhere() -> Iterator[Spot]:
-    """For ever."""
+    """Yield spots without an end."""
     for variant in count(FIRST_SEED):
         yield from each_step_soon(_all(variant), random.Random(variant))[PART::PARTS]
 
 
 def everywhere_by(faults: Sequence[Faults], share: float) -> Iterator[tuple[Spot, Faults]]:
-    """The same with some faults by turns; where there is time each has its turn at each step."""
+    """Yield spots, each with the next of some faults; with time, each fault at each step."""
     _all(FIRST_SEED)
     floor = len(faults) * (len(STEPS) if LONG else 1)
     turns = Counter[Step]({step: n for n, step in enumerate(STEPS)})
@@ -186,7 +192,7 @@ def everywhere_by(faults: Sequence[Faults], share: float) -> Iterator[tuple[Spot
 
 
 def _all(variant: int) -> list[Spot]:
-    """Which takes a while, the first time, as flows have to be undisturbed first."""
+    """Return all spots of a variant; the first call runs the undisturbed flows."""
     return [spot for kind in KINDS for spot in spots(kind, variant)]
 
 
@@ -211,7 +217,7 @@ PASSING: tuple[Faults, ...] = (
     (Stop(300),), (BrokerDown(300),), (BrokerDown(100), Kill()), (Stop(100), BrokerDown(50)),
     (DiskFull(),),
 )  # fmt: skip
-SPOILING: tuple[Faults, ...] = (
+CORRUPTING: tuple[Faults, ...] = (
     (CorruptLayer(), Kill()), (TruncatedPiece(), Kill()), (UnknownVersion(record=True), Kill()),
     (UnknownVersion(record=False), Kill()),
 )  # fmt: skip
@@ -232,12 +238,12 @@ def test_a_process_may_be_stopped_and_the_broker_be_down_at_any_step(
 
 
 @pytest.mark.soak
-def test_what_is_spoilt_is_told_or_does_no_harm(
+def test_a_corrupted_checkpoint_is_reported_or_does_no_harm(
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Never are results others, and never does the flow begin anew."""
+    """Results are never wrong, and the flow never starts from nothing."""
     found, pairs = Counter[str](), set[tuple[Faults, Step]]()
-    for spot, faults in everywhere_by(SPOILING, SPOIL):
+    for spot, faults in everywhere_by(CORRUPTING, SPOIL):
         pairs.add((faults, spot.where.step))
         try:
             run = spot.struck(*faults)
@@ -247,7 +253,7 @@ def test_what_is_spoilt_is_told_or_does_no_harm(
             assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
             found["did no harm"] += 1
     assert not found["odd"], "object, cause and remedy"
-    record_property(f"{SCHEDULES}flows of which a checkpoint was spoilt", found.total())
-    record_property("pairs of a spoiling fault and a step", len(pairs))
+    record_property(f"{SCHEDULES}flows of which a checkpoint was corrupted", found.total())
+    record_property("pairs of a corrupting fault and a step", len(pairs))
     for what, times in found.items():
         record_property(f"those of which that {what}", times)

@@ -12,7 +12,7 @@ from meander.dataflow.progress.capability import Capability
 from meander.state.store.store import Databases
 from tests.support.property.budget import FLOWS, SCHEDULES, seeds
 from tests.support.property.cases import Case, checked, random_case, with_some_comings_and_goings
-from tests.support.property.frontier_watch import watch
+from tests.support.property.frontier_watch import watch_frontiers
 
 FLOOR = 40
 
@@ -26,7 +26,7 @@ def test_no_member_of_a_flow_reports_a_frontier_ahead_of_what_is_outstanding(
     namespace, happened = count(), Counter[str]()
 
     def watched(case: Case) -> Counter[str]:
-        return watch(case, next(namespace), databases, capabilities)
+        return watch_frontiers(case, next(namespace), databases, capabilities)
 
     for seed in seeds(FLOWS, FLOOR):
         case = with_some_comings_and_goings(random_case(seed))

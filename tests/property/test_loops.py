@@ -25,10 +25,10 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.store.store import Databases
 from tests.support.property import flows
 from tests.support.property.budget import FIRST_SEED, LOOPS, SCHEDULES, seeds
-from tests.support.property.case_run import DIFFERS, Run, with_stages
+from tests.support.property.case_run import DIFFERS, CaseRun, with_stages
 from tests.support.property.cases import Case, random_case, shortest, with_some_comings_and_goings
 from tests.support.property.flows import stages_of
-from tests.support.property.frontier_watch import watch
+from tests.support.property.frontier_watch import watch_frontiers
 from tests.support.property.planted import plant, runs
 from tests.support.property.shrinking import shrunk
 
@@ -55,14 +55,14 @@ def test_results_and_state_equal_the_reference(
 
     def fails(case: Case) -> bool:
         try:
-            Run(case).check(databases, next(namespace))
+            CaseRun(case).check(databases, next(namespace))
         except Exception:
             return True
         return False
 
     for seed in seeds(LOOPS, FLOOR):
         case = case_of(seed)
-        run = Run(case)
+        run = CaseRun(case)
         try:
             run.check(databases, next(namespace))
         except Exception:
@@ -85,7 +85,7 @@ def test_no_frontier_is_ahead_of_what_is_outstanding(
     for seed in range(FIRST_SEED, FIRST_SEED + WATCHED):
         case = with_some_comings_and_goings(random_case(seed, ("loops",)))
         try:
-            watch(case, next(namespace), databases, capabilities, flow_of)
+            watch_frontiers(case, next(namespace), databases, capabilities, flow_of)
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{with_stages(case)}")
 
@@ -158,8 +158,10 @@ def test_a_planted_bug_is_caught(
 
     def tried() -> None:
         for seed in runs(SHOWN.get(bug, 2), PLANTED_RUNS):
-            Run(case_of(seed)).check(databases, next(namespace))
-            watch(random_case(seed, ("loops",)), next(namespace), databases, capabilities, flow_of)
+            CaseRun(case_of(seed)).check(databases, next(namespace))
+            watch_frontiers(
+                random_case(seed, ("loops",)), next(namespace), databases, capabilities, flow_of
+            )
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         tried()

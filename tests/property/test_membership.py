@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from meander.dataflow.progress import broadcast
 from meander.dataflow.progress.progress import Progress
-from tests.support.progress.changing_world import Changing
+from tests.support.progress.changing_world import ChangingWorld
 from tests.support.progress.graphs import chain, some_graph
 from tests.support.progress.planted_bugs import (
     LeavesAtOnce,
@@ -35,7 +35,7 @@ SHORT, LONG = 60, 160
 """How many steps a script has."""
 SCRIPTS = st.lists(
     st.tuples(
-        st.integers(0, len(Changing.ACTIONS) - 1),
+        st.integers(0, len(ChangingWorld.ACTIONS) - 1),
         st.integers(0, 9),
         st.integers(0, 11),
         st.integers(0, 3),
@@ -63,7 +63,7 @@ def test_frontiers_stay_safe_while_members_come_and_go(
 
 
 def play(seed: int, workers: int, script: Sequence[Step], planted: Planted = SOUND) -> None:
-    world = Changing(some_graph(random.Random(seed)), workers, planted)
+    world = ChangingWorld(some_graph(random.Random(seed)), workers, planted)
     world.open_all()
     world.play(script)
     world.come_to_an_end()
@@ -105,7 +105,7 @@ def fails(schedule: Schedule) -> bool:
 
 def test_whoever_is_gone_before_it_was_heard_holds_nobody_back() -> None:
     """I7: a leaver's words may come to a newcomer after the news that it is gone."""
-    world = Changing(chain(), 1)
+    world = ChangingWorld(chain(), 1)
     world.open_all()
     coordinator, leaver = world.members
     world.send(leaver, 0, 0)

@@ -12,7 +12,7 @@ import pytest
 
 from meander.state.store.store import Databases
 from tests.support.property.budget import LIMIT, ORACLE, SCHEDULES, seeds
-from tests.support.property.case_run import Run, run_of
+from tests.support.property.case_run import CaseRun, run_of
 from tests.support.property.cases import (
     Case,
     checked,
@@ -38,7 +38,7 @@ def test_results_and_state_equal_the_reference(
     changes: Counter[str] = Counter()
     moved = spilled = committed = 0
 
-    def ran(case: Case) -> Run:
+    def ran(case: Case) -> CaseRun:
         run = run_of(case)
         run.check(databases, next(namespace))
         return run

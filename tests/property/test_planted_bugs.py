@@ -32,7 +32,7 @@ from meander.state.store.store import Databases
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
 from tests.support.progress.planted_bugs import LeavesAtOnce
-from tests.support.property.case_run import DIFFERS, Run
+from tests.support.property.case_run import DIFFERS, CaseRun
 from tests.support.property.cases import (
     random_case,
     with_aborts,
@@ -41,7 +41,7 @@ from tests.support.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.support.property.frontier_watch import watch
+from tests.support.property.frontier_watch import watch_frontiers
 from tests.support.property.planted import plant, runs
 
 RUNS = 40
@@ -253,7 +253,7 @@ def test_a_planted_bug_of_progress_is_caught(
     def tried() -> None:
         for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = with_some_comings_and_goings(random_case(seed))
-            watch(case, next(namespace), databases, capabilities)
+            watch_frontiers(case, next(namespace), databases, capabilities)
 
     with pytest.raises((AssertionError, MeanderError), match=r"I[127]"):
         tried()
@@ -310,7 +310,7 @@ def test_a_planted_bug_of_new_partitions_is_caught(
     def tried() -> None:
         for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = random_case(seed)
-            Run(with_growth(case, case.workers)).check(databases, next(namespace))
+            CaseRun(with_growth(case, case.workers)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError, KeyError), match=said):
         tried()
@@ -326,7 +326,7 @@ def test_a_planted_bug_is_caught(
 
     def tried() -> None:
         for seed in runs(SHOWN.get(bug, 0), RUNS):
-            Run(random_case(seed)).check(databases, next(namespace))
+            CaseRun(random_case(seed)).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         tried()
@@ -342,7 +342,9 @@ def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
     def tried() -> None:
         for seed in runs(5, RUNS):
             case = with_some_full_bins(random_case(seed))
-            Run(with_some_comings_and_goings(with_aborts(case))).check(databases, next(namespace))
+            CaseRun(with_some_comings_and_goings(with_aborts(case))).check(
+                databases, next(namespace)
+            )
 
     with pytest.raises(AssertionError, match="I9"):
         tried()
@@ -359,7 +361,7 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
     def tried() -> None:
         for seed in runs(33, RUNS):
             case = with_comings_and_goings(random_case(seed, ("arrival",)))
-            Run(case).check(databases, next(namespace))
+            CaseRun(case).check(databases, next(namespace))
 
     with pytest.raises(AssertionError, match="a partition's own order is kept"):
         tried()

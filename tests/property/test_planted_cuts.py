@@ -32,7 +32,7 @@ from tests.support.property.cases import (
     with_some_comings_and_goings,
 )
 from tests.support.property.planted import expect_caught, runs
-from tests.support.property.recovery_run import Lives
+from tests.support.property.recovery_run import RecoveryRun
 
 RUNS = 100
 LATER = "states are those of later"
@@ -139,8 +139,8 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(state_writer, "LITTLE", -1)
         monkeypatch.setattr(state_writer, "AT_ONCE", 1)
 
-    def survive(seed: int) -> None:
+    def recover(seed: int) -> None:
         case = with_some_comings_and_goings(with_aborts(random_case(seed)))
-        Lives(with_full_bins(random_case(seed)) if bug == MOVING else case).survive()
+        RecoveryRun(with_full_bins(random_case(seed)) if bug == MOVING else case).recover()
 
-    expect_caught(monkeypatch, BUGS[bug], survive, runs(SHOWN.get(bug, 0), RUNS))
+    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN.get(bug, 0), RUNS))

@@ -25,7 +25,7 @@ from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from tests.support.property.budget import LIMIT
 from tests.support.property.cases import random_case, with_aborts, with_some_comings_and_goings
-from tests.support.property.exactly_once_run import TIMED, OnceLives
+from tests.support.property.exactly_once_run import TIMED, ExactlyOnceRun
 from tests.support.property.planted import expect_caught, runs
 
 RUNS = 100
@@ -211,8 +211,8 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
 
-    def survive(seed: int) -> None:
+    def recover(seed: int) -> None:
         case = with_some_comings_and_goings(with_aborts(random_case(seed, TIMED)))
-        OnceLives(case).survive()
+        ExactlyOnceRun(case).recover()
 
-    expect_caught(monkeypatch, BUGS[bug], survive, runs(SHOWN.get(bug, 0), RUNS))
+    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN.get(bug, 0), RUNS))

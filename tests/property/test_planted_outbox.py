@@ -15,7 +15,7 @@ from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
-from tests.support.property.outbox_run import OutboxLives, case_of
+from tests.support.property.outbox_run import OutboxRun, case_of
 from tests.support.property.planted import expect_caught, runs
 
 RUNS = 60
@@ -118,9 +118,9 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
     for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", 2)
 
-    def survive(seed: int) -> None:
+    def recover(seed: int) -> None:
         case = case_of(seed)
         # Order is looked at where keys stay with their workers.
-        OutboxLives(replace(case, commands=(), staff=()) if bug == LAST else case).survive()
+        OutboxRun(replace(case, commands=(), staff=()) if bug == LAST else case).recover()
 
-    expect_caught(monkeypatch, BUGS[bug], survive, runs(SHOWN.get(bug, 0), RUNS))
+    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN.get(bug, 0), RUNS))

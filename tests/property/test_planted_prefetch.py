@@ -20,7 +20,7 @@ from meander.state.keys.ids import Bin
 from meander.state.layers.layer import NO_REMAINDER
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Databases
-from tests.support.property.case_run import DIFFERS, Run
+from tests.support.property.case_run import DIFFERS, CaseRun
 from tests.support.property.cases import (
     KINDS,
     random_case,
@@ -116,7 +116,7 @@ def test_a_planted_bug_is_caught(
     def tried() -> None:
         for seed in runs(SHOWN.get(bug, 0), RUNS):
             case = with_aborts(with_full_bins(random_case(seed, kinds)))
-            Run(case).check(databases, next(namespace))
+            CaseRun(case).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=said):
         tried()
@@ -140,7 +140,7 @@ def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
         # As it is now, the second shows it.
         for seed in runs(1, RUNS):
             case = with_bins_to_and_fro(random_case(seed, KINDS))
-            Run(case).check(databases, next(namespace))
+            CaseRun(case).check(databases, next(namespace))
 
     with pytest.raises((AssertionError, MeanderError), match=WRONG):
         tried()

@@ -62,7 +62,7 @@ def knows(rulings: Iterable[TimestampOverride], partition: int) -> bool:
     return any(ruling.origin == 1 and ruling.partition == partition for ruling in rulings)
 
 
-def gone_on(logs: Logs, came: bool, rng: random.Random, past: Mark) -> Run:
+def continued(logs: Logs, came: bool, rng: random.Random, past: Mark) -> Run:
     """A run from a mark on; a partition that comes later comes again, in its own time."""
     (one, two), variant = logs, random_variant(rng)
     if came and not knows(past.heard, len(two) - 1):
@@ -91,14 +91,14 @@ def broken_off(seed: int) -> int:
     if not first.marks:
         return 0
     mark = rng.choice(first.marks)
-    second = gone_on(logs, came, rng, mark)
+    second = continued(logs, came, rng, mark)
     at = f"seed {seed}, mark {mark.time}"
     assert second.before(mark.time) == first.before(mark.time), f"{at}: what was out is otherwise"
     if not second.marks:
         return 0
     later = rng.choice(second.marks)
     end = max(mark.time, later.time)
-    third = gone_on(logs, came, rng, Mark(end, mark.heard + later.heard))
+    third = continued(logs, came, rng, Mark(end, mark.heard + later.heard))
     at = f"seed {seed}, marks {mark.time} and {later.time}"
     assert third.before(end) == second.before(end), f"{at}: what was out is otherwise"
     return len(later.heard)

@@ -13,7 +13,7 @@ from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.state.store.store import Databases
-from tests.support.sim.manual_flow import HandFlow
+from tests.support.sim.manual_flow import ManualFlow
 from tests.support.sim.start import NAMESPACES, Start
 
 settings.register_profile("unhurried", deadline=None)
@@ -38,8 +38,8 @@ def start(shared_databases: Databases) -> Iterator[Start]:
             workers: int = 2,
             commands: Sequence[MoveBins] = (),
             past: OverrideHistory = NO_PAST,
-        ) -> HandFlow:
-            run = HandFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)
+        ) -> ManualFlow:
+            run = ManualFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)
             return opened.enter_context(run)
 
         yield begin

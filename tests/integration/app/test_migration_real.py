@@ -51,7 +51,7 @@ from tests.support.kafka.topics import (
     produce,
     until,
 )
-from tests.support.process.background import Beside
+from tests.support.process.background import BackgroundSteps
 from tests.support.property import reference, shapes
 from tests.support.property.cases import Case, Entry, random_case
 
@@ -348,7 +348,7 @@ def test_results_equal_the_reference(
     rig = Rig(case, bootstrap, prefix, tmp_path)
     rig.prepare()
     options = Options(rig.settings, workers=case.workers, prefix=prefix)
-    beside = Beside(rig.go_on)
+    beside = BackgroundSteps(rig.go_on)
     with beside:
         run(rig.module, options, lambda: context, signals=beside.signals)
     rig.check()

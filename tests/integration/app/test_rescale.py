@@ -23,13 +23,13 @@ from meander.schemas.status import (
 )
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all
-from tests.support.process.rescaled_flow import Rescaled
+from tests.support.process.rescaled_flow import RescaledFlow
 
 
 def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
     broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
 ) -> None:
-    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    flow = RescaledFlow(broker, prefix, tmp_path / "flow")
     result = flow.run(
         context,
         lambda: flow.rescale(3),
@@ -75,7 +75,7 @@ HOUR = 3_600_000
 def test_a_migration_has_its_worker_started_and_one_whose_time_has_passed_sends_it_back(
     broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
 ) -> None:
-    flow = Rescaled(broker, prefix, tmp_path / "flow")
+    flow = RescaledFlow(broker, prefix, tmp_path / "flow")
     # A newcomer does not come any further while there is a gate.
     gate = flow.gated(WAITS)
     time = flow.begin + HOUR

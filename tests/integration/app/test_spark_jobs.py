@@ -41,7 +41,7 @@ from meander.schemas.status import (
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, produce, until
-from tests.support.process.background import Beside
+from tests.support.process.background import BackgroundSteps
 from tests.support.process.flow_process import flow_folder, lines
 
 TEXTS = [f"w{i % 50} w{i % 7}" for i in range(1000)]
@@ -153,7 +153,7 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
         until(lambda: sum(isinstance(e, CommandRejected) for e in rig.events) == 2, "2 refusals")
         until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results")
 
-    ended = Beside(give_commands, then_end)
+    ended = BackgroundSteps(give_commands, then_end)
     lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
     with ended:
         result = driver.run(

@@ -21,7 +21,7 @@ from tests.support.links.relay import Loss, relay
 DEADLINE = 60.0
 
 
-class WiredFlow(SimulatedFlow):
+class LinkedFlow(SimulatedFlow):
     """A flow that runs turn by turn, with all that it sends really under way.
 
     `delay` seconds lie on each link, each way, or a network that loses.

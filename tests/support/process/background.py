@@ -9,7 +9,7 @@ from collections.abc import Callable
 from meander.app.common.signals import Signals
 
 
-class Beside:
+class BackgroundSteps:
     """Does things beside a flow, then ends it as a signal would, whether or not they went well."""
 
     def __init__(self, *steps: Callable[[], object]) -> None:

@@ -20,7 +20,7 @@ def texts(first: int, last: int) -> list[str]:
     return [f"w{n * n % WORDS} v{n % WORDS}" for n in range(first, last)]
 
 
-class Counting:
+class CountingFlow:
     """A flow that counts words, and what it has committed."""
 
     def __init__(

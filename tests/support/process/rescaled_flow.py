@@ -19,7 +19,7 @@ from meander.app.driver import driver
 from meander.schemas.status import Event, Failed, Heartbeat, Started
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, produce, until
-from tests.support.process.background import Beside
+from tests.support.process.background import BackgroundSteps
 from tests.support.process.flow_process import MEANDER, flow_folder, lines
 from tests.support.process.word_counts import each_once, word_counts
 
@@ -29,7 +29,7 @@ AT_ONCE = 50
 E = TypeVar("E", bound=Event)
 
 
-class Rescaled:
+class RescaledFlow:
     """A flow that counts words.
 
     `paced` has lines come only as they are read: a few with each heartbeat, so that there are not
@@ -65,7 +65,7 @@ class Rescaled:
         options = Options(
             kafka, workers=self._workers, prefix=self.prefix, startup_timeout=PATIENCE
         )
-        beside = Beside(self._start_feeding, *steps, self._stop_feeding)
+        beside = BackgroundSteps(self._start_feeding, *steps, self._stop_feeding)
         with beside:
             return driver.run(self.module, options, lambda: context, self.hear, beside.signals)
 

@@ -19,7 +19,7 @@ MOST = 8
 """Workers that ever take part."""
 
 
-class Changing(World):
+class ChangingWorld(World):
     """A world with a coordinator, whose members come and go."""
 
     def __init__(

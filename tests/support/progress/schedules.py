@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 from meander.dataflow.progress import broadcast
-from tests.support.progress.changing_world import MOST, Changing
+from tests.support.progress.changing_world import MOST, ChangingWorld
 from tests.support.progress.graphs import Walks, handed_graph
 from tests.support.progress.world import SOUND, Planted, Step
 
@@ -42,7 +42,7 @@ class Schedule:
 
     def __str__(self) -> str:
         steps = [
-            f"  {Changing.ACTIONS[kind].__name__} {who} {which} {how}"
+            f"  {ChangingWorld.ACTIONS[kind].__name__} {who} {which} {how}"
             for kind, who, which, how in self.script
         ]
         first = f"seed {self.seed}, schedule {self.number}: {self.workers} workers"
@@ -62,7 +62,7 @@ def random_schedule(seed: int, number: int) -> Schedule:
 
 
 def random_script(rng: random.Random, steps: int) -> tuple[Step, ...]:
-    tempers = [rng.choice(TEMPERS) * LIKELY.get(a.__name__, 1.0) for a in Changing.ACTIONS]
+    tempers = [rng.choice(TEMPERS) * LIKELY.get(a.__name__, 1.0) for a in ChangingWorld.ACTIONS]
     kinds = rng.choices(range(len(tempers)), tempers, k=steps)
     return tuple(
         (kind, rng.randrange(MOST + 1), rng.randrange(12), rng.randrange(4)) for kind in kinds
@@ -77,7 +77,7 @@ def run(schedule: Schedule, walks: Walks, planted: Planted = SOUND) -> Counter[s
 
 
 def _run(schedule: Schedule, walks: Walks, planted: Planted) -> Counter[str]:
-    world = Changing(walks.graph, schedule.workers, planted, walks)
+    world = ChangingWorld(walks.graph, schedule.workers, planted, walks)
     if schedule.opened:
         world.open_all()
     world.play(schedule.script)

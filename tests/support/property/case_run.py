@@ -31,23 +31,23 @@ DIFFERS = "results are not the reference's"
 
 
 def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
-    """The reference's states as a flow tells them."""
+    """Return the reference's states as a flow reports them."""
     return {
         name: {key: codec.encode(state) for key, state in keyed.items()}
         for name, keyed in states.items()
     }
 
 
-class Cramped(SimulatedFlow):
-    """Whose operators have no more room for records that wait than a case says."""
+class CrampedFlow(SimulatedFlow):
+    """A simulated flow whose operators buffer no more records than the case allows."""
 
     def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
         self._room, self.disks = case.room, list[Disk]()
         super().__init__(flow, case.workers, case.seed, case.script, databases, namespace)
-        tell_holdings(self.sim.controller)
+        compute_blockers(self.sim.controller)
 
     def act(self) -> None:
-        """One step, after which all queues are in order."""
+        """Make one step, and check the order of all queues."""
         super().act()
         for worker in self.workers:
             check_queues(worker)
@@ -67,24 +67,24 @@ class Cramped(SimulatedFlow):
 
     @property
     def spilled(self) -> bool:
-        """Whether anything has ever been on disk; nothing is now."""
+        """Whether any record has been on disk; none is at the end."""
         assert not any(disk.used for disk in self.disks)
         return any(disk.written for disk in self.disks)
 
 
-class Run:
-    """One case on simulated workers, and what it has to equal."""
+class CaseRun:
+    """A run of one case on simulated workers, compared with the reference."""
 
-    cramped = Cramped
+    cramped = CrampedFlow
     delivery: Guarantee = "at_least_once"
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.raw, self.other_raw, self.sink = ListSink(SLOW), ListSink(SLOW), ListSink(SLOW)
         self.changes: Counter[str] = Counter()
-        """What has happened, by name."""
+        """How often each event came."""
         self.begun: dict[tuple[str, int], int] = {}
-        """From which time on each partition is read that has come to a source."""
+        """The time from which each new partition of a source is read."""
         self.flow = Flow(
             "f",
             bins=case.bits,
@@ -113,7 +113,7 @@ class Run:
             self.define(source.key_by(shapes.key), other).sink(self.sink)
 
     def check(self, databases: Databases, namespace: int) -> None:
-        """Run it, and compare."""
+        """Run the case, and compare it with the reference."""
         self.build()
         run = self.cramped(self.case, self.flow, databases, namespace)
         with run:
@@ -166,7 +166,7 @@ class Run:
     def late_adjusted(
         self, raw: ListSink, first: Sequence[Sequence[tuple[int, object]]], source: str
     ) -> int:
-        # What nobody had noticed when the others came to their end has not been read.
+        # A partition that came after the others had ended has not been read.
         came = [
             records if (source, len(first) + n) in self.begun else []
             for n, records in enumerate(self.case.grown(source))
@@ -200,14 +200,16 @@ class Run:
         self.check_refused(run, refused)
 
     def check_written(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:
-        """As they were written, the results of each lane stand in the reference's order; a sink
-        that sorts by time does not know the rounds that they come from."""
+        """Check that the written results of each lane stand in the reference's order.
+
+        A sink that sorts by time knows no iterations.
+        """
         if self.delivery == "exactly_once" and self.case.kind == "loops":
             wanted = [replace(one, lane=OWN) for one in in_order(wanted)]
         check_written(results, wanted)
 
     def check_refused(self, run: SimulatedFlow, refused: Refusals) -> None:
-        """I5: what a function refuses is set aside once, and nothing else is."""
+        """Check that each refused record is a dead letter once, and no other record is (I5)."""
         letters = [(letter.operator, letter.value) for letter in run.dead_letters]
         wanted = sorted(map(repr, refused))
         assert sorted(map(repr, letters)) == wanted, "what is refused is set aside (I5)"
@@ -215,7 +217,7 @@ class Run:
 
     def check_owners(self, run: SimulatedFlow) -> None:
         if not run.sim.plan.keyed:
-            # Where nothing keeps a state, whoever reads a record answers it.
+            # Without a state the reader of a record answers it.
             return
         space = BinSpace(self.case.bits)
         answers = "c" if self.case.kind == "alone" else DEFAULT_GROUP
@@ -227,7 +229,7 @@ class Run:
                 moved[int(str(event["bin"]))].append((int(str(event["at"])), int(str(event["to"]))))
         for result in self.sink.results:
             if result.key is None:
-                # Whoever has come by it answers it.
+                # A record without a key has no owner.
                 continue
             bin = space.bin_of(result.key)
             owner: int = space.first_owner(Bin(bin), self.case.workers)
@@ -248,13 +250,13 @@ class Run:
                 assert first in ("accepted", "queued") and last in ("completed", "aborted")
 
     def check_timed(self, run: SimulatedFlow) -> None:
-        """Each record that comes to an operator is timed there once, wherever it has waited."""
+        """Check that each operator has timed each of its records once."""
         for worker in run.workers:
             for name, work in worker.work().items():
                 assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
 
     def check_arrival(self, run: SimulatedFlow) -> None:
-        """Each partition's own order is kept per key, and every record counted once (I3)."""
+        """Check the order of each partition per key, and that every record counts once (I3)."""
         check_partitions(self.sink.results)
         numbers: dict[bytes | None, list[object]] = defaultdict(list)
         for result in self.sink.results:
@@ -267,32 +269,31 @@ class Run:
         assert Counter((r.partition, r.offset) for r in self.sink.results) == places
 
 
-class Committed(Run):
-    """The same, delivered exactly once."""
+class Committed(CaseRun):
+    """A run that delivers exactly once."""
 
     delivery: Guarantee = "exactly_once"
 
 
-def run_of(case: Case) -> Run:
-    """Of some seeds exactly once, where no checkpoint is waited for."""
-    return Committed(case) if case.seed % 4 == 3 and case.kind != "arrival" else Run(case)
+def run_of(case: Case) -> CaseRun:
+    """Return the run of a case; some seeds deliver exactly once."""
+    return Committed(case) if case.seed % 4 == 3 and case.kind != "arrival" else CaseRun(case)
 
 
-def tell_holdings(controller: Controller) -> None:
-    """What holds the flow back can be told after every turn of the coordinator: only there does
-    what it knows change."""
+def compute_blockers(controller: Controller) -> None:
+    """Compute the frontier blockers after every turn of the coordinator."""
     step = controller.step
 
-    def told() -> bool:
+    def stepped() -> bool:
         worked = step()
         controller.frontier_blockers()
         return worked
 
-    controller.step = told  # type: ignore[method-assign]
+    controller.step = stepped  # type: ignore[method-assign]
 
 
 def check_queues(worker: Worker) -> None:
-    """What a stateful operator may apply stands in the total order, whatever has waited where."""
+    """Check that the queue of each keyed operator is in the total order."""
     for outlet in assembly(worker).outlets:
         queue = outlet.keyed._queue
         if len(queue) > 1 and outlet.keyed._order == "event":
@@ -301,8 +302,7 @@ def check_queues(worker: Worker) -> None:
 
 
 def check_partitions(results: Sequence[Result]) -> None:
-    """As they were written: of one partition, and one key where there are any, nothing overtakes
-    what was ahead of it, or is there twice."""
+    """Check that written results of one partition, per key, stand in order and come once."""
     newest: dict[tuple[bytes | None, int], tuple[int, int]] = {}
     for result in results:
         lane, place = (result.key, result.partition), (result.offset, result.index)
@@ -311,7 +311,7 @@ def check_partitions(results: Sequence[Result]) -> None:
 
 
 def check_written(results: Sequence[Result], wanted: Sequence[Record]) -> None:
-    """As they were written, the results of each lane stand in the reference's order."""
+    """Check that the written results of each lane stand in the reference's order."""
     places: dict[str, deque[tuple[int, object]]] = defaultdict(deque)
     for place, one in enumerate(wanted):
         places[repr((one.order, one.value))].append((place, one.lane))

@@ -14,80 +14,85 @@ from meander.state.store.store import Database
 from tests.support.property.case_run import check_partitions, encoded
 from tests.support.property.cases import KINDS, Case
 from tests.support.property.faults import Kill
-from tests.support.property.killed_flow import Mortal, Ordeal
-from tests.support.property.recovery_run import Life, Lives
-from tests.support.property.steps import STEPS, There, somewhere
+from tests.support.property.killed_flow import Interruption, KilledFlow
+from tests.support.property.recovery_run import ExecutionResults, RecoveryRun
+from tests.support.property.steps import STEPS, PlannedFault, random_occurrence
 
 COMMITS = tuple(
     step for step in STEPS
-    if step.protocol in ("transaction", "checkpoint record", "decision", "life", "tombstone")
+    if step.protocol in ("transaction", "checkpoint record", "decision", "execution", "tombstone")
 )  # fmt: skip
 TIMED = tuple(kind for kind in KINDS if kind != "arrival")
 
 
-class OnceLives(Lives):
-    """One case that is killed some times; whom a new life has replaced goes on for a while."""
+class ExactlyOnceRun(RecoveryRun):
+    """A recovery run whose superseded executions run on for a while."""
 
     delivery: Guarantee = "exactly_once"
 
     def __init__(self, case: Case) -> None:
         super().__init__(case)
-        self._zombie: Mortal | None = None
+        self._superseded: KilledFlow | None = None
         self.fenced = self.suppressed = self.forgotten = self.compared = 0
 
-    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
-        """The family `double crash`: in two lives, one behind the other, whoever comes by a step of
-        what commits is killed there; the second often has a worker less."""
-        other = super().ordeal(number, rng)
+    def interruption(self, number: int, rng: random.Random) -> Interruption:
+        """Draw the interruption of the n-th execution, the family `double crash`.
+
+        In two executions in a row a process is killed at a step that commits. The second execution
+        often has a worker less.
+        """
+        other = super().interruption(number, rng)
         if number > 1 or rng.random() < 0.2:
             return other
         workers = max(1, self.case.workers - number * rng.randint(0, 2))
-        return Ordeal(workers, None, faults=[There(Kill(), somewhere(rng, COMMITS))])
+        return Interruption(
+            workers, None, faults=[PlannedFault(Kill(), random_occurrence(rng, COMMITS))]
+        )
 
-    def survive(self) -> None:
-        """Where one checkpoint is kept, marks are forgotten soon; three are seldom taken."""
+    def recover(self) -> None:
+        """Retain one checkpoint or three: with one, commit markers are deleted soon."""
         self.retained = 1 if self.case.seed % 2 else 3
-        super().survive()
+        super().recover()
 
-    def outlive(self, run: Mortal, fate: random.Random) -> dict[WorkerId, Database]:
-        """A life is over, but its workers may not know."""
-        if fate.random() < 0.3:
-            return super().outlive(run, fate)
-        self._zombie = run
+    def choose_survivors(self, run: KilledFlow, chance: random.Random) -> dict[WorkerId, Database]:
+        """Let the workers of an execution that has ended run on, or let some survive it."""
+        if chance.random() < 0.3:
+            return super().choose_survivors(run, chance)
+        self._superseded = run
         return {}
 
-    def haunt(self, run: Mortal) -> None:
-        """A new life begins, and the last one goes on for a while."""
-        zombie, self._zombie = self._zombie, None
-        if zombie is None:
+    def on_start(self, run: KilledFlow) -> None:
+        """Let the superseded execution run on for a while beside the new one."""
+        superseded, self._superseded = self._superseded, None
+        if superseded is None:
             return
         for _ in range(random.Random(f"zombie {self.case.seed}").choice([0, 100, 1000])):
             try:
-                if not zombie.sim.done:
-                    zombie.act()
+                if not superseded.sim.done:
+                    superseded.act()
             except MeanderError:
                 self.fenced += 1
                 return
             if not run.sim.done:
                 run.act()
 
-    def _lived(self, run: Mortal) -> bool:
-        over = super()._lived(run)
+    def _run_one(self, run: KilledFlow) -> bool:
+        over = super()._run_one(run)
         said = [event for event in run.sim.events if event["type"] == "replay_checked"]
         self.compared += sum(int(str(event["results"])) for event in said)
         return over
 
-    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
-        """All that was committed, of all lives, is what one undisturbed life gives."""
+    def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
+        """Check that all executions together have committed the reference's results."""
         awaited = run.sim.controller.replays.awaited
-        assert not awaited, "all that was out and comes again is compared with what it was"
+        assert not awaited, "each replayed result is compared with the committed one"
         self.check_records()
         self.suppressed = run.counters["suppressed"]
         self.forgotten = run.world.ledger.forgotten
         self.check_results(run)
 
     def check_records(self) -> None:
-        """What sources have read is committed as it is, without anything that was computed."""
+        """Check what sources have read, which is committed as it is."""
         for sink in (self.raw, self.other_raw):
             self.check_partitions(sink.results)
             places = Counter((r.partition, r.offset) for r in sink.results)
@@ -98,11 +103,11 @@ class OnceLives(Lives):
                 assert offsets == list(range(len(offsets))), "and none is left out (I5)"
 
     def check_partitions(self, results: Sequence[Result]) -> None:
-        """Each partition's records are committed in order."""
+        """Check that the records of each partition are committed in order."""
         check_partitions(results)
 
     def check_results(self, run: SimulatedFlow) -> None:
-        """What was computed is the reference's."""
+        """Compare results and states with the reference."""
         results, states, _ = self.expected()
         assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = sorted(repr((r.order, r.value)) for r in results)

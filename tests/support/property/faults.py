@@ -1,6 +1,6 @@
-"""What strikes at a named step: faults, as data.
+"""Faults at named steps, as data.
 
-A new one is a class here, and a case in `Mortal.strike` or in `befall`.
+A new fault is a class here, and a case in `KilledFlow.strike_process` or in `strike_world`.
 """
 
 from __future__ import annotations
@@ -13,64 +13,65 @@ from typing import Any
 from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.layers.topic import RecordLocation
-from tests.support.property.watched import Watched, WatchedTopic, of_the_next_version
+from tests.support.property.watched import WatchedTopic, WatchedWorld, of_the_next_version
 
 
 class Killed(BaseException):
-    """A process is no more, in the midst of what it was doing: nobody catches this."""
+    """A process was killed within a step; no code of the engine catches this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kill(Fault):
-    """The process is killed, and its flow goes on from the newest checkpoint."""
+    """A fault that kills the process; the next execution starts from the newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop(Fault):
-    """The process takes no turns for so many steps once this one is over, then it goes on, whatever
-    has become of the flow: another life may have begun before or after."""
+    """A fault that stops the process for some steps once its turn is over.
+
+    Then the process continues, even if another execution has started.
+    """
 
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(Fault):
-    """A checkpoint is taken as soon as the turn is over; soon after it all are killed."""
+    """A fault that takes a checkpoint once the turn is over, and then kills all processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDown(Fault):
-    """Nothing becomes durable, committed or readable for so many steps."""
+    """A fault that lets nothing become durable, committed or readable for some steps."""
 
     steps: int
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptLayer(Fault):
-    """One bit of a layer that the newest checkpoint names."""
+    """A fault that changes one bit of a layer of the newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedPiece(Fault):
-    """A record in flight of the newest checkpoint has lost its end."""
+    """A fault that cuts the end off an in-flight record of the newest checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownVersion(Fault):
-    """The newest checkpoint's record, or one in flight that it names, is of a release to come."""
+    """A fault that gives a record of the newest checkpoint the format of a later release."""
 
     record: bool
-    """The checkpoint's own."""
+    """Whether it is the checkpoint's own record, not an in-flight one."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFull(Fault):
-    """The worker's database takes no more: as soon as it is to, the life ends with an error that
-    says so."""
+    """A fault that fills the worker's disk; the next write ends the execution with an error."""
 
 
 class FullDisk:
-    """What RocksDB does there."""
+    """A RocksDB on a full disk."""
 
     def __init__(self, rocks: Any) -> None:
         self._rocks = rocks
@@ -84,8 +85,8 @@ class FullDisk:
     ingest_external_file = write
 
 
-def befall(world: Watched, fault: Fault, rng: random.Random) -> bool:
-    """What a fault does to the broker and to what lies there; whether there was any of it."""
+def strike_world(world: WatchedWorld, fault: Fault, rng: random.Random) -> bool:
+    """Apply a fault to the broker or to its records; return whether there was such a record."""
     match fault:
         case BrokerDown(steps):
             world.until = world.steps + steps
@@ -94,34 +95,34 @@ def befall(world: Watched, fault: Fault, rng: random.Random) -> bool:
             world.future = world.checkpoints[-1] if world.checkpoints else None
             return bool(world.checkpoints)
         case CorruptLayer():
-            return _spoil(world.state, layers(world), rng, _with_another_bit)
+            return _corrupt(world.state, layers(world), rng, _with_another_bit)
         case TruncatedPiece():
-            return _spoil(world.in_flight, pieces(world), rng, _without_its_end)
+            return _corrupt(world.in_flight, pieces(world), rng, _without_its_end)
         case UnknownVersion():
-            return _spoil(world.in_flight, pieces(world), rng, of_the_next_version)
-    raise AssertionError(f"nobody knows what {fault} does")
+            return _corrupt(world.in_flight, pieces(world), rng, of_the_next_version)
+    raise AssertionError(f"{fault} has no case")
 
 
-def layers(world: Watched) -> list[RecordLocation]:
-    """The chunks that the newest checkpoint names."""
+def layers(world: WatchedWorld) -> list[RecordLocation]:
+    """Return the locations of the chunks that the newest checkpoint names."""
     manifests = world.checkpoints[-1].manifests if world.checkpoints else ()
     return [at for manifest in manifests for layer in manifest.layers for at in layer.chunks]
 
 
-def pieces(world: Watched) -> list[RecordLocation]:
-    """What it names on the topic of records in flight."""
+def pieces(world: WatchedWorld) -> list[RecordLocation]:
+    """Return the locations of the pieces that the newest checkpoint names."""
     return [*world.checkpoints[-1].places] if world.checkpoints else []
 
 
-def _spoil(
+def _corrupt(
     topic: SimTopic,
     places: list[RecordLocation],
     rng: random.Random,
-    spoilt: Callable[[bytes], bytes],
+    corrupted: Callable[[bytes], bytes],
 ) -> bool:
     assert isinstance(topic, WatchedTopic), "the world is watched"
     if places:
-        topic.spoil(rng.choice(places), spoilt)
+        topic.corrupt(rng.choice(places), corrupted)
     return bool(places)
 
 

@@ -1,7 +1,7 @@
 """Frontiers of a whole flow, watched by brute force (I1).
 
-What is outstanding is told from the things themselves (messages on links and at inputs, live
-capabilities), and where it may lead by walking the graph; the tracker has no part in that.
+Outstanding pointstamps are read from messages on links and at inputs and from live capabilities.
+A walk over the graph gives their results; progress tracking has no part in that.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.support.property.cases import Case
 from tests.support.sim.manual_flow import assembly
 
 LOOKS = 0.2
-"""How often the whole system is looked at, per decision of the schedule."""
+"""How often all frontiers are checked, per step."""
 
 
-class Watched:
-    """A whole flow on simulated workers, and what is outstanding in it."""
+class WatchedFlow:
+    """A flow on simulated workers whose frontiers are checked as it runs."""
 
     def __init__(self, run: SimulatedFlow, made: list[Capability]) -> None:
         self.run, self.made = run, made
         self.graph: Graph = run._plan.graph
-        # Outputs that lead nowhere exist to be counted: nothing can ever come of what they hold.
+        # Outputs without an edge are only counted: no message results from them.
         sources = {edge.source for edge in self.graph.edges}
         self.leads = {at for node in self.graph.nodes for at in node.inputs} | sources
         self.known: dict[Pointstamp, set[Pointstamp]] = {}
@@ -100,17 +100,17 @@ def flow_of(case: Case) -> Flow:
     return flow
 
 
-def watch(
+def watch_frontiers(
     case: Case,
     namespace: int,
     databases: Databases,
     made: list[Capability],
     flow: Callable[[Case], Flow] = flow_of,
 ) -> Counter[str]:
-    """Run a case under watch; how often it was looked at, and what happened."""
+    """Run a case and check its frontiers; return the number of checks, and of each event."""
     made.clear()
     run = SimulatedFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
     with run:
-        watched = Watched(run, made)
+        watched = WatchedFlow(run, made)
         watched.play()
         return Counter(looks=watched.looks) + Counter(str(one["type"]) for one in run.events)

@@ -13,80 +13,83 @@ from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import Command, TakeCheckpoint
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Database
-from tests.support.property.case_run import Cramped, Run
+from tests.support.property.case_run import CaseRun, CrampedFlow
 from tests.support.property.cases import Case
-from tests.support.property.faults import Cut, DiskFull, FullDisk, Kill, Killed, Stop, befall
-from tests.support.property.steps import Course, There
-from tests.support.property.watched import Watched, watch_links, watch_worker
+from tests.support.property.faults import Cut, DiskFull, FullDisk, Kill, Killed, Stop, strike_world
+from tests.support.property.steps import PlannedFault, StepFaults
+from tests.support.property.watched import WatchedWorld, watch_links, watch_worker
 from tests.support.sim.manual_flow import assembly
 
 FOREVER = 1 << 60
-"""In steps."""
+"""More steps than any run takes."""
 
 
 @dataclass(frozen=True)
-class Ordeal:
-    """What is to happen to one life, on so many workers: it is killed after so many steps, or lives
-    to its end. With `moving` it is killed soon after a checkpoint that is taken as bins are on
-    their way, if any are."""
+class Interruption:
+    """An interruption that ends one execution: a kill after a number of steps, or at a fault.
+
+    Without `steps` the execution runs to its end. With `moving` the kill follows a checkpoint that
+    is taken while bins move, if any move.
+    """
 
     workers: int
     steps: int | None
     moving: bool = False
-    faults: Sequence[There] = ()
+    faults: Sequence[PlannedFault] = ()
 
 
-class Mortal(Cramped):
-    """A flow that is killed; what is left are its topics."""
+class KilledFlow(CrampedFlow):
+    """A flow that is killed; its topics and the stores of some workers survive."""
 
     def __init__(
-        self, case: Case, run: Run, script: Sequence[Command], world: Watched, ordeal: Ordeal,
-        heirlooms: Mapping[WorkerId, Database],
+        self, case: Case, run: CaseRun, script: Sequence[Command], world: WatchedWorld,
+        interruption: Interruption, survivors: Mapping[WorkerId, Database],
     ) -> None:  # fmt: skip
         self._room, self.disks = case.room, []
-        self._ordeal, self._until, self._cut = ordeal, FOREVER, False
+        self._interruption, self._until, self._cut = interruption, FOREVER, False
         self._killed: WorkerId | None = None
-        self.disk_full, self._heirlooms = False, heirlooms
-        self.here = 0
-        """Bins that were here."""
+        self.disk_full, self._survivors = False, survivors
+        self.local_bins = 0
+        """Bins that survivors had in their stores."""
         self._stopped = dict[WorkerId, int]()
-        """For how long; it begins as their turn is over."""
-        self.course = Course(ordeal.faults, self.befalls)
+        """Steps for which a process stops once its turn is over."""
+        self.step_faults = StepFaults(interruption.faults, self.strike_process)
         self.watched, self._chance = world, random.Random(f"faults {case.seed}")
-        world.turn.course = self.course
-        # With databases of its own, but for those of workers that have outlived the last life:
-        # tables name their operator.
-        super(Cramped, self).__init__(run.flow, ordeal.workers, case.seed, script, world=world)
+        world.turn.step_faults = self.step_faults
+        # Tables name their operator, so an execution shares no database but those of survivors.
+        super(CrampedFlow, self).__init__(
+            run.flow, interruption.workers, case.seed, script, world=world
+        )
 
     def act(self) -> None:
-        """One step of this life."""
+        """Make one step of this execution."""
         self.watched.tick()
-        self.watched.turn.course = self.course
+        self.watched.turn.step_faults = self.step_faults
         for process, steps in self._stopped.items():
             self.sim.pauses[process] = self.sim.actions + steps
-            self._live_for(self._chance.randrange(2 * steps))
+            self._run_for(self._chance.randrange(2 * steps))
         self._stopped.clear()
         super().act()
 
-    def live(self) -> bool:
-        """As is ordained; whether it has come to its end."""
-        if self._ordeal.steps is not None:
-            self._live_for(self._ordeal.steps)
-        moving = self._ordeal.moving
+    def run_until_killed(self) -> bool:
+        """Run up to the interruption; return whether the flow has come to its end."""
+        if self._interruption.steps is not None:
+            self._run_for(self._interruption.steps)
+        moving = self._interruption.moving
         while not self.sim.done and self.sim.actions < self._until:
             self.act()
             if self._cut or (moving and any(outgoing.retained for outgoing in self._outlets)):
                 self._cut = moving = False
                 self._checkpoint_at_once()
-                self._live_for(20)
+                self._run_for(20)
         return self.sim.done
 
-    def _live_for(self, steps: int) -> None:
+    def _run_for(self, steps: int) -> None:
         self._until = self.sim.actions + steps
 
     @property
     def ended(self) -> dict[tuple[str, int], int] | None:
-        """Up to where each partition was read, once all have come to their ends."""
+        """The end of each partition, if all partitions have been read to their ends."""
         sources = [one for worker in self.workers for one in assembly(worker).sources.items()]
         if any(source.standing() for _, source in sources):
             return None
@@ -96,16 +99,16 @@ class Mortal(Cramped):
             for parcel in source.parcels()
         }
 
-    def end(self) -> None:
-        """Nobody kills this life any more; who has been killed does nothing."""
-        self.course.end()
+    def disarm(self) -> None:
+        """Let no fault strike any more; a killed process does nothing."""
+        self.step_faults.end()
         if self._killed is not None:
             self.sim.pauses[self._killed] = FOREVER
         if self._killed == COORDINATOR:
             self.sim.commands.clear()
 
-    def bequeath(self) -> dict[WorkerId, Database]:
-        """The databases of those who were not killed, which are this life's no longer."""
+    def surviving_databases(self) -> dict[WorkerId, Database]:
+        """Give up the databases of the workers that were not killed, and return them."""
         assert self._databases is not None
         if self.disk_full:
             return {}
@@ -116,8 +119,8 @@ class Mortal(Cramped):
             del self._databases._opened[worker]
         return found
 
-    def befalls(self, fault: Fault, process: WorkerId) -> None:
-        """A fault strikes a process where it is."""
+    def strike_process(self, fault: Fault, process: WorkerId) -> None:
+        """Apply a fault to the process that passes a step; a kill raises `Killed`."""
         match fault:
             case Kill():
                 self._killed = process
@@ -134,17 +137,17 @@ class Mortal(Cramped):
             case DiskFull():
                 """The coordinator has none."""
             case _:
-                befall(self.watched, fault, self._chance)
+                strike_world(self.watched, fault, self._chance)
 
     def _build(self, *surroundings: Any) -> Worker:
         me, links, *_ = surroundings
         watch_links(links, self.watched.turn)
-        if (heirloom := self._heirlooms.get(me)) is not None:
+        if (database := self._survivors.get(me)) is not None:
             assert self._databases is not None
-            self._databases._opened[me] = heirloom
-            heirloom.outlive()
+            self._databases._opened[me] = database
+            database.outlive()
         worker = super()._build(*surroundings)
-        self.here += len(worker._loading._here)
+        self.local_bins += len(worker._loading._here)
         watch_worker(worker, self.watched.turn)
         return worker
 
@@ -156,7 +159,7 @@ class Mortal(Cramped):
             self.act()
 
     def _slow_down(self) -> None:
-        """What workers have sent each other arrives later."""
+        """Delay what workers have sent each other."""
         for one in self.workers:
             for other in self.workers:
                 self.sim.slowed[one.me, other.me] = self.sim.actions + 200

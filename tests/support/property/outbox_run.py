@@ -20,13 +20,13 @@ from tests.support.property.cases import (
     with_some_comings_and_goings,
     with_some_full_bins,
 )
-from tests.support.property.exactly_once_run import OnceLives
+from tests.support.property.exactly_once_run import ExactlyOnceRun
 
 KINDS = ("arrival", "drawn", "again", "round")
 
 
-class OutboxLives(OnceLives):
-    """One case whose results nobody could make again."""
+class OutboxRun(ExactlyOnceRun):
+    """A recovery run whose results no replay gives again."""
 
     interval = 0.03
     # Without checkpoints nothing leaves.
@@ -38,7 +38,7 @@ class OutboxLives(OnceLives):
         self.drawn = 0
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
-        """Each result tells which it is of its key, and what was drawn for it and for the last."""
+        """Define results that tell their number, what was drawn for them and for the last."""
         match self.case.kind:
             case "arrival":
                 return keyed.fold("a", _nothing, self.link, order="processing")
@@ -52,39 +52,39 @@ class OutboxLives(OnceLives):
                 return passed.key_by(_third).fold("a", _nothing, self.link, order="processing")
 
     def go_round(self, inside: Stream[Any]) -> tuple[Stream[Any], Stream[Any]]:
-        """Records without keys enter, and go round with keys, as often as is drawn for each."""
+        """Let records enter without keys, and go round with keys as often as is drawn for each."""
         drawn = inside.map(nondeterministic(self.redrawn)).key_by(_third)
         again, left = drawn.split(lambda v: "leave" if v["v"] % 3 else "again", "again", "leave")
         return again, left
 
     def link(self, state: Any, value: Any) -> Any:
-        """The next of a chain."""
+        """Return the next result of a chain."""
         number, last = state
         drawn = self._draw()
         return (number + 1, drawn), (number + 1, last, drawn)
 
     def redrawn(self, value: Any) -> Any:
-        """Another value for the same key."""
+        """Return another value for the same key."""
         return value | {"v": self._draw()}
 
     def _draw(self) -> int:
         self.drawn += 1
         return self._chance.getrandbits(40)
 
-    def survive(self) -> None:
-        """Outboxes are full soon, or not."""
+    def recover(self) -> None:
+        """Run with outboxes of a random size."""
         room = random.Random(f"room {self.case.seed}").choice([1, 3, transactions.ROOM])
         with (
             mock.patch.object(transactions, "ROOM", room),
             mock.patch.object(checkpoint_coordinator, "FAILED_PAUSE", 0.01),
         ):
-            super().survive()
+            super().recover()
 
     def _check_aligned(self, one: Checkpoint) -> None:
-        """What lies in outboxes is in flight, and what comes by while they are full."""
+        """Expect nothing: records in outboxes are in flight, and so are those behind full ones."""
 
     def check_results(self, run: SimulatedFlow) -> None:
-        """Each key's results are a chain without a gap, of which its state is the end."""
+        """Check that the results of each key form a chain without a gap, up to its state."""
         chains: dict[bytes, list[Result]] = defaultdict(list)
         for result in self.sink.results:
             assert result.key is not None
@@ -98,7 +98,7 @@ class OutboxLives(OnceLives):
         assert found == read, "each record has one result (I5)"
 
     def check_chain(self, results: list[Result]) -> None:
-        """Of one key, as they were committed (I9)."""
+        """Check the results of one key, as they were committed (I9)."""
         last = None
         for n, (number, before, drawn) in enumerate(map(_value, results), 1):
             assert number == n, "nothing is committed twice, left out or out of order (I5, I9)"

@@ -12,12 +12,11 @@ from meander.dataflow.simulation import simulator
 from meander.schemas.errors import MeanderError
 
 MOST_ACTIONS = 30_000
-"""Enough for any run of the suites; so what does not end is caught soon."""
+"""Enough for any run of the suites, so an endless run is caught soon."""
 
 
 def runs(first: int, most: int) -> Iterable[int]:
-    """So many seeds, of which one that has shown the bug comes first: the others are for when it
-    does so no longer."""
+    """Return the seeds to try: first the one that has shown the bug, then the others."""
     return chain(range(first, max(most, first + 1)), range(min(first, most)))
 
 
@@ -32,23 +31,23 @@ def plant(
 def expect_caught(
     monkeypatch: pytest.MonkeyPatch,
     bug: tuple[Any, str, Callable[..., Any]],
-    survive: Callable[[int], None],
+    recover: Callable[[int], None],
     seeds: Iterable[int],
 ) -> None:
-    """The run of one of the seeds fails with a bug in its place, and goes well without."""
+    """Expect that the run of one of the seeds fails with the bug, and passes without it."""
     for seed in seeds:
         with monkeypatch.context() as place:
             plant(place, *bug)
-            caught = _fails(survive, seed)
+            caught = _fails(recover, seed)
         if caught:
-            survive(seed)
+            recover(seed)
             return
-    pytest.fail("nobody has noticed")
+    pytest.fail("no run has caught the bug")
 
 
-def _fails(survive: Callable[[int], None], seed: int) -> bool:
+def _fails(recover: Callable[[int], None], seed: int) -> bool:
     try:
-        survive(seed)
+        recover(seed)
     except (AssertionError, MeanderError) as error:
         # Some take longer than that without a bug.
         return "does not come to its end" not in str(error)

@@ -19,22 +19,22 @@ from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
-from tests.support.property.case_run import DIFFERS, Run, check_partitions, encoded
+from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions, encoded
 from tests.support.property.faults import BrokerDown, Cut, DiskFull, Killed, Stop
 from tests.support.property.flows import Lane
-from tests.support.property.killed_flow import Mortal, Ordeal
+from tests.support.property.killed_flow import Interruption, KilledFlow
 from tests.support.property.reference import Record
-from tests.support.property.steps import Course, Step, There, somewhere
-from tests.support.property.watched import Watched
+from tests.support.property.steps import PlannedFault, Step, StepFaults, random_occurrence
+from tests.support.property.watched import WatchedWorld
 
-LIVES = 4
+EXECUTIONS = 4
 Place = tuple[int, int, int]
 """A source's number, a partition and an offset."""
 
 
 @dataclass(frozen=True)
-class Life:
-    """What one life has read and answered, and what it began with."""
+class ExecutionResults:
+    """What one execution has read and written, and the checkpoint it started from."""
 
     before: Checkpoint | None
     execution: int
@@ -42,82 +42,86 @@ class Life:
     other: Sequence[Result]
     results: Sequence[Result]
     ended: dict[tuple[str, int], int] | None
-    """Up to where it has read each partition, where all have come to their ends."""
+    """The end of each partition, if the execution has read all to their ends."""
 
 
-class Lives(Run):
-    """One case that is killed some times."""
+class RecoveryRun(CaseRun):
+    """A random case that is killed and restored some times."""
 
     interval: float | None = None
     """Seconds between checkpoints that the flow takes by itself."""
     timeouts: tuple[float, ...] = (0.04, 0.1, 600.0)
-    """Seconds that one may take, some of these: the first are too short for many."""
+    """Seconds that a checkpoint may take; the first are too short for many."""
     retained = 3
 
-    def survive(self) -> None:
-        """Live again and again, and compare in the end."""
-        with contextlib.ExitStack() as lives:
-            self._live(lives)
+    def recover(self) -> None:
+        """Run one execution after another, and compare the results with the reference."""
+        with contextlib.ExitStack() as executions:
+            self._run_all(executions)
 
-    def _live(self, opened: contextlib.ExitStack) -> None:
+    def _run_all(self, opened: contextlib.ExitStack) -> None:
         self.build()
         rng = random.Random(f"lives {self.case.seed}")
         policies = random.Random(f"policies {self.case.seed}")
-        # Some are given up, on the simulated clock.
+        # Some checkpoints time out, on the simulated clock.
         timeout, room = policies.choice(self.timeouts), policies.choice([1, 100, 1000])
         self.flow.checkpoints = Checkpointing(
             self.interval, timeout=timeout, max_inflight=room, retained=self.retained
         )
-        world = Watched.empty(random.Random(f"world {self.case.seed}"))
+        world = WatchedWorld.empty(random.Random(f"world {self.case.seed}"))
         script: list[Command] = [*self.case.script]
-        # Often behind a command, as bins are on their way then.
+        # Often after a command, while bins move.
         for _ in range(rng.randint(1, 2 + len(script))):
             freeze = TakeCheckpoint(policies.choice(POLICIES))
             script.insert(rng.randint(min(1, len(script)), len(script)), freeze)
-        lives: list[Life] = []
+        executions: list[ExecutionResults] = []
         self.checkpoints = self.in_flight = self.unread = self.moving = self.bundled = 0
         self.policies = Counter[str]()
         self.struck = Counter[Step]()
-        self.here = 0
-        fate, heirlooms = random.Random(f"heirs {self.case.seed}"), dict[WorkerId, Database]()
-        for number in range(LIVES):
-            ordeal = self.ordeal(number, rng)
-            case = replace(self.case, seed=LIVES * self.case.seed + number)
+        self.local_bins = 0
+        chance, survivors = random.Random(f"heirs {self.case.seed}"), dict[WorkerId, Database]()
+        for number in range(EXECUTIONS):
+            interruption = self.interruption(number, rng)
+            case = replace(self.case, seed=EXECUTIONS * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
             try:
-                run = opened.enter_context(Mortal(case, self, script, world, ordeal, heirlooms))
+                run = opened.enter_context(
+                    KilledFlow(case, self, script, world, interruption, survivors)
+                )
             except Killed:
-                # Before anything was there that could live.
-                self._note(world.turn.course)
+                # The kill came before the first worker was built.
+                self._note(world.turn.step_faults)
                 continue
-            self.here += run.here
-            over = self._lived(run)
-            self._note(run.course)
+            self.local_bins += run.local_bins
+            over = self._run_one(run)
+            self._note(run.step_faults)
             script = [*run.sim.commands]
             raw, other, results = (
                 sink.results[mark:]
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
-            lives.append(Life(world.before, world.execution, raw, other, results, run.ended))
+            executions.append(
+                ExecutionResults(world.before, world.execution, raw, other, results, run.ended)
+            )
             self._count(world)
             self._check_policies(run)
             if over:
-                self.check_end(run, lives)
+                self.check_end(run, executions)
                 return
-            run.end()
-            heirlooms = self.outlive(run, fate)
+            run.disarm()
+            survivors = self.choose_survivors(run, chance)
             script.insert(0, TakeCheckpoint(policies.choice(POLICIES)))
             if rng.random() < 0.3:
                 script.append(Join())
 
-    def _note(self, course: Course) -> None:
-        self.passed = course.passed
-        self.struck.update(one.where.step for one in course.struck)
+    def _note(self, step_faults: StepFaults) -> None:
+        self.passed = step_faults.passed
+        self.struck.update(one.where.step for one in step_faults.struck)
 
-    def _lived(self, run: Mortal) -> bool:
+    def _run_one(self, run: KilledFlow) -> bool:
         try:
-            self.haunt(run)
-            return run.live()
+            self.on_start(run)
+            return run.run_until_killed()
         except Killed:
             return False
         except MeanderError as error:
@@ -125,34 +129,38 @@ class Lives(Run):
                 return False
             raise
 
-    def ordeal(self, number: int, rng: random.Random) -> Ordeal:
-        """What the n-th life has to go through, the family `cut`: a checkpoint is taken as one
-        comes by any step, or as bins are on their way, and is gone on from. The last life has
-        nothing to go through."""
+    def interruption(self, number: int, rng: random.Random) -> Interruption:
+        """Draw the interruption of the n-th execution, the family `cut`.
+
+        A checkpoint is taken at a step, or while bins move, and the next execution restores it. The
+        last execution has no interruption.
+        """
         workers = self.case.workers if not number else rng.randint(1, 4)
-        if number == LIVES - 1 or rng.random() < 0.2:
-            return Ordeal(workers, None)
-        steps, moving, faults = rng.randrange(20, 3000), rng.random() < 0.5, list[There]()
+        if number == EXECUTIONS - 1 or rng.random() < 0.2:
+            return Interruption(workers, None)
+        steps, moving, faults = rng.randrange(20, 3000), rng.random() < 0.5, list[PlannedFault]()
         if not moving and rng.random() < 0.8:
-            faults.append(There(Cut(), somewhere(rng)))
+            faults.append(PlannedFault(Cut(), random_occurrence(rng)))
         if rng.random() < 0.3:
             much = rng.randrange(10, 500)
             faults.append(
-                There(rng.choice([Stop(much), BrokerDown(much), DiskFull()]), somewhere(rng))
+                PlannedFault(
+                    rng.choice([Stop(much), BrokerDown(much), DiskFull()]), random_occurrence(rng)
+                )
             )
-        return Ordeal(workers, steps, moving, faults)
+        return Interruption(workers, steps, moving, faults)
 
-    def haunt(self, run: Mortal) -> None:
-        """A new life begins."""
+    def on_start(self, run: KilledFlow) -> None:
+        """Act as a new execution starts."""
 
-    def outlive(self, run: Mortal, fate: random.Random) -> dict[WorkerId, Database]:
-        """A life is over; who outlives it, with its states, perhaps under another number."""
-        found = run.bequeath()
+    def choose_survivors(self, run: KilledFlow, chance: random.Random) -> dict[WorkerId, Database]:
+        """Return the databases that survive an execution, some under another worker's number."""
+        found = run.surviving_databases()
         names = [*found]
-        if fate.random() < 0.3:
-            fate.shuffle(names)
+        if chance.random() < 0.3:
+            chance.shuffle(names)
         heirs = zip(names, found.values(), strict=True)
-        return {name: database for name, database in heirs if fate.random() < 0.8}
+        return {name: database for name, database in heirs if chance.random() < 0.8}
 
     def _count(self, world: DurableWorld) -> None:
         self.checkpoints = len(world.checkpoints)
@@ -163,7 +171,7 @@ class Lives(Run):
         self.bundled = sum(len(b.bins) for one in world.checkpoints for b in one.cut.bundles)
         self.moving = sum(len(one.cut.lacking) for one in world.checkpoints)
 
-    def _check_policies(self, run: Mortal) -> None:
+    def _check_policies(self, run: KilledFlow) -> None:
         self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)
         taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
         self.policies.update(str(event["policy"]) for event in taken)
@@ -181,99 +189,103 @@ class Lives(Run):
         late = all(outer(piece.time) > sent for piece in one.cut.pieces)
         assert late, "in flight in an aligned one is at most what timers have answered"
 
-    def check_end(self, run: Mortal, lives: Sequence[Life]) -> None:
-        """What was kept of each life adds up to an undisturbed one."""
-        for life in lives:
-            for read in (life.raw, life.other):
+    def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
+        """Compare what all executions have read and written with the reference."""
+        for execution in executions:
+            for read in (execution.raw, execution.other):
                 check_partitions(read)
-        line = lineage(lives)
-        if comes_late(line):
+        chain = chain_of(executions)
+        if comes_late(chain):
             return
-        self.raw = kept([life.raw for life in line], [positions(life, "source") for life in line])
-        self.other_raw = kept(
-            [life.other for life in line], [positions(life, "other") for life in line]
+        self.raw = read_once(
+            [execution.raw for execution in chain],
+            [positions(execution, "source") for execution in chain],
+        )
+        self.other_raw = read_once(
+            [execution.other for execution in chain],
+            [positions(execution, "other") for execution in chain],
         )
         if self.case.kind == "arrival":
-            self.check_counts(run, line)
+            self.check_counts(run, chain)
             return
         results, states, _ = self.expected()
         assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = Counter(repr((r.order, r.value)) for r in results)
-        found = [Counter(map(answer, life.results)) for life in line]
+        found = [Counter(map(answer, execution.results)) for execution in chain]
         assert not found[-1] - wanted, "what is answered is the reference's (I5)"
-        for life in line:
-            self.check_repeats(life.results, results)
+        for execution in chain:
+            self.check_repeats(execution.results, results)
         assert not wanted - sum(found, Counter()), "all of the reference is answered (I5)"
 
     def check_repeats(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:
-        """As one life has written them, the results of each key that are the reference's stand in
-        its order: it may repeat what lives before it have written, and no more."""
+        """Check that the results of one execution stand in the reference's order per key.
+
+        An execution may repeat what earlier executions have written, and no more.
+        """
         there = Counter(repr((one.order, one.value)) for one in wanted)
         there &= Counter(map(answer, results))
         lost = (isinstance(one.lane, Lane) and not one.lane.recovers for one in wanted)
-        kept = [
+        recovered = [
             replace(one, lane=None) if no else one for one, no in zip(wanted, lost, strict=True)
         ]
-        self.check_written([one for one in results if there[answer(one)]], kept)
+        self.check_written([one for one in results if there[answer(one)]], recovered)
 
-    def check_counts(self, run: Mortal, line: Sequence[Life]) -> None:
-        """Each record is counted once, and each partition's own order kept per key."""
+    def check_counts(self, run: KilledFlow, chain: Sequence[ExecutionResults]) -> None:
+        """Check that each record is counted once, in the order of its partition per key."""
         counts = Counter(codec.encode(r.value["k"]) for r in self.raw.results)  # type: ignore[index]
         assert run.state() == {"a": {key: codec.encode(n) for key, n in counts.items()}}, DIFFERS
-        for life in line:
-            check_partitions(life.results)
+        for execution in chain:
+            check_partitions(execution.results)
             numbers: dict[bytes | None, list[Any]] = defaultdict(list)
-            for result in life.results:
+            for result in execution.results:
                 numbers[result.key].append(result.value)
             ordered = all(list(range(some[0], some[-1] + 1)) == some for some in numbers.values())
-            assert ordered, "a life gives each key's results in order, of which it may repeat (I9)"
-
-
-def recovers(one: Record) -> bool:
-    """Whether a recovery keeps its order among those of its lane."""
-    return not isinstance(one.lane, Lane) or one.lane.recovers
+            assert ordered, (
+                "an execution gives each key's results in order, and may repeat some (I9)"
+            )
 
 
 def answer(result: Result) -> str:
     return repr((result.place, result.value))
 
 
-def comes_late(line: Sequence[Life]) -> bool:
-    """Whether a life reads what an earlier one took no notice of before it had come to its end: by
-    then keys have been called for times that are later."""
+def comes_late(chain: Sequence[ExecutionResults]) -> bool:
+    """Return whether an execution reads records that an earlier one ended without.
+
+    By then keys have been called for later times.
+    """
     return any(
         before.ended
-        == {(one.source, one.partition): one.offset for one in life.before.cut.positions}
-        and any(one.raw or one.other for one in line[n:])
-        for n, (before, life) in enumerate(pairwise(line), 1)
-        if life.before is not None
+        == {(one.source, one.partition): one.offset for one in execution.before.cut.positions}
+        and any(one.raw or one.other for one in chain[n:])
+        for n, (before, execution) in enumerate(pairwise(chain), 1)
+        if execution.before is not None
     )
 
 
-def lineage(lives: Sequence[Life]) -> list[Life]:
-    """The lives from which the last one stems, the first first."""
-    line = [lives[-1]]
-    while (before := line[0].before) is not None:
-        line.insert(0, next(one for one in lives if one.execution == before.execution
-                            and one is not line[0]))  # fmt: skip
-    return line
+def chain_of(executions: Sequence[ExecutionResults]) -> list[ExecutionResults]:
+    """Return the executions that the last one was restored from, the first one first."""
+    chain = [executions[-1]]
+    while (before := chain[0].before) is not None:
+        chain.insert(0, next(one for one in executions if one.execution == before.execution
+                            and one is not chain[0]))  # fmt: skip
+    return chain
 
 
-def positions(life: Life, source: str) -> dict[int, int]:
-    """Where a life began to read each partition of a source."""
+def positions(execution: ExecutionResults, source: str) -> dict[int, int]:
+    """Return the offset at which an execution started to read each partition of a source."""
     found: dict[int, int] = defaultdict(int)
-    if life.before is not None:
-        for one in life.before.cut.positions:
+    if execution.before is not None:
+        for one in execution.before.cut.positions:
             if one.source == source:
                 found[one.partition] = one.offset
     return found
 
 
-def kept(lives: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> ListSink:
-    """The records as they were timed: what a life read beyond the cut that the next began with is
-    read anew."""
+def read_once(executions: Sequence[Sequence[Result]], begun: Sequence[dict[int, int]]) -> ListSink:
+    """Return the records with their times: the next execution reads again what is behind a cut."""
     found: dict[Place, Result] = {}
-    for results, first in zip(lives, begun, strict=True):
+    for results, first in zip(executions, begun, strict=True):
         found = {place: one for place, one in found.items() if place[2] < first[place[1]]}
         for one in results:
             place = one.origin, one.partition, one.offset

@@ -38,7 +38,7 @@ from meander.dataflow.simulation.simulator import (
 from meander.state.encoding import codec
 from tests.support.property import shapes
 from tests.support.property.cases import Entry, random_command, random_partition
-from tests.support.sim.override_log import overheard
+from tests.support.sim.override_log import reported_overrides
 
 SPAN = 3000
 FOREVER = 1 << 62
@@ -160,7 +160,7 @@ def watched(
         mock.patch.object(SourceOperator, "_rule", watch),
         SimulatedFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
     ):
-        heard = overheard(run.sim.controller)
+        heard = reported_overrides(run.sim.controller)
         while not run.sim.done:
             run.act()
             while told < len(heard):

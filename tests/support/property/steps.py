@@ -1,10 +1,10 @@
-"""Named steps, as data: what a simulated process does to the world outside of it, and what strikes
-before or after.
+"""Named steps, as data: what a simulated process does to the world, and the faults at them.
 
-The engine knows nothing of this: `watched.py` has the world's things tell of each call.
+The engine knows nothing of steps: `watched.py` reports each call of the simulated world.
 
 >>> from tests.support.property.faults import Kill
->>> There(Kill(), Where(Step("transaction", "commit", "after"), WorkerId(1), nth=3)).where.process
+>>> third = Occurrence(Step("transaction", "commit", "after"), WorkerId(1), nth=3)
+>>> PlannedFault(Kill(), third).where.process
 1
 """
 
@@ -22,7 +22,7 @@ from meander.state.keys.ids import COORDINATOR, WorkerId
 T = TypeVar("T")
 Protocol = Literal[
     "link", "marker", "command", "bin", "partition", "installation", "state topic", "in-flight",
-    "checkpoint record", "decision", "transaction", "life", "tombstone",
+    "checkpoint record", "decision", "transaction", "execution", "tombstone",
 ]  # fmt: skip
 Action = Literal[
     "send", "hand over", "install", "write", "flush", "read", "begin", "commit", "forget"
@@ -33,8 +33,10 @@ _MOMENTS: Final[tuple[Moment, Moment]] = ("before", "after")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """Something that a process does to others, or to what outlives it. A `flush` is the news that
-    what was written is durable, a `read` that what was asked for is here."""
+    """A step that a process makes towards another process or a durable record.
+
+    A `flush` reports that a written record is durable, a `read` that a requested one has arrived.
+    """
 
     protocol: Protocol
     action: Action
@@ -56,7 +58,7 @@ _BOTH: dict[Protocol, Sequence[Action]] = {
     "checkpoint record": ["write"],
     "decision": ["write"],
     "transaction": ["begin", "commit"],
-    "life": ["begin"],
+    "execution": ["begin"],
     "tombstone": ["forget"],
 }
 _NEWS: dict[Protocol, Sequence[Action]] = {
@@ -65,7 +67,7 @@ _NEWS: dict[Protocol, Sequence[Action]] = {
     "checkpoint record": ["flush"],
     "decision": ["flush"],
 }
-"""What a process hears of: to it, it happens as it hears of it."""
+"""Steps that a process only learns of, so they have no moment before."""
 STEPS: Final = (
     *(Step(one, action, moment) for one, some in _BOTH.items() for action in some
       for moment in _MOMENTS),
@@ -74,8 +76,8 @@ STEPS: Final = (
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Where:
-    """The n-th time that a process of a life comes by a step; any process, where none is named."""
+class Occurrence:
+    """An occurrence of a step: the n-th time that a process, or any process, passes it."""
 
     step: Step
     process: WorkerId | None
@@ -84,40 +86,42 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
-    """A fault, and where it strikes; the process that comes by there is the one that it hits."""
+class PlannedFault:
+    """A fault at an occurrence; it strikes the process that passes there."""
 
     fault: Fault
-    where: Where
+    where: Occurrence
 
 
 _USUAL: dict[Protocol, float] = {"link": 150, "command": 8, "transaction": 5, "state topic": 6}
-"""How often a step comes by in a life of random flows, about; others do three times."""
+"""How often an execution of random flows passes a step, about; others three times."""
 
 
-def somewhere(rng: random.Random, steps: Sequence[Step] = STEPS) -> Where:
-    """Where any process comes by one of some steps, as a rule not for the first time."""
+def random_occurrence(rng: random.Random, steps: Sequence[Step] = STEPS) -> Occurrence:
+    """Draw an occurrence of one of some steps by any process, as a rule not the first."""
     step = rng.choice(steps)
-    return Where(step, None, 1 + int(rng.expovariate(1 / _USUAL.get(step.protocol, 3))))
+    return Occurrence(step, None, 1 + int(rng.expovariate(1 / _USUAL.get(step.protocol, 3))))
 
 
-class Course:
-    """What the processes of one life come by, and what strikes them there."""
+class StepFaults:
+    """The steps that the processes of one execution pass, and the faults that strike there."""
 
-    def __init__(self, faults: Sequence[There], strike: Callable[[Fault, WorkerId], None]) -> None:
+    def __init__(
+        self, faults: Sequence[PlannedFault], strike: Callable[[Fault, WorkerId], None]
+    ) -> None:
         self._left, self._strike = list(faults), strike
         self.passed = Counter[tuple[Step, WorkerId | None]]()
-        self.struck: list[There] = []
+        self.struck: list[PlannedFault] = []
 
     def end(self) -> None:
-        """Nothing strikes any more."""
+        """Let no fault strike any more."""
         self._left.clear()
 
     def reach(self, step: Step, process: WorkerId) -> None:
-        """A process comes by a step."""
+        """Count that a process passes a step, and apply the faults that are planned there."""
         places: list[tuple[Step, WorkerId | None]] = [(step, process), (step, None)]
         self.passed.update(places)
-        here = [Where(*place, self.passed[place]) for place in places]
+        here = [Occurrence(*place, self.passed[place]) for place in places]
         for one in [one for one in self._left if one.where in here]:
             self._left.remove(one)
             self.struck.append(one)
@@ -125,19 +129,19 @@ class Course:
 
 
 class Turn:
-    """Whose it is: which process of which life comes by a step."""
+    """The turn of a process, which passes steps."""
 
-    course: Course
+    step_faults: StepFaults
 
     def __init__(self) -> None:
         self.process = COORDINATOR
 
     def reach(self, protocol: Protocol, action: Action, moment: Moment = "after") -> None:
-        """It comes by a step."""
-        self.course.reach(Step(protocol, action, moment), self.process)
+        """Pass a step."""
+        self.step_faults.reach(Step(protocol, action, moment), self.process)
 
     def passing(self, protocol: Protocol, action: Action, call: Callable[[], T]) -> T:
-        """What a call gives, between the step before it and the one after."""
+        """Make a call between the step before it and the step after it; return its result."""
         self.reach(protocol, action, "before")
         given = call()
         self.reach(protocol, action, "after")

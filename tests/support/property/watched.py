@@ -1,8 +1,8 @@
-"""The simulated world, which tells of each call, and in which things may go wrong.
+"""A simulated world that reports each call as a step, and in which faults strike.
 
-`Watched` has topics, a ledger, a journal and checkpoints that are steps to those who use them;
-`watch_links` and `watch_worker` do the same for what a process sends, commits, installs and lets
-go. A new step is one more `passing` or `reach` where its call goes by.
+`WatchedWorld` has topics, a ledger, a decision log and checkpoints, and each use of them passes
+steps. `watch_links` and `watch_worker` report what a process sends, commits, installs and releases.
+A new step is one more `passing` or `reach` around its call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TOPICS: tuple[Protocol, Protocol] = ("state topic", "in-flight")
 
 
 class Outage(random.Random):
-    """Nothing that is left to chance comes about while the broker is down."""
+    """A random generator by which nothing happens while the broker is down."""
 
     down = False
 
@@ -48,7 +48,7 @@ class Outage(random.Random):
 
 
 class WatchedTopic(SimTopic):
-    """A topic; what is tombstoned vanishes at once, or at any moment later."""
+    """A topic whose tombstoned records vanish at once, or at any moment later."""
 
     def __init__(self, rng: random.Random, name: Protocol, turn: Turn) -> None:
         super().__init__(rng)
@@ -86,21 +86,21 @@ class WatchedTopic(SimTopic):
             super().forget([self._tombs.pop(self._rng.randrange(len(self._tombs)))])
 
     def lose(self) -> None:
-        """Of what nobody knows to be durable some never will be: who has sent it is no more."""
+        """Lose some of the records whose senders have ended before they were durable."""
         unknown = [
             answer for answer in self._pending.values() if isinstance(answer, RecordLocation)
         ]
         super().forget([place for place in unknown if self._rng.random() < 0.5])
 
-    def spoil(self, place: RecordLocation, spoilt: Callable[[bytes], bytes]) -> None:
-        """What lies at a place is another from now on."""
+    def corrupt(self, place: RecordLocation, corrupted: Callable[[bytes], bytes]) -> None:
+        """Replace the record at a location."""
         key, payload = self._records[place.offset]
         if payload is not None:
-            self._records[place.offset] = key, spoilt(payload)
+            self._records[place.offset] = key, corrupted(payload)
 
 
 class WatchedLedger(Ledger):
-    """Of transactions, each visible at a step; and of marks."""
+    """A ledger that shows each transaction at a step, and forgets commit markers at one."""
 
     turn: Turn
 
@@ -111,17 +111,17 @@ class WatchedLedger(Ledger):
         self.turn.passing("tombstone", "forget", lambda: Ledger._forget(self, end))
 
 
-class Watched(DurableWorld):
-    """A world that tells of each call, and in which things may go wrong."""
+class WatchedWorld(DurableWorld):
+    """A world that reports each call as a step, and in which faults strike."""
 
     turn: Turn
     topics: tuple[WatchedTopic, WatchedTopic]
     outage: Outage
     until: int
-    """Down so long, in steps of any life."""
+    """The broker is down up to this step."""
     steps: int
     future: Checkpoint | None
-    """One whose record is of a release to come."""
+    """A checkpoint whose record is in the format of a later release."""
 
     @classmethod
     def empty(cls, rng: random.Random) -> Self:
@@ -135,7 +135,7 @@ class Watched(DurableWorld):
         return world
 
     def tick(self) -> None:
-        """A step of some life."""
+        """Count a step of any execution."""
         self.steps += 1
         self.outage.down = self.steps < self.until
 
@@ -143,13 +143,15 @@ class Watched(DurableWorld):
         self.until, self.outage.down = 0, False
         for topic in self.topics:
             topic.lose()
-        self.turn.passing("life", "begin", lambda: DurableWorld.begin(self, plan, workers, past))
+        self.turn.passing(
+            "execution", "begin", lambda: DurableWorld.begin(self, plan, workers, past)
+        )
         if self.before is not None and self.before is self.future:
             Checkpoint.from_bytes(of_the_next_version(self.before.to_bytes()))
 
-    def write(self, life: ExecutionId, decision: Decision) -> Callable[[], bool]:
+    def write(self, execution: ExecutionId, decision: Decision) -> Callable[[], bool]:
         durable = self.turn.passing(
-            "decision", "write", lambda: DurableWorld.write(self, life, decision)
+            "decision", "write", lambda: DurableWorld.write(self, execution, decision)
         )
         return self._flushing("decision", durable)
 
@@ -179,12 +181,12 @@ class Watched(DurableWorld):
 
 
 def of_the_next_version(record: bytes) -> bytes:
-    """Its first byte is the version of its format."""
+    """Return a record in the next format; its first byte is the version."""
     return bytes([record[0] + 1]) + record[1:]
 
 
 def watch_links(links: Links, turn: Turn) -> None:
-    """What a member sends are steps from now on."""
+    """Report what a member sends as steps."""
     send = links.send
 
     def sending(peer: WorkerId, frame: Frame) -> None:
@@ -194,7 +196,7 @@ def watch_links(links: Links, turn: Turn) -> None:
 
 
 def sent(frame: Frame) -> tuple[Protocol, Action]:
-    """What it is to send a frame, by its head alone."""
+    """Return the step that sends a frame, by its head alone."""
     kind = frame[0][:1]
     if kind == DATA:
         _, _, payload, _ = msgpack.unpackb(frame[0][1:])
@@ -210,7 +212,7 @@ _SENT: dict[str, tuple[Protocol, Action]] = {
 
 
 def watch_worker(worker: Worker, turn: Turn) -> None:
-    """What a worker does in its turns are steps from now on."""
+    """Report what a worker does in its turns as steps."""
     step, parts = worker.step, assembly(worker)
 
     def stepping() -> bool:

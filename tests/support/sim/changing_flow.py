@@ -17,7 +17,7 @@ RECORDS, KEYS = 4000, 40
 ZERO, ONE, TWO = map(WorkerId, range(3))
 
 
-class Changing:
+class ChangingFlow:
     """A flow of one worker that counts; its decisions become durable when a test says so."""
 
     def __init__(self) -> None:

@@ -7,21 +7,21 @@ from meander.dataflow.control.command import MoveBins, Strategy
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandFlow, HandSource
+from tests.support.sim.manual_flow import ManualFlow, ManualSource
 from tests.support.sim.start import Start
 
 BITS = 2
 
 
-class Commanded:
+class CommandedFlow:
     """A flow of two stateful operators with one key space, and a record now and then."""
 
     def __init__(self, start: Start, workers: int = 2, control_lead: float = 0.0) -> None:
-        self.source, self.sink = HandSource(), ListSink()
+        self.source, self.sink = ManualSource(), ListSink()
         flow = Flow("f", bins=BITS, control_lead=control_lead)
         keyed = flow.source(self.source).key_by(lambda v: v)
         keyed.fold("a", lambda: 0, _count).fold("b", lambda: 0, _count).sink(self.sink)
-        self.run: HandFlow = start(flow, workers)
+        self.run: ManualFlow = start(flow, workers)
 
     def read(self, ms: int) -> None:
         """Read every key once at a time."""

@@ -35,7 +35,7 @@ QUIET, PATIENCE = 2, 12
 state topic, journal or sink owe an answer, which they give to every second question."""
 
 
-class HandSource(ListSource):
+class ManualSource(ListSource):
     """A source whose partitions hold what `give` has put there."""
 
     def __init__(
@@ -53,8 +53,8 @@ class HandSource(ListSource):
         for feed in self.feeds:
             feed.ended = True
 
-    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> HandReader:
-        return HandReader(self, [Partition(p) for p in self._of(worker, workers)], rng)
+    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ManualReader:
+        return ManualReader(self, [Partition(p) for p in self._of(worker, workers)], rng)
 
     def _of(self, worker: WorkerId, workers: int) -> Sequence[int]:
         return range(worker, len(self.feeds), workers)
@@ -85,11 +85,11 @@ class Feed:
         )
 
 
-class HandReader(ListReader):
+class ManualReader(ListReader):
     """Hands out a chunk per partition and poll."""
 
     def __init__(
-        self, source: HandSource, partitions: Sequence[Partition], rng: random.Random
+        self, source: ManualSource, partitions: Sequence[Partition], rng: random.Random
     ) -> None:
         super().__init__(source, partitions, rng)
         self._feeds = {p: source.feeds[p] for p in partitions}
@@ -120,21 +120,21 @@ def _of(partition: Partition, chunk: Chunk) -> Chunk:
     return Chunk(partition, chunk.offsets, chunk.times, chunk.values, chunk.size)
 
 
-class HandSink(ListSink):
+class ManualSink(ListSink):
     """A sink that takes and delivers only while it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.delivers = self.takes = True
 
-    def writer(self, worker: WorkerId, rng: random.Random) -> HandWriter:
-        return HandWriter(self, worker, rng)
+    def writer(self, worker: WorkerId, rng: random.Random) -> ManualWriter:
+        return ManualWriter(self, worker, rng)
 
 
-class HandWriter(ListWriter):
-    """One worker's way into a `HandSink`."""
+class ManualWriter(ListWriter):
+    """One worker's way into a `ManualSink`."""
 
-    def __init__(self, sink: HandSink, worker: WorkerId, rng: random.Random) -> None:
+    def __init__(self, sink: ManualSink, worker: WorkerId, rng: random.Random) -> None:
         super().__init__(sink, worker, rng)
         self._hand = sink
         self._tickets = self._done = 0
@@ -154,7 +154,7 @@ class HandWriter(ListWriter):
         return self._done
 
 
-class HandFlow(SimulatedFlow):
+class ManualFlow(SimulatedFlow):
     """A flow on simulated workers, each of whose steps a test decides on."""
 
     def __init__(
@@ -194,7 +194,7 @@ class HandFlow(SimulatedFlow):
             self.sim.clock.advance(0.001)
             self.settle(controller)
 
-    def finish(self, source: HandSource) -> None:
+    def finish(self, source: ManualSource) -> None:
         """End the source and let the flow come to its end."""
         source.end()
         for _ in range(1000):
@@ -279,7 +279,7 @@ def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000
     raise AssertionError("it does not come to hold")
 
 
-def turn_without(run: HandFlow, stuck: WorkerId) -> None:
+def turn_without(run: ManualFlow, stuck: WorkerId) -> None:
     """Step each member but one worker, which takes nothing off its links."""
     for lane in run.sim.network.busy():
         if lane[1] != stuck:

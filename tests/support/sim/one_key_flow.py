@@ -9,7 +9,7 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.manual_flow import HandFlow
+from tests.support.sim.manual_flow import ManualFlow
 from tests.support.sim.start import Start
 
 Entry = tuple[int, object]
@@ -28,7 +28,7 @@ def run_process(
     step: Callable[..., object],
     on_timer: Callable[..., object] | None = None,
     commands: Sequence[MoveBins] = (),
-) -> tuple[HandFlow, list[tuple[int, object, int]]]:
+) -> tuple[ManualFlow, list[tuple[int, object, int]]]:
     """One process operator on one key: two workers, two bins."""
     flow, sink = Flow("f", bins=1), ListSink()
     stream = flow.source(ListSource(partitions)).key_by(lambda v: KEY)

@@ -8,7 +8,7 @@ from meander.dataflow.wire import ProgressFrame, ProgressUpdate
 from meander.state.keys.ids import WorkerId
 
 
-def overheard(controller: Controller) -> list[TimestampOverride]:
+def reported_overrides(controller: Controller) -> list[TimestampOverride]:
     """A list that grows with all that it hears from now on, but of partitions' ends."""
     heard: list[TimestampOverride] = []
     progress = controller._progress

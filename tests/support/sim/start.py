@@ -9,7 +9,7 @@ from typing import Protocol
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
-from tests.support.sim.manual_flow import HandFlow
+from tests.support.sim.manual_flow import ManualFlow
 
 NAMESPACES = count()
 
@@ -21,4 +21,4 @@ class Start(Protocol):
         workers: int = 2,
         commands: Sequence[MoveBins] = (),
         past: OverrideHistory = NO_PAST,
-    ) -> HandFlow: ...
+    ) -> ManualFlow: ...

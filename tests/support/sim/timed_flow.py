@@ -6,8 +6,8 @@ from meander import Flow
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.interfaces import SourceOptions
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, lane_times
-from tests.support.sim.override_log import overheard
+from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, lane_times
+from tests.support.sim.override_log import reported_overrides
 from tests.support.sim.start import Start
 
 IDLE = 0.002
@@ -17,7 +17,7 @@ def at(ms: int, sequence: int = 0) -> int:
     return from_millis(ms, sequence)
 
 
-class Timed:
+class TimedFlow:
     """A flow whose records are shown as they leave the source, and again after a fold on one key,
     where they wait for the flow's time."""
 
@@ -32,15 +32,15 @@ class Timed:
         past: OverrideHistory = NO_PAST,
         record_size: int = 100,
     ) -> None:
-        self.source = HandSource(partitions, options, record_size)
-        self.raw, self.folded = HandSink(), HandSink()
+        self.source = ManualSource(partitions, options, record_size)
+        self.raw, self.folded = ManualSink(), ManualSink()
         flow = Flow("f", bins=1, control_lead=control_lead)
         stream = flow.source(self.source)
         stream.sink(self.raw, "raw")
         if waits:
             stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(self.folded, "folded")
-        self.run: HandFlow = start(flow, workers, past=past)
-        self.rulings = overheard(self.run.sim.controller)
+        self.run: ManualFlow = start(flow, workers, past=past)
+        self.rulings = reported_overrides(self.run.sim.controller)
         for feed in self.source.feeds:
             feed.busy = True
         self.run.settle()

@@ -14,7 +14,7 @@ from tests.support.state.memory_topic import BIN, MemoryTopic, drive
 from tests.support.state.store_access import put
 
 
-class Traced:
+class LayeredStore:
     """A trace that is driven by hand; each layer's upper time is one later than the one before."""
 
     def __init__(self, store: Store, topic: MemoryTopic, worker: int = 1) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
-from tests.support.links.linked_flow import WiredFlow
+from tests.support.links.linked_flow import LinkedFlow
 
 RANKS = {n: (3 * n + 1) % 20 for n in range(20)}
 """What each node knows at first; each tells the next two what it has learnt."""
@@ -40,7 +40,7 @@ def test_a_loop_comes_to_its_fixed_point_over_real_links() -> None:
         return node.key_by(lambda v: v[0]), node.side("learnt")
 
     flow.source(source).key_by(lambda v: v[0]).iterate("spread", body).sink(sink)
-    with WiredFlow(flow, workers=3) as run:
+    with LinkedFlow(flow, workers=3) as run:
         run.until(lambda: run.done)
         learnt: dict[int, int] = {}
         for node, least in map(_pair, sink.values):

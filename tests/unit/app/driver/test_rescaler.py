@@ -41,7 +41,7 @@ TWO, THREE = WorkerId(2), WorkerId(3)
 E = TypeVar("E", bound=Event)
 
 
-class HandTopic:
+class ManualTopic:
     """A control topic: what is put there is taken at the next poll."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class HandTopic:
         self.dealt.append(offset)
 
 
-class HandJournal:
+class ManualJournal:
     """Nothing that the control topic waits for is under way; what is written is durable."""
 
     begun = durable = 0
@@ -127,8 +127,8 @@ class Driven:
 
     def __init__(self, run: SimulatedFlow, sink: ListSink) -> None:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
-        self.topic, self.crew = HandTopic(), HandCrew(run.sim)
-        self.journal = HandJournal()
+        self.topic, self.crew = ManualTopic(), HandCrew(run.sim)
+        self.journal = ManualJournal()
         self.unended = Unended()
         self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
         self.commands = CommandHandler(

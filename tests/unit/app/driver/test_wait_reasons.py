@@ -21,26 +21,26 @@ from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
 from meander.schemas.status import BlockedFrontier
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.changing_flow import ONE, TWO, ZERO, Changing
-from tests.support.sim.commanded_flow import Commanded
+from tests.support.sim.changing_flow import ONE, TWO, ZERO, ChangingFlow
+from tests.support.sim.commanded_flow import CommandedFlow
 from tests.support.sim.manual_flow import until
 from tests.support.sim.start import Start
 
 
 @pytest.fixture
-def flow(start: Start) -> Commanded:
-    commanded = Commanded(start)
+def flow(start: Start) -> CommandedFlow:
+    commanded = CommandedFlow(start)
     commanded.read(1000)
     return commanded
 
 
-def moves(flow: Commanded) -> list[str]:
+def moves(flow: CommandedFlow) -> list[str]:
     """What each move waits for."""
     waits = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds())
     return [wait.what for wait in waits.values()]
 
 
-def test_a_decision_has_to_be_durable_first(flow: Commanded) -> None:
+def test_a_decision_has_to_be_durable_first(flow: CommandedFlow) -> None:
     controller = flow.run.sim.controller
     for n in range(20):
         flow.submit(f"m{n}", (0,), 1, 5000 + n)
@@ -50,7 +50,7 @@ def test_a_decision_has_to_be_durable_first(flow: Commanded) -> None:
     assert "migration 'm3': its decision to be on its topic" in moves(flow)
 
 
-def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: Commanded) -> None:
+def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: CommandedFlow) -> None:
     flow.submit("m", (0,), 1, 5000)
     (wait,) = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds()).values()
     assert wait == Wait(
@@ -59,7 +59,7 @@ def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: Commanded
     )
 
 
-def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: Commanded) -> None:
+def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: CommandedFlow) -> None:
     flow.submit("m", (0, 1), 1, 5000)
     flow.source.give(0, *((5001, key) for key in range(20)))
     controller = flow.run.sim.controller
@@ -71,7 +71,7 @@ def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: Commanded) -> N
     assert wait.when.startswith("worker 0 has passed 5000 ms and written its state")
 
 
-def test_nothing_is_waited_for_once_a_move_is_complete(flow: Commanded) -> None:
+def test_nothing_is_waited_for_once_a_move_is_complete(flow: CommandedFlow) -> None:
     flow.submit("m", (0, 1), 1, 5000)
     flow.read(5001)
     flow.read(5002)
@@ -105,26 +105,26 @@ def said(waits: Mapping[Hashable, Wait]) -> list[str]:
 
 
 @pytest.fixture
-def staff() -> Iterator[Changing]:
-    changing = Changing()
+def staff() -> Iterator[ChangingFlow]:
+    changing = ChangingFlow()
     with changing.run:
         changing.join()
         yield changing
 
 
-def partitions(staff: Changing) -> list[str]:
+def partitions(staff: ChangingFlow) -> list[str]:
     controller = staff.sim.controller
     unsent = controller.decisions.unsent
     return said(wait_reasons.partitions(controller.assignment.under_way, ["in"], unsent, {}))
 
 
-def goings(staff: Changing) -> list[str]:
+def goings(staff: ChangingFlow) -> list[str]:
     controller = staff.sim.controller
     return said(wait_reasons.goings(controller.workers.leaving, controller.decisions.unsent))
 
 
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
-    staff: Changing,
+    staff: ChangingFlow,
 ) -> None:
     staff.held = ReassignPartition
     staff.sim.controller.hand_over("h", "source", 3, ONE)
@@ -143,7 +143,7 @@ def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
     assert partitions(staff) == []
 
 
-def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: Changing) -> None:
+def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: ChangingFlow) -> None:
     staff.held = Joins
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
@@ -151,7 +151,7 @@ def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: Changing) -> None
     assert wait == "worker 3 to join: its decision to be on its topic: the broker confirms it"
 
 
-def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: Changing) -> None:
+def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: ChangingFlow) -> None:
     staff.sim.controller.share("s", [ONE])
     staff.until(lambda: staff.reads()[1] == 2)
     staff.until(lambda: staff.sim.controller.migrations.idle)
@@ -186,7 +186,7 @@ def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
     ]
 
 
-def test_a_rescale_waits_for_the_ones_before_it(staff: Changing) -> None:
+def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
     crew = cast(WorkerPool, SimpleNamespace(hands={}, working=False))
     rescaler = Rescaler(staff.sim.controller, crew, SimClock(), None)
     for offset, name in enumerate(("r1", "r2")):

@@ -14,7 +14,7 @@ from meander.dataflow.api.plan import MOST_BINS, Plan
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
-from tests.support.sim.manual_flow import HandSource, assembly
+from tests.support.sim.manual_flow import ManualSource, assembly
 from tests.support.sim.start import Start
 
 
@@ -140,7 +140,7 @@ def by_offset(sink: ListSink) -> list[tuple[int, object]]:
 
 def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     """I1: here what may still come before the fold, and after it."""
-    source, flow = HandSource(partitions=2), Flow("f", bins=1)
+    source, flow = ManualSource(partitions=2), Flow("f", bins=1)
     source.feeds[1].busy = True
     stream = flow.source(source).probe("before")
     folded = stream.key_by(lambda v: v).fold("n", lambda: 0, _count)

@@ -15,9 +15,9 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import (
-    HandFlow,
-    HandSink,
-    HandSource,
+    ManualFlow,
+    ManualSink,
+    ManualSource,
     assembly,
     keyed,
     turn_without,
@@ -36,11 +36,11 @@ class Multiplied:
     """Each record becomes eight of a KiB, one per key, so that both workers get some."""
 
     def __init__(self, start: Start, waiting: int = WAITING, spill: int = 1 << 30) -> None:
-        self.source, self.sink = HandSource(), ListSink()
+        self.source, self.sink = ManualSource(), ListSink()
         flow = Flow("f", bins=3, max_waiting=waiting, max_spill=spill, link_credit=CREDIT)
         many = flow.source(self.source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
         many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(self.sink)
-        self.run: HandFlow = start(flow, workers=2)
+        self.run: ManualFlow = start(flow, workers=2)
 
     def give(self, ms: int, count: int) -> None:
         for n in range(count):
@@ -117,7 +117,7 @@ def test_a_worker_that_takes_nothing_stops_its_sender_within_its_credit(start: S
 
 def test_a_message_larger_than_the_whole_credit_passes(start: Start) -> None:
     """I7."""
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=3, link_credit=1)
     many = flow.source(source).flat_map(lambda v: [(n, "x" * KIB) for n in range(8)])
     many.key_by(lambda v: v[0]).fold("n", lambda: 0, _count).sink(sink)
@@ -133,7 +133,7 @@ def test_a_sink_that_takes_nothing_stops_all_that_is_behind_it(
     """I6, I7: waiting follows the dataflow to the source, through folds and exchanges."""
     credit, message = 2 * KIB, 20 * KIB
     monkeypatch.setattr(operator, "SLICE", 8)
-    source, sink = HandSource(record_size=KIB), HandSink()
+    source, sink = ManualSource(record_size=KIB), ManualSink()
     sink.takes = False
     flow = Flow("f", bins=3, max_inflight=1 << 30, link_credit=credit)
     first = flow.source(source).key_by(lambda v: v % 7).fold("a", lambda: 0, _text)
@@ -161,7 +161,7 @@ def _text(n: int, value: int) -> tuple[int, tuple[int, str]]:
     return n + 1, (value, "x" * KIB)
 
 
-def _at_the_source(run: HandFlow) -> list[Any]:
+def _at_the_source(run: ManualFlow) -> list[Any]:
     """What the source has sent and nobody has taken."""
     plan, inputs = run._plan, assembly(run.workers[0]).inputs
     (edge,) = (e for e in plan.graph.edges if e.source == plan.source_locations[0])
@@ -184,7 +184,7 @@ def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_one_object_given_out_twice_arrives_as_two(start: Start, workers: int) -> None:
     """I3: what a function changes in place must not depend on who owns the bin."""
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4)
 
     def step(n: int, value: dict[str, int]) -> tuple[int, int]:

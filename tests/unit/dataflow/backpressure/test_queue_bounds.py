@@ -20,10 +20,10 @@ from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import (
-    HandFlow,
-    HandReader,
-    HandSink,
-    HandSource,
+    ManualFlow,
+    ManualReader,
+    ManualSink,
+    ManualSource,
     assembly,
     keyed,
 )
@@ -44,11 +44,11 @@ class Slow:
     """A flow whose sink delivers only when told, and which has far more to read than its bound."""
 
     def __init__(self, start: Start, partitions: int = 1, workers: int = 1) -> None:
-        self.source, self.sink = HandSource(partitions, record_size=RECORD), HandSink()
+        self.source, self.sink = ManualSource(partitions, record_size=RECORD), ManualSink()
         flow = Flow("f", bins=1, max_inflight=BOUND)
         stream = flow.source(self.source)
         stream.key_by(lambda v: v % 2).fold("n", lambda: 0, _pass_on).sink(self.sink)
-        self.run: HandFlow = start(flow, workers)
+        self.run: ManualFlow = start(flow, workers)
         self.sink.delivers = False
         self.most = 0
 
@@ -146,7 +146,7 @@ def test_records_of_one_time_beyond_twice_the_bound_go_on_at_the_next_sequence(
 
 def test_a_full_source_calls_on_idle_partitions_where_nothing_else_waits(start: Start) -> None:
     """I7: all is delivered, and only a partition without data holds it in flight."""
-    source, sink = HandSource(partitions=2, record_size=RECORD), HandSink()
+    source, sink = ManualSource(partitions=2, record_size=RECORD), ManualSink()
     flow = Flow("f", max_inflight=BOUND)
     flow.source(source).sink(sink)
     run = start(flow, workers=2)
@@ -233,14 +233,14 @@ class Held:
 
     def __init__(self, start: Start, stage: Any, spill: int = 1 << 30) -> None:
         patient = SourceOptions(max_skew=100.0)
-        self.first, other = HandSource(options=patient), HandSource(options=patient)
+        self.first, other = ManualSource(options=patient), ManualSource(options=patient)
         self.first.feeds[0].busy = other.feeds[0].busy = True
         flow = Flow("f", bins=0, max_waiting=5 * MIB // 2, max_spill=spill)
         left = stage(flow.source(self.first, "first").key_by(lambda v: 0))
         right = flow.source(other, "other").key_by(lambda v: 0)
         self.other, self.sink = other, ListSink()
         left.connect(right, "both", lambda: 0, _count, _count).sink(self.sink)
-        self.run: HandFlow = start(flow, workers=1)
+        self.run: ManualFlow = start(flow, workers=1)
 
     def give(self, *values: object) -> None:
         for value in values:
@@ -303,7 +303,7 @@ def test_more_than_memory_holds_waits_on_disk_and_comes_back(start: Start, stage
 
 def test_what_has_been_applied_counts_no_longer(start: Start) -> None:
     """I6."""
-    source = HandSource()
+    source = ManualSource()
     flow = Flow("f", bins=0, max_waiting=5 * MIB // 2)
     flow.source(source).key_by(lambda v: 0).fold("n", lambda: 0, _pass_on).sink(ListSink())
     run = start(flow, workers=1)
@@ -318,8 +318,8 @@ def test_what_has_been_applied_counts_no_longer(start: Start) -> None:
 
 
 def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> None:
-    source = HandSource(partitions=2)
-    reader = HandReader(source, [Partition(0), Partition(1)], random.Random(0))
+    source = ManualSource(partitions=2)
+    reader = ManualReader(source, [Partition(0), Partition(1)], random.Random(0))
     read_at, delays = list[float](), Histogram()
     inflight = Inflight(bound=100, passed=read_at.append)
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
@@ -348,9 +348,9 @@ def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
 ) -> None:
     """It is half a second's, and a quarter of a MiB at least; what stands still for a moment is not
     slow."""
-    source = HandSource(partitions=2)
+    source = ManualSource(partitions=2)
     place, other = Partition(0), Partition(1)
-    reader = HandReader(source, [place, other], random.Random(0))
+    reader = ManualReader(source, [place, other], random.Random(0))
     bounded, free = Inflight(1 << 30, lambda _: None), Inflight(None, lambda _: None)
     now, time = 0.0, 0
 

@@ -17,7 +17,7 @@ from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSou
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
-from tests.support.sim.manual_flow import HandFlow, HandSource, keyed, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSource, keyed, until
 from tests.support.sim.start import Start
 
 BITS = 2
@@ -94,12 +94,12 @@ class Counting:
     """Counts per key, of which those of `b` move alone, on two workers."""
 
     def __init__(self, start: Start) -> None:
-        self.source, self.sink = HandSource(), ListSink()
+        self.source, self.sink = ManualSource(), ListSink()
         flow = Flow("f", bins=BITS)
         stream = flow.source(self.source).key_by(lambda key: key).fold("a", lambda: 0, count)
         stream = stream.fold("b", lambda: 0, count, colocate=False)
         stream.fold("c", lambda: 0, count).sink(self.sink)
-        self.run: HandFlow = start(flow)
+        self.run: ManualFlow = start(flow)
         self.times = 0
         self.count()
 

@@ -15,14 +15,14 @@ from meander.dataflow.simulation.simulator import SimClock
 from meander.dataflow.wire import PROGRESS
 from meander.state.keys.ids import COORDINATOR
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.commanded_flow import Commanded
+from tests.support.sim.commanded_flow import CommandedFlow
 from tests.support.sim.manual_flow import assembly
 from tests.support.sim.start import Start
 
 
 @pytest.fixture
-def flow(start: Start) -> Commanded:
-    commanded = Commanded(start)
+def flow(start: Start) -> CommandedFlow:
+    commanded = CommandedFlow(start)
     commanded.read(1000)
     return commanded
 
@@ -31,7 +31,7 @@ def flow(start: Start) -> Commanded:
 
 
 @dataclass
-class HandJournal:
+class ManualJournal:
     """Writes a decision when a test says so."""
 
     written: list[Decision] = field(default_factory=list)
@@ -47,13 +47,13 @@ class HandJournal:
 
 
 @pytest.fixture
-def journal(flow: Commanded) -> HandJournal:
-    journal = HandJournal()
+def journal(flow: CommandedFlow) -> ManualJournal:
+    journal = ManualJournal()
     flow.run.sim.controller.decisions._journal = journal
     return journal
 
 
-def told(flow: Commanded) -> bool:
+def told(flow: CommandedFlow) -> bool:
     """Whether any worker has heard of a command, or will from what is under way."""
     under_way = [
         frame
@@ -66,7 +66,7 @@ def told(flow: Commanded) -> bool:
 
 
 def test_no_worker_hears_of_a_decision_before_it_is_durable(
-    flow: Commanded, journal: HandJournal
+    flow: CommandedFlow, journal: ManualJournal
 ) -> None:
     """I5: otherwise a crash could forget what results rest on."""
     flow.submit("m", (0,), 1, 2000)
@@ -79,7 +79,7 @@ def test_no_worker_hears_of_a_decision_before_it_is_durable(
 
 
 def test_t_never_passes_a_command_that_is_not_yet_durable(
-    flow: Commanded, journal: HandJournal
+    flow: CommandedFlow, journal: ManualJournal
 ) -> None:
     """I2: records from its time on are stashed, however far the data has come."""
     flow.submit("m", (0,), 1, 2000)
@@ -95,7 +95,7 @@ def test_t_never_passes_a_command_that_is_not_yet_durable(
 
 
 def test_the_next_bin_of_a_fluid_command_is_a_decision_of_its_own(
-    flow: Commanded, journal: HandJournal
+    flow: CommandedFlow, journal: ManualJournal
 ) -> None:
     journal.durable = True
     flow.submit("m", (0, 1), 1, None, "fluid")
@@ -104,7 +104,7 @@ def test_the_next_bin_of_a_fluid_command_is_a_decision_of_its_own(
 
 
 def test_a_flow_does_not_end_before_its_decisions_are_durable(
-    flow: Commanded, journal: HandJournal
+    flow: CommandedFlow, journal: ManualJournal
 ) -> None:
     """I7, I5."""
     flow.submit("m", (0,), 1, 2000)
@@ -119,7 +119,7 @@ def test_a_flow_does_not_end_before_its_decisions_are_durable(
 # -- how far T is ahead
 
 
-def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Commanded) -> None:
+def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: CommandedFlow) -> None:
     """A command comes into effect at once, also while the flow lags far behind."""
     for ms in (2000, 2001, 90_000):
         flow.source.give(0, (ms, 1))
@@ -130,9 +130,9 @@ def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Comma
 LEAD = 0.25
 
 
-def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> Commanded:
+def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> CommandedFlow:
     """Data whose time runs at so many times the speed of the wall clock."""
-    flow = Commanded(start, workers=1, control_lead=LEAD)
+    flow = CommandedFlow(start, workers=1, control_lead=LEAD)
     step = 0.1
     for n in range(1, round(seconds / step) + 1):
         flow.run.sim.clock.advance(step)

@@ -9,7 +9,7 @@ from meander import Flow
 from meander.dataflow.simulation.simulated_flow import ListSink, SimulatedFlow
 from meander.dataflow.simulation.simulator import Join
 from meander.dataflow.simulation.transactions import ListTransactions
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 
 
 class Hanging(ListTransactions):
@@ -25,7 +25,7 @@ def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meander.dataflow.simulation.simulated_flow.ListTransactions", Hanging)
-    source, sink = HandSource(2), ListSink()
+    source, sink = ManualSource(2), ListSink()
     flow = Flow("f", bins=1, delivery="exactly_once")
     flow.source(source).key_by(lambda value: 0).fold("n", int, lambda n, v: (n + 1, n)).sink(sink)
     with SimulatedFlow(flow, 1, seed) as run:

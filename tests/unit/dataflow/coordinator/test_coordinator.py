@@ -13,14 +13,14 @@ from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.commanded_flow import Commanded
-from tests.support.sim.manual_flow import HandSource, assembly, until
+from tests.support.sim.commanded_flow import CommandedFlow
+from tests.support.sim.manual_flow import ManualSource, assembly, until
 from tests.support.sim.start import Start
 
 
 @pytest.fixture
-def flow(start: Start) -> Commanded:
-    commanded = Commanded(start)
+def flow(start: Start) -> CommandedFlow:
+    commanded = CommandedFlow(start)
     commanded.read(1000)
     return commanded
 
@@ -28,13 +28,13 @@ def flow(start: Start) -> Commanded:
 # -- what is refused, each with what would be right
 
 
-def test_an_id_is_used_once(flow: Commanded) -> None:
+def test_an_id_is_used_once(flow: CommandedFlow) -> None:
     flow.submit("m", (0,), 1, 2000)
     with pytest.raises(Refused, match="id 'm' was used before: give each command an id of its own"):
         flow.submit("m", (1,), 1, 3000)
 
 
-def test_the_id_of_a_refused_command_is_not_used_up(flow: Commanded) -> None:
+def test_the_id_of_a_refused_command_is_not_used_up(flow: CommandedFlow) -> None:
     with pytest.raises(Refused):
         flow.submit("m", (0,), 7, 2000)
     flow.submit("m", (0,), 1, 2000)
@@ -42,23 +42,23 @@ def test_the_id_of_a_refused_command_is_not_used_up(flow: Commanded) -> None:
 
 
 @pytest.mark.parametrize("worker", [2, 99, -1])
-def test_an_unknown_worker_is_refused(flow: Commanded, worker: int) -> None:
+def test_an_unknown_worker_is_refused(flow: CommandedFlow, worker: int) -> None:
     with pytest.raises(Refused, match=f"worker {worker} is unknown: name one of 0 to 1"):
         flow.submit("m", (0,), worker)
 
 
 @pytest.mark.parametrize("bins", [(4,), (0, 1, 4), (-1,)])
-def test_a_bin_out_of_range_is_refused(flow: Commanded, bins: tuple[int, ...]) -> None:
+def test_a_bin_out_of_range_is_refused(flow: CommandedFlow, bins: tuple[int, ...]) -> None:
     with pytest.raises(Refused, match=f"bin {bins[-1]} is out of range: name bins of 0 to 3"):
         flow.submit("m", bins, 1)
 
 
-def test_a_command_without_bins_is_refused(flow: Commanded) -> None:
+def test_a_command_without_bins_is_refused(flow: CommandedFlow) -> None:
     with pytest.raises(Refused, match="no bins are named: name some of 0 to 3"):
         flow.submit("m", (), 1)
 
 
-def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: Commanded) -> None:
+def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: CommandedFlow) -> None:
     """I2: records of that time may have been routed already. And the earliest is possible."""
     with pytest.raises(Refused) as refused:
         flow.submit("m", (0,), 1, 900)
@@ -72,7 +72,7 @@ def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: Com
     assert flow.run.said("m") == ["accepted"]
 
 
-def test_a_bin_cannot_move_twice_at_one_time(flow: Commanded) -> None:
+def test_a_bin_cannot_move_twice_at_one_time(flow: CommandedFlow) -> None:
     """I2: it would have two owners."""
     flow.submit("m1", (0, 1), 1, 2000)
     with pytest.raises(Refused, match="bin 1 already moves at 2000 ms: name another time"):
@@ -85,7 +85,7 @@ def test_a_bin_cannot_move_twice_at_one_time(flow: Commanded) -> None:
 
 def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
     flow = Flow("f")
-    source = HandSource()
+    source = ManualSource()
     flow.source(source).key_by(lambda v: v).sink(ListSink())
     run = start(flow)
     run.settle()
@@ -93,14 +93,14 @@ def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
         run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1)))
 
 
-def test_after_the_sources_end_there_is_no_time_left(flow: Commanded) -> None:
+def test_after_the_sources_end_there_is_no_time_left(flow: CommandedFlow) -> None:
     flow.run.finish(flow.source)
     assert flow.run.forsworn is None
     with pytest.raises(Refused, match="sources have ended: send commands before that"):
         flow.submit("m", (0,), 1)
 
 
-def test_a_refusal_is_an_event_and_changes_nothing(flow: Commanded) -> None:
+def test_a_refusal_is_an_event_and_changes_nothing(flow: CommandedFlow) -> None:
     before = flow.run.forsworn
     flow.run.sim.submit(MoveBins("m", (Bin(9),), WorkerId(1)))
     flow.run.settle()
@@ -117,7 +117,7 @@ def test_future_commands_stand_at_once_in_any_order_of_arrival(
     start: Start, order: tuple[int, ...]
 ) -> None:
     """I2: each takes effect at its time, on what the earlier ones have left."""
-    flow = Commanded(start, workers=3)
+    flow = CommandedFlow(start, workers=3)
     flow.read(1000)
     commands = [((0, 1, 2), 2, 2000), ((1, 2), 0, 3000), ((2, 3), 1, 4000)]
     for n in order:
@@ -135,7 +135,7 @@ def test_future_commands_stand_at_once_in_any_order_of_arrival(
         assert flow.run.said(f"m{n}")[-1] == "completed"
 
 
-def test_all_at_once_moves_all_bins_of_all_operators_at_one_time(flow: Commanded) -> None:
+def test_all_at_once_moves_all_bins_of_all_operators_at_one_time(flow: CommandedFlow) -> None:
     flow.submit("m", (0, 1), 1, 2000)
     flow.read(3000)
     moved = flow.events("bin_moved")
@@ -148,7 +148,7 @@ def test_all_at_once_moves_all_bins_of_all_operators_at_one_time(flow: Commanded
     assert completed["unmoved"] == []
 
 
-def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> None:
+def test_fluid_completes_each_bin_before_it_begins_the_next(flow: CommandedFlow) -> None:
     """Which keeps every moment of unavailability as short as one bin's move."""
     flow.submit("m", (1, 0), 1, 2000, "fluid")
     under_way: list[int] = []
@@ -180,7 +180,7 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: Commanded) -> 
     assert flow.owners() == [1, 1, 1, 1]
 
 
-def test_a_fluid_command_is_carried_through_though_the_sources_end(flow: Commanded) -> None:
+def test_a_fluid_command_is_carried_through_though_the_sources_end(flow: CommandedFlow) -> None:
     """I7."""
     flow.submit("m", (0, 1, 2, 3), 1, None, "fluid")
     flow.run.finish(flow.source)
@@ -189,7 +189,7 @@ def test_a_fluid_command_is_carried_through_though_the_sources_end(flow: Command
     assert set(flow.run.workers[0].state()["a"]) == set()
 
 
-def test_a_command_that_changes_nothing_is_completed_without_a_move(flow: Commanded) -> None:
+def test_a_command_that_changes_nothing_is_completed_without_a_move(flow: CommandedFlow) -> None:
     flow.submit("m", (0, 1, 1, 0), 0)
     flow.run.wait(0.01)
     assert flow.run.said("m") == ["accepted", "completed"]
@@ -197,7 +197,7 @@ def test_a_command_that_changes_nothing_is_completed_without_a_move(flow: Comman
     assert flow.events("completed")[0]["bins"] == 0
 
 
-def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Commanded) -> None:
+def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: CommandedFlow) -> None:
     t = flow.run.forsworn
     flow.submit("m", (0,), 1)
     (accepted,) = flow.events("accepted")
@@ -205,7 +205,7 @@ def test_a_command_without_a_time_gets_the_least_that_is_not_forsworn(flow: Comm
     assert accepted["strategy"] == "all-at-once"
 
 
-def test_two_commands_without_a_time_for_one_bin_follow_each_other(flow: Commanded) -> None:
+def test_two_commands_without_a_time_for_one_bin_follow_each_other(flow: CommandedFlow) -> None:
     """I2."""
     for name, worker in (("m1", 1), ("m2", 0)):
         move = MoveBins(name, (Bin(0),), WorkerId(worker))
@@ -219,7 +219,7 @@ def test_two_commands_without_a_time_for_one_bin_follow_each_other(flow: Command
 
 
 def test_a_bin_has_moved_and_a_command_is_completed_when_every_operator_has_reported(
-    flow: Commanded, monkeypatch: pytest.MonkeyPatch
+    flow: CommandedFlow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker's word may come long after the frontier has passed the move."""
     controller = flow.run.sim.controller
@@ -236,14 +236,14 @@ def test_a_bin_has_moved_and_a_command_is_completed_when_every_operator_has_repo
 
 
 def test_a_command_before_the_first_record_holds_from_the_beginning(start: Start) -> None:
-    flow = Commanded(start)
+    flow = CommandedFlow(start)
     flow.submit("m", (0, 1, 2, 3), 1, 0)
     flow.read(1000)
     assert {result.worker for result in flow.sink.results} == {1}
     assert len(flow.sink.results) == 20
 
 
-def test_the_whole_is_done_when_all_has_been_said(flow: Commanded) -> None:
+def test_the_whole_is_done_when_all_has_been_said(flow: CommandedFlow) -> None:
     controller = flow.run.sim.controller
     states = [(controller.done, controller.busy)]
     flow.submit("m", (0,), 1, 5000)

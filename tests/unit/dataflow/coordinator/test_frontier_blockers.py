@@ -10,18 +10,18 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Sim
 from meander.dataflow.simulation.simulator import HandOver
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource
+from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource
 from tests.support.sim.start import Start
 
 NEVER = SourceOptions(idle_after=3600.0, max_skew=3600.0)
 
 
-def held(run: HandFlow, name: str = "out") -> FrontierBlocker:
+def held(run: ManualFlow, name: str = "out") -> FrontierBlocker:
     return run.sim.controller.frontier_blockers()[name]
 
 
 def test_the_source_whose_partition_stands_holds_back_what_others_have_read(start: Start) -> None:
-    quick, slow = HandSource(options=NEVER), HandSource(options=NEVER)
+    quick, slow = ManualSource(options=NEVER), ManualSource(options=NEVER)
     flow = Flow("f")
     left, right = flow.source(quick, name="quick"), flow.source(slow, name="slow")
     left.sink(ListSink(), name="out")
@@ -46,7 +46,7 @@ def test_the_source_whose_partition_stands_holds_back_what_others_have_read(star
 
 
 def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
-    source, sink = HandSource(options=NEVER), HandSink()
+    source, sink = ManualSource(options=NEVER), ManualSink()
     flow = Flow("f")
     flow.source(source).sink(sink, name="out")
     run = start(flow)
@@ -61,7 +61,7 @@ def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
 
 def test_what_nobody_has_taken_yet_is_on_its_way(start: Start) -> None:
     """The owner of the record's bin has taken no turn since the record was sent to it."""
-    source = HandSource(options=NEVER)
+    source = ManualSource(options=NEVER)
     flow = Flow("f")
     flow.source(source).key_by(lambda v: v).fold("n", lambda: 0, lambda n, _: (n, n)).sink(
         ListSink(), name="out"
@@ -78,7 +78,7 @@ def test_what_nobody_has_taken_yet_is_on_its_way(start: Start) -> None:
 
 
 def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start: Start) -> None:
-    source = HandSource(options=NEVER)
+    source = ManualSource(options=NEVER)
     flow = Flow("f")
     flow.source(source).key_by(lambda v: v).fold("n", lambda: 0, lambda n, _: (n, n)).sink(
         ListSink(), name="out"
@@ -98,7 +98,7 @@ def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start:
 
 def test_what_comes_first_is_named_where_several_places_hold_one_time(start: Start) -> None:
     """The operator waits for the source's partition to pass the time, not the other way round."""
-    source = HandSource(partitions=2, options=NEVER)
+    source = ManualSource(partitions=2, options=NEVER)
     flow = Flow("f")
     flow.source(source).key_by(lambda v: v).fold("n", lambda: 0, lambda n, _: (n, n)).sink(
         ListSink(), name="out"
@@ -127,7 +127,7 @@ def test_a_partition_on_its_way_to_another_worker_is_named() -> None:
 
 
 def test_nothing_holds_back_a_flow_that_is_over(start: Start) -> None:
-    source = HandSource()
+    source = ManualSource()
     flow = Flow("f")
     flow.source(source).sink(ListSink(), name="out")
     run = start(flow)
@@ -138,5 +138,5 @@ def test_nothing_holds_back_a_flow_that_is_over(start: Start) -> None:
 
 def test_nothing_is_said_before_all_members_have_opened(start: Start) -> None:
     flow = Flow("f")
-    flow.source(HandSource()).sink(ListSink(), name="out")
+    flow.source(ManualSource()).sink(ListSink(), name="out")
     assert start(flow).sim.controller.frontier_blockers() == {}

@@ -22,18 +22,18 @@ from meander.dataflow.simulation.simulator import Join
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.changing_flow import KEYS, ONE, PARTITIONS, RECORDS, TWO, ZERO, Changing
+from tests.support.sim.changing_flow import KEYS, ONE, PARTITIONS, RECORDS, TWO, ZERO, ChangingFlow
 from tests.support.sim.manual_flow import until
 
 
 @pytest.fixture
-def flow() -> Iterator[Changing]:
-    changing = Changing()
+def flow() -> Iterator[ChangingFlow]:
+    changing = ChangingFlow()
     with changing.run:
         yield changing
 
 
-def test_newcomers_get_a_share_and_leavers_give_all_away(flow: Changing) -> None:
+def test_newcomers_get_a_share_and_leavers_give_all_away(flow: ChangingFlow) -> None:
     flow.join()
     assert flow.bins() == {0: 16}
     moves = flow.sim.controller.share("s", [ONE, TWO])
@@ -102,7 +102,7 @@ def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
         assert isinstance(begun, Rescaling) and begun.leaving == [1]
 
 
-def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -> None:
+def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: ChangingFlow) -> None:
     flow.join()
     flow.sim.controller.share("s", [ONE])
     before = len(flow.written)
@@ -111,7 +111,7 @@ def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: Changing) -
     assert len(flow.written) == before, "worker 2 has been told nothing either"
 
 
-def test_the_last_does_not_leave(flow: Changing) -> None:
+def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
     flow.join()
     with pytest.raises(Refused, match="worker 0 is the last: end the flow instead"):
         flow.sim.controller.leave("l", [ONE, TWO, ZERO])
@@ -122,7 +122,7 @@ def test_the_last_does_not_leave(flow: Changing) -> None:
 # -- written before it is sent
 
 
-def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) -> None:
+def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: ChangingFlow) -> None:
     flow.held = Joins
     flow.sim.submit(Join())
     with pytest.raises(Refused, match="worker 1 is already a worker"):
@@ -137,7 +137,7 @@ def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: Changing) 
     assert flow.written == [Joins(ONE, flow.written[0].time)]
 
 
-def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing) -> None:
+def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: ChangingFlow) -> None:
     flow.join()
     flow.held = ReassignPartition
     flow.sim.controller.share("s", [ONE, TWO])
@@ -150,7 +150,7 @@ def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing
     flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
 
 
-def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: Changing) -> None:
+def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: ChangingFlow) -> None:
     flow.join()
     flow.held = LeaveDecision
     flow.sim.controller.leave("l", [ONE, TWO])

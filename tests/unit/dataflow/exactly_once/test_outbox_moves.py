@@ -18,7 +18,7 @@ from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 
 SEEDS = range(5)
 KEYS = 0, 3
@@ -31,7 +31,7 @@ class Moving:
     """A flow that numbers the records of one key, as they arrive."""
 
     def __init__(self, key: int) -> None:
-        self.key, self.source, self.sink = key, HandSource(), ListSink()
+        self.key, self.source, self.sink = key, ManualSource(), ListSink()
         self.flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
         numbered = self.flow.source(self.source).key_by(lambda value: key)
         numbered.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1), order="processing").sink(
@@ -105,7 +105,7 @@ def test_results_that_were_held_back_leave_in_order_after_a_recovery(
     assert moving.sink.values == [1, 2, 3]
 
 
-def numbered(source: HandSource, sink: ListSink) -> Flow:
+def numbered(source: ManualSource, sink: ListSink) -> Flow:
     """Each key's records are numbered, as they arrive."""
     flow = Flow("f", bins=1, delivery="exactly_once", checkpoints=Checkpointing(1_000))
     keyed = flow.source(source).key_by(lambda key: key)
@@ -124,7 +124,7 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
     seed: int,
 ) -> None:
     """Also where a command names it, and their times lie on both sides of that command's."""
-    source, sink = HandSource(2, SourceOptions(idle_after=1e9)), ListSink()
+    source, sink = ManualSource(2, SourceOptions(idle_after=1e9)), ListSink()
     flow, stays = numbered(source, sink), KEYS[1]
     with SimulatedFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)
@@ -151,7 +151,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     """I7: those records would themselves wait for room at the sink."""
     monkeypatch.setattr(writer, "ROWS", 1)
     monkeypatch.setattr(transactions, "ROOM", 4)
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = numbered(source, sink)
     with SimulatedFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)

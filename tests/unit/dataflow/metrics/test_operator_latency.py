@@ -19,7 +19,14 @@ from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, keyed, turn_without, until
+from tests.support.sim.manual_flow import (
+    ManualFlow,
+    ManualSink,
+    ManualSource,
+    keyed,
+    turn_without,
+    until,
+)
 from tests.support.sim.start import Start
 
 PATIENT = SourceOptions(idle_after=3600.0, max_skew=3600.0)
@@ -29,7 +36,7 @@ WAITS, LONG = 20.0, 30.0
 
 
 def counted(
-    source: HandSource, sink: ListSink, order: Order = "event", max_waiting: int = 1 << 20
+    source: ManualSource, sink: ListSink, order: Order = "event", max_waiting: int = 1 << 20
 ) -> Flow:
     flow = Flow("f", bins=4, max_waiting=max_waiting)
     stream = flow.source(source, "in").key_by(lambda value: value)
@@ -37,7 +44,7 @@ def counted(
     return flow
 
 
-def took(run: HandFlow, name: str) -> Histogram:
+def took(run: ManualFlow, name: str) -> Histogram:
     """Of an operator on all workers."""
     found = [worker.work()[name].took for worker in run.workers]
     counts = np.sum([one.counts for one in found], axis=0).tolist()
@@ -53,7 +60,7 @@ def lengths(seen: Histogram) -> dict[float, int]:
 AT_ONCE = BOUNDS[0]
 
 
-def let_pass(run: HandFlow, seconds: float = WAITS) -> None:
+def let_pass(run: ManualFlow, seconds: float = WAITS) -> None:
     run.sim.clock.advance(seconds)
     run.settle()
 
@@ -61,7 +68,7 @@ def let_pass(run: HandFlow, seconds: float = WAITS) -> None:
 def test_a_record_waits_in_a_stateful_operator_until_the_frontier_has_passed_it(
     start: Start,
 ) -> None:
-    source = HandSource(2, PATIENT)
+    source = ManualSource(2, PATIENT)
     run = start(counted(source, ListSink()), workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, "a"), (5, "b"), (9, "c"))
@@ -80,7 +87,7 @@ def test_a_record_waits_in_a_stateful_operator_until_the_frontier_has_passed_it(
 
 
 def test_what_is_applied_as_it_arrives_waits_for_no_frontier(start: Start) -> None:
-    source = HandSource(2, PATIENT)
+    source = ManualSource(2, PATIENT)
     run = start(counted(source, ListSink(), "processing"), workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, "a"), (9, "b"))
@@ -93,7 +100,7 @@ def test_what_is_applied_as_it_arrives_waits_for_no_frontier(start: Start) -> No
 @pytest.mark.parametrize("place", ["n", "key_by exchange"])
 def test_records_that_wait_on_disk_know_when_they_came(start: Start, place: str) -> None:
     """At a stateful operator, or, where commands of their time are not ruled out, before it."""
-    source = HandSource(2, PATIENT)
+    source = ManualSource(2, PATIENT)
     run = start(counted(source, ListSink(), max_waiting=2000), workers=1)
     (worker,) = run.workers
     source.feeds[1].busy = True
@@ -115,7 +122,7 @@ def test_records_that_wait_on_disk_know_when_they_came(start: Start, place: str)
 def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = HandSource()
+    source = ManualSource()
     run = start(counted(source, ListSink()))
     source.give(0, *((5, n) for n in range(100)))
     run.wait(0.01)
@@ -146,7 +153,7 @@ def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
 
 
 def test_what_has_no_credit_waits_at_its_exchange(start: Start) -> None:
-    flow, source = Flow("f", bins=4, link_credit=1000), HandSource()
+    flow, source = Flow("f", bins=4, link_credit=1000), ManualSource()
     stream = flow.source(source, "in").key_by(lambda value: value)
     stream.fold("n", int, lambda n, value: (n + 1, n)).sink(ListSink())
     run = start(flow)
@@ -167,7 +174,7 @@ def test_what_has_no_credit_waits_at_its_exchange(start: Start) -> None:
 
 
 def test_what_a_sink_has_written_is_in_it_until_it_is_delivered(start: Start) -> None:
-    source, sink = HandSource(), HandSink()
+    source, sink = ManualSource(), ManualSink()
     run = start(counted(source, sink), workers=1)
     sink.delivers = False
     source.give(0, (5, "a"), (6, "b"))
@@ -184,7 +191,7 @@ def test_what_a_sink_has_written_is_in_it_until_it_is_delivered(start: Start) ->
 
 
 def test_a_stateless_operator_that_may_not_send_keeps_records_waiting(start: Start) -> None:
-    source, sink = HandSource(), HandSink()
+    source, sink = ManualSource(), ManualSink()
     flow = Flow("f")
     flow.source(source, "in").map(str).sink(sink, name="out")
     run = start(flow, workers=1)
@@ -201,7 +208,7 @@ def test_a_stateless_operator_that_may_not_send_keeps_records_waiting(start: Sta
 
 
 def test_in_a_loop_each_round_counts_and_waits_for_its_own_frontier(start: Start) -> None:
-    source = HandSource(2, PATIENT)
+    source = ManualSource(2, PATIENT)
     flow = Flow("f", bins=2)
 
     def body(stream: Stream[Any]) -> Any:
@@ -224,7 +231,7 @@ def test_in_a_loop_each_round_counts_and_waits_for_its_own_frontier(start: Start
 
 
 def test_whatever_has_come_to_an_operator_is_timed_once(start: Start) -> None:
-    source, sink = HandSource(2), ListSink()
+    source, sink = ManualSource(2), ListSink()
     run = start(counted(source, sink))
     source.give(0, *((ms, ms % 7) for ms in range(200)))
     source.give(1, *((ms, ms % 5) for ms in range(300)))
@@ -237,7 +244,7 @@ def test_whatever_has_come_to_an_operator_is_timed_once(start: Start) -> None:
 
 
 def test_a_beat_says_it(start: Start) -> None:
-    source = HandSource()
+    source = ManualSource()
     run = start(counted(source, ListSink()), workers=1)
     source.give(0, (5, "a"))
     run.finish(source)

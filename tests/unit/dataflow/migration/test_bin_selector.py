@@ -16,7 +16,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.manual_flow import HandFlow, HandSource, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSource, until
 from tests.support.sim.start import Start
 
 KEYS = 40
@@ -28,13 +28,13 @@ class Warmed:
     """A count per key on two workers; its bins differ in how many records they have had."""
 
     def __init__(self, start: Start, colocate: bool = True) -> None:
-        self.source = HandSource()
+        self.source = ManualSource()
         flow = Flow("f", bins=2, snapshot_interval=0.05)
         counted = flow.source(self.source).key_by(lambda key: key)
         counted.fold("n", lambda: 0, lambda n, key: (n + 1, key), colocate=colocate).sink(
             ListSink()
         )
-        self.run: HandFlow = start(flow)
+        self.run: ManualFlow = start(flow)
         # A snapshot tells what has come since the one before.
         for ms in (1000, 1001):
             for key in range(KEYS):

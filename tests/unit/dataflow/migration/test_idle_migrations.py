@@ -7,7 +7,7 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
-from tests.support.sim.manual_flow import HandSource, lane_times, until
+from tests.support.sim.manual_flow import ManualSource, lane_times, until
 from tests.support.sim.start import Start
 
 LEAD_MS = 250
@@ -15,7 +15,7 @@ LEAD_MS = 250
 
 def test_many_commands_carry_an_idle_flow_no_further_than_one_lead(start: Start) -> None:
     flow = Flow("f", bins=4, control_lead=LEAD_MS / 1000)
-    source = HandSource(2)
+    source = ManualSource(2)
     counted = flow.source(source).key_by(lambda v: v).fold("n", int, lambda n, v: (n + 1, n))
     counted.sink(ListSink())
     run = start(flow)

@@ -19,7 +19,7 @@ from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandFlow, HandSource, assembly, keyed, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSource, assembly, keyed, until
 from tests.support.sim.start import Start
 
 BINS = 4
@@ -30,11 +30,11 @@ class Counting:
     """A count per key on two workers, with all keys counted once."""
 
     def __init__(self, start: Start, **options: Any) -> None:
-        self.source, self.sink = HandSource(), ListSink()
+        self.source, self.sink = ManualSource(), ListSink()
         flow = Flow("f", bins=2, **options)
         counted = flow.source(self.source).key_by(lambda key: key)
         counted.fold("n", lambda: 0, lambda n, key: (n + 1, (key, n + 1))).sink(self.sink)
-        self.run: HandFlow = start(flow)
+        self.run: ManualFlow = start(flow)
         self.count(1000)
 
     @property

@@ -18,7 +18,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Sim
 from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 
 SEEDS = range(5)
 BINS = Bin(0), Bin(1)
@@ -58,7 +58,7 @@ def waiting(run: SimulatedFlow, owner: int) -> int:
 def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstream(
     seed: int, delivery: Guarantee, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=1, delivery=delivery, checkpoints=Checkpointing(1_000))
     keyed = flow.source(source).key_by(lambda _: KEY)
     keyed.fold("n", int, lambda n, value: (n + 1, (value, n + 1)), order="processing").sink(sink)

@@ -17,7 +17,7 @@ from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.manual_flow import HandSource, assembly, keyed, migrator, until
+from tests.support.sim.manual_flow import ManualSource, assembly, keyed, migrator, until
 from tests.support.sim.start import Start
 
 SPACE = BinSpace(2)
@@ -39,7 +39,7 @@ class Example:
     """The flow of the example, and what is to be seen of F and S on the way."""
 
     def __init__(self, start: Start) -> None:
-        self.source, self.sink = HandSource(partitions=2), ListSink()
+        self.source, self.sink = ManualSource(partitions=2), ListSink()
         flow = Flow("words", bins=SPACE.bits, control_lead=0.0)
         words = flow.source(self.source).key_by(_word)
         words.fold("total", lambda: 0, _count).sink(self.sink)

@@ -23,7 +23,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import HandSource, assembly
+from tests.support.sim.manual_flow import ManualSource, assembly
 from tests.support.sim.start import Start
 
 KEYS, DOCUMENT = 256, 20_000
@@ -64,7 +64,7 @@ def test_a_document_for_many_keys_leaves_in_messages_that_a_link_takes(
 ) -> None:
     """I6: 150 MB are ready at once, of which each of two workers gets a half; and I7."""
     sent = Sent(monkeypatch)
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4)
     keyed = spread(flow.source(source)).key_by(lambda pair: pair[0])
     keyed.fold("n", int, lambda n, pair: (n + 1, n + 1)).sink(sink)
@@ -77,7 +77,7 @@ def test_a_document_for_many_keys_leaves_in_messages_that_a_link_takes(
 
 def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> None:
     """I6: after the first turn, in which nothing is known of a function, and but for one record."""
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4)
     spread = (
         flow.source(source)
@@ -108,7 +108,7 @@ def test_a_record_that_no_link_takes_is_its_own_failure_wherever_it_would_go(
 ) -> None:
     monkeypatch.setattr(exchange, "RECORD_BYTES", 1_000)
     monkeypatch.setattr(packing, "PIECE", 1_000)
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4)
     texts = flow.source(source).map(lambda size: "x" * size)
     texts.key_by(len, on_error=policy).fold("n", int, lambda n, text: (n, len(text))).sink(sink)
@@ -128,7 +128,7 @@ def test_the_largest_record_that_an_exchange_takes_fits_a_real_link(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = Sent(monkeypatch)
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4, max_waiting=1 << 30)
     texts = flow.source(source).map(lambda n: (n, "x" * (RECORD_BYTES - 20 + n)))
     texts.key_by(lambda pair: pair[0] % 2).fold("n", int, lambda n, pair: (n, 1)).sink(sink)

@@ -18,7 +18,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
-from tests.support.sim.manual_flow import HandFlow
+from tests.support.sim.manual_flow import ManualFlow
 from tests.support.sim.operator_bench import guard, records
 from tests.support.sim.start import Start
 
@@ -160,7 +160,7 @@ class Raising:
         return 0
 
 
-def _raise(start: Start, kind: str, raising: Any, policy: OnError) -> tuple[HandFlow, ListSink]:
+def _raise(start: Start, kind: str, raising: Any, policy: OnError) -> tuple[ManualFlow, ListSink]:
     flow, sink = Flow("f", bins=1), ListSink()
     stream = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]]))
     RAISING[kind](stream, raising, policy).sink(sink)
@@ -285,7 +285,7 @@ def test_every_operator_ends_the_flow_when_asked(start: Start, kind: str) -> Non
 
 def _run_fold(
     start: Start, step: Any, policy: OnError = "dead_letter"
-) -> tuple[HandFlow, ListSink]:
+) -> tuple[ManualFlow, ListSink]:
     flow, sink = Flow("f", bins=1), ListSink()
     source = flow.source(ListSource([[(ms, ms) for ms in range(1, 4)]]))
     source.key_by(lambda v: "k").fold("total", list, step, on_error=policy).sink(sink)

@@ -24,7 +24,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import from_millis, less_equal, to_millis
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 from tests.support.sim.one_key_flow import KEY, move
 from tests.support.sim.operator_bench import records
 from tests.support.sim.start import Start
@@ -215,7 +215,7 @@ def test_a_bodys_flat_map_may_go_round_often(start: Start) -> None:
 
 def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     """I1: nothing leaves before what still goes round has been counted."""
-    source, flow = HandSource(partitions=2), Flow("f", bins=1)
+    source, flow = ManualSource(partitions=2), Flow("f", bins=1)
     source.feeds[1].busy = True
 
     def body(stream: KeyedStream[Any]) -> tuple[Any, Any]:

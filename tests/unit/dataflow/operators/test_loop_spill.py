@@ -16,7 +16,7 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim import operator_bench as bench
-from tests.support.sim.manual_flow import HandFlow, assembly, loops
+from tests.support.sim.manual_flow import ManualFlow, assembly, loops
 from tests.support.sim.operator_bench import Bench, records
 from tests.support.sim.start import Start
 
@@ -78,7 +78,7 @@ class Doubled:
         if body == "keyed":
             stream = stream.key_by(lambda v: v[0])
         stream.iterate("loop", BODIES[body]).sink(self.sink)
-        self.run: HandFlow = start(flow, workers)
+        self.run: ManualFlow = start(flow, workers)
 
     def end(self, most: int) -> None:
         while not self.run.sim.done:

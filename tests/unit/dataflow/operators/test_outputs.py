@@ -10,7 +10,7 @@ from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.schemas.errors import SetupError
-from tests.support.sim.manual_flow import HandSource, keyed
+from tests.support.sim.manual_flow import ManualSource, keyed
 from tests.support.sim.one_key_flow import KEY, move
 from tests.support.sim.start import Start
 
@@ -134,7 +134,7 @@ def test_timers_emit_to_side_outputs_too(start: Start) -> None:
 
 def test_no_frontier_passes_what_may_still_leave_by_a_side_output(start: Start) -> None:
     """I1: a record that waits is owed to all outputs."""
-    source, flow = HandSource(partitions=2), Flow("f", bins=1)
+    source, flow = ManualSource(partitions=2), Flow("f", bins=1)
     source.feeds[1].busy = True
     stream = flow.source(source).key_by(lambda v: KEY).process("p", int, sort_out, side=["late"])
     stream.side("late").probe("late").sink(ListSink())

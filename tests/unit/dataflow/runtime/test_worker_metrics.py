@@ -15,13 +15,13 @@ from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, assembly, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, assembly, until
 from tests.support.sim.start import Start
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 
 
-def flow_of(source: HandSource, sink: ListSink) -> Flow:
+def flow_of(source: ManualSource, sink: ListSink) -> Flow:
     """Two records for each that is read, keyed, counted, and written to a sink and another."""
     flow = Flow("f")
     doubled = flow.source(source).flat_map(lambda value: [value, value])
@@ -31,14 +31,14 @@ def flow_of(source: HandSource, sink: ListSink) -> Flow:
     return flow
 
 
-def total(run: HandFlow, name: str) -> tuple[int, int]:
+def total(run: ManualFlow, name: str) -> tuple[int, int]:
     """Records that have come to an operator and left it, on all workers."""
     work = [worker.work()[name] for worker in run.workers]
     return sum(one.received for one in work), sum(one.sent for one in work)
 
 
 def test_records_count_where_they_come_and_leave_on_whatever_worker(start: Start) -> None:
-    source, sink = HandSource(partitions=2), HandSink()
+    source, sink = ManualSource(partitions=2), ManualSink()
     run = start(flow_of(source, sink))
     source.give(0, *((1000 + n, n) for n in range(5)))
     source.give(1, *((1000 + n, n) for n in range(3)))
@@ -54,7 +54,7 @@ def test_records_count_where_they_come_and_leave_on_whatever_worker(start: Start
 
 
 def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
-    source = HandSource(partitions=2)
+    source = ManualSource(partitions=2)
     run = start(flow_of(source, ListSink()))
     first, second = run.workers
     run.settle()
@@ -73,7 +73,7 @@ def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
 def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> None:
     # Two records are more than what may be far ahead of the other partition.
     idle = SourceOptions(idle_after=3600.0)
-    source = HandSource(partitions=2, options=idle, record_size=200 << 10)
+    source = ManualSource(partitions=2, options=idle, record_size=200 << 10)
     flow = Flow("f")
     flow.source(source, name="in").sink(ListSink())
     run = start(flow, workers=1)
@@ -93,7 +93,7 @@ def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> N
 
 def test_a_chunk_takes_from_its_reading_to_its_delivery(start: Start) -> None:
     """The clock stands while the flow works, so only the sink takes time here."""
-    source, sink = HandSource(), HandSink()
+    source, sink = ManualSource(), ManualSink()
     flow = Flow("f")
     flow.source(source, name="in").sink(sink)
     run = start(flow, workers=1)
@@ -112,7 +112,7 @@ def test_a_chunk_takes_from_its_reading_to_its_delivery(start: Start) -> None:
 def test_an_operator_is_busy_in_turns_in_which_it_does_something(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = HandSource()
+    source = ManualSource()
     flow = Flow("f")
     flow.source(source, name="in").sink(ListSink(), name="out")
     run = start(flow, workers=1)

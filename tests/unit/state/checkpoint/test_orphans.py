@@ -17,7 +17,7 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.manifest import Manifest
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
-LIVES, EACH, RECORDS = 4, 3, 40
+EXECUTIONS, EACH, RECORDS = 4, 3, 40
 
 
 def counting() -> Flow:
@@ -67,7 +67,7 @@ def chunks(kept: list[Checkpoint]) -> set[bytes]:
 @pytest.mark.parametrize("seed", range(2))
 def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
     flow = counting()
-    world = lives(flow, None, seed, LIVES)
+    world = lives(flow, None, seed, EXECUTIONS)
     with SimulatedFlow(flow, 2, seed, world=world):
         flying, layers = world.in_flight.keys, world.state.keys
     kept = world.checkpoints[-3:]
@@ -79,7 +79,7 @@ def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: int) -> None:
     flow = counting()
-    world = lives(flow, None, seed, LIVES)
+    world = lives(flow, None, seed, EXECUTIONS)
     with SimulatedFlow(flow, 2, seed, world=world) as run:
         until_read(run, RECORDS)
         assert run.world.before is run.world.checkpoints[-1], "it has taken none of its own"
@@ -116,7 +116,7 @@ def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> 
         take(run, "early")
         world = run.world
     (early,) = world.savepoints
-    world = lives(flow, world, seed, LIVES)
+    world = lives(flow, world, seed, EXECUTIONS)
     world.checkpoints = [early]
     with SimulatedFlow(flow, 3, seed, world=world) as run:
         assert world.before is early

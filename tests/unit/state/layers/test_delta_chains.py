@@ -18,7 +18,7 @@ from meander.state.layers.layer import NO_REMAINDER, DeltaEntries, overlaid
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import UNPLACED
 from meander.state.store.store import Database, Store
-from tests.support.state.layered_store import Traced
+from tests.support.state.layered_store import LayeredStore
 from tests.support.state.memory_topic import BIN, MemoryTopic, drive, install
 from tests.support.state.store_access import put
 
@@ -40,8 +40,8 @@ class Bundled:
 
     def __init__(self, rng: random.Random, old: Store, new: Store) -> None:
         self.rng, self.new = rng, new
-        self.traced = Traced(old, MemoryTopic())
-        self.store, self.trace = old, self.traced.trace
+        self.layer_store = LayeredStore(old, MemoryTopic())
+        self.store, self.trace = old, self.layer_store.trace
         self.bundles: dict[Link, DeltaEntries] = {}
         self.timers: list[tuple[int, bytes]] = []
         self.number = self.state = 0
@@ -63,9 +63,9 @@ class Bundled:
         """Take one; it exists, is given up, or nobody has heard of its end before the next."""
         self.number += 1
         at = CheckpointId(ExecutionId(7), self.number)
-        self.traced.now += 1
+        self.layer_store.now += 1
         then, timers = dict(self.store.scan(BIN)), [*self.timers]
-        self.trace.freeze(at, [BIN], {BIN: timers}, self.traced.now)
+        self.trace.freeze(at, [BIN], {BIN: timers}, self.layer_store.now)
         self.change()
         anew = self.rng.random() < 0.1
         if self.unheard is not None and self.rng.random() < 0.3:
@@ -98,7 +98,7 @@ class Bundled:
     ) -> None:
         """The bin is what the checkpoint names."""
         self.seen[len(links)] += 1
-        installed = install(self.new, manifest, self.traced.topic)
+        installed = install(self.new, manifest, self.layer_store.topic)
         told = overlaid([self.bundles[link] for link in links])
         found = dict(self.new.scan(BIN)) | dict(zip(told.keys, told.states, strict=True))
         assert found == then
@@ -121,9 +121,9 @@ class Bundled:
             self.change()
         match self.rng.randrange(12):
             case 0:
-                self.traced.write(timers=self.timers)
+                self.layer_store.write(timers=self.timers)
             case 1:
-                extraction = self.traced.begin(timers=self.timers)
+                extraction = self.layer_store.begin(timers=self.timers)
                 extraction.step(2)
                 self.trace.cancel(BIN)
             case 2:

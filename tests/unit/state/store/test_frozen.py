@@ -14,7 +14,7 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Database, Store
-from tests.support.state.layered_store import Traced
+from tests.support.state.layered_store import LayeredStore
 from tests.support.state.memory_topic import BIN, MemoryTopic, drive, install
 from tests.support.state.store_access import put
 
@@ -23,8 +23,8 @@ AT = CheckpointId(ExecutionId(7), 1)
 
 
 @pytest.fixture
-def traced(old: Store) -> Traced:
-    return Traced(old, MemoryTopic(delay=1))
+def layered(old: Store) -> LayeredStore:
+    return LayeredStore(old, MemoryTopic(delay=1))
 
 
 def some(store: Store, rng: random.Random, most: int, state: int) -> None:
@@ -47,12 +47,12 @@ def written(trace: BinLayers, store: Store, rng: random.Random, most: int) -> Ma
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_bin_is_written_as_it_was_while_it_changes_and_spills(
-    traced: Traced, new: Store, seed: int
+    layered: LayeredStore, new: Store, seed: int
 ) -> None:
-    rng, (store, trace) = random.Random(seed), (traced.store, traced.trace)
-    traced.set(0, rng.choice([50, KEYS]), (0, 0))
+    rng, (store, trace) = random.Random(seed), (layered.store, layered.trace)
+    layered.set(0, rng.choice([50, KEYS]), (0, 0))
     if rng.random() < 0.7:
-        traced.write()
+        layered.write()
         some(store, rng, KEYS, 1)
     then = dict(store.scan(BIN))
     trace.freeze(AT, [BIN], {BIN: [(5, b"a")]}, 7)
@@ -60,12 +60,12 @@ def test_a_bin_is_written_as_it_was_while_it_changes_and_spills(
         some(store, rng, 2 * KEYS, state)
     manifest = written(trace, store, rng, 2 * KEYS)
     assert BIN not in trace.frozen
-    assert install(new, manifest, traced.topic).timers == [(5, b"a")]
+    assert install(new, manifest, layered.topic).timers == [(5, b"a")]
     assert dict(new.scan(BIN)) == then
 
-    later = traced.write(timers=[(5, b"a")])
+    later = layered.write(timers=[(5, b"a")])
     new.drop(BIN)
-    install(new, later, traced.topic)
+    install(new, later, layered.topic)
     assert dict(new.scan(BIN)) == dict(store.scan(BIN)), "the next layer has what changed meanwhile"
 
 
@@ -73,13 +73,13 @@ def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
     layout = ColumnLayout((0,), ("int64",))
     store, other = (database.store("columns", layout=layout) for database in workers)
     topic = MemoryTopic()
-    traced = Traced(store, topic)
+    layered = LayeredStore(store, topic)
     keys = [encode((int(BIN), n)) for n in range(300)]
     change(store, keys, 1)
     then = dict(store.scan(BIN))
-    traced.trace.freeze(AT, [BIN], {}, 1)
+    layered.trace.freeze(AT, [BIN], {}, 1)
     change(store, keys[100:], 2)
-    extraction = traced.trace.write_frozen(BIN)
+    extraction = layered.trace.write_frozen(BIN)
     assert extraction is not None
     drive(extraction.step, 100)
     install(other, extraction.manifest, topic)
@@ -91,42 +91,42 @@ def change(store: Store, keys: list[bytes], state: int) -> None:
         lent.numbers.write(lent.slots, (np.full(len(keys), state),))
 
 
-def test_a_bin_that_has_not_changed_needs_no_layer(traced: Traced) -> None:
-    traced.set(0, 10, 1)
-    before = traced.write()
-    traced.trace.freeze(AT, [BIN], {}, 2)
-    traced.set(0, 5, 2)
-    assert traced.trace.write_frozen(BIN) is None
-    assert traced.trace.layers(BIN) == before.layers
-    assert traced.store.count_changed(BIN) == 5, "what changed after it is for the next"
+def test_a_bin_that_has_not_changed_needs_no_layer(layered: LayeredStore) -> None:
+    layered.set(0, 10, 1)
+    before = layered.write()
+    layered.trace.freeze(AT, [BIN], {}, 2)
+    layered.set(0, 5, 2)
+    assert layered.trace.write_frozen(BIN) is None
+    assert layered.trace.layers(BIN) == before.layers
+    assert layered.store.count_changed(BIN) == 5, "what changed after it is for the next"
 
 
 def test_a_checkpoint_that_is_given_up_leaves_its_changes_to_the_next(
-    traced: Traced, new: Store
+    layered: LayeredStore, new: Store
 ) -> None:
-    traced.set(0, 100, 1)
-    traced.write()
-    traced.set(0, 10, 2)
-    traced.trace.freeze(AT, [BIN], {}, 2)
-    extraction = traced.trace.write_frozen(BIN)
+    layered.set(0, 100, 1)
+    layered.write()
+    layered.set(0, 10, 2)
+    layered.trace.freeze(AT, [BIN], {}, 2)
+    extraction = layered.trace.write_frozen(BIN)
     assert isinstance(extraction, LayerWriter)
-    traced.set(10, 10, 3)
-    then = dict(traced.store.scan(BIN))
-    traced.trace.thaw()
-    traced.trace.freeze(AT, [BIN], {}, 3)
+    layered.set(10, 10, 3)
+    then = dict(layered.store.scan(BIN))
+    layered.trace.thaw()
+    layered.trace.freeze(AT, [BIN], {}, 3)
     assert extraction.cancelled
-    traced.set(20, 10, 4)
-    again = traced.trace.write_frozen(BIN)
+    layered.set(20, 10, 4)
+    again = layered.trace.write_frozen(BIN)
     assert again is not None
     drive(again.step, 100)
-    install(new, again.manifest, traced.topic)
+    install(new, again.manifest, layered.topic)
     assert dict(new.scan(BIN)) == then
 
 
-def test_a_frozen_bin_is_written_for_nothing_else_first(traced: Traced) -> None:
-    traced.set(0, 10, 1)
-    traced.set(0, 10, 1, Bin(3))
-    traced.trace.freeze(AT, [BIN], {}, 2)
+def test_a_frozen_bin_is_written_for_nothing_else_first(layered: LayeredStore) -> None:
+    layered.set(0, 10, 1)
+    layered.set(0, 10, 1, Bin(3))
+    layered.trace.freeze(AT, [BIN], {}, 2)
     with pytest.raises(AssertionError, match="frozen"):
-        traced.trace.write(BIN, 3, [])
-    traced.trace.write(Bin(3), 3, [])
+        layered.trace.write(BIN, 3, [])
+    layered.trace.write(Bin(3), 3, [])

@@ -24,14 +24,14 @@ from meander.schemas.status import (
     Rescaling,
     parse_event,
 )
-from tests.support.sim.commanded_flow import Commanded
+from tests.support.sim.commanded_flow import CommandedFlow
 from tests.support.sim.start import Start
 
 
 @pytest.fixture
 def events(start: Start) -> list[Event]:
     """A flow of two stateful operators moves its four bins to who has two of them already."""
-    flow = Commanded(start)
+    flow = CommandedFlow(start)
     flow.read(1000)
     flow.submit("m", (0, 1, 2, 3), 1, 2000)
     flow.read(3000)

@@ -23,7 +23,7 @@ from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
-from tests.support.sim.manual_flow import HandSource, keyed
+from tests.support.sim.manual_flow import ManualSource, keyed
 from tests.support.sim.operator_bench import pool, records
 from tests.support.sim.start import Start
 
@@ -171,7 +171,7 @@ def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
 def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: Start) -> None:
     """It may stand behind an exchange while memory holds it, and nowhere else."""
     patient = SourceOptions(max_skew=100.0)
-    source, other = HandSource(options=patient), HandSource(options=patient)
+    source, other = ManualSource(options=patient), ManualSource(options=patient)
     source.feeds[0].busy = other.feeds[0].busy = True
     flow = Flow("f", bins=0, max_waiting=1000)
     strange = flow.source(source).key_by(lambda v: 0).map(lambda v: range(v))
@@ -195,7 +195,7 @@ def _keep(context: Any, state: int, value: object) -> int:
 def test_what_is_queued_is_in_the_total_order_wherever_it_has_waited(start: Start) -> None:
     """I3: slices from disk, and what has waited for a bin, come before what is later than they."""
     flow = Flow("f", bins=1)
-    words = flow.source(HandSource()).key_by(lambda word: word)
+    words = flow.source(ManualSource()).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, _: (n + 1, n)).sink(ListSink())
     operator = keyed(start(flow, workers=1).workers[0], "n")
 

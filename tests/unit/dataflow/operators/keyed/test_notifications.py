@@ -14,7 +14,7 @@ from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.times.antichain import Antichain, minimal
 from meander.state.times.time import Time
-from tests.support.sim.manual_flow import HandSource, keyed
+from tests.support.sim.manual_flow import ManualSource, keyed
 from tests.support.sim.one_key_flow import KEY, answers, move
 from tests.support.sim.operator_bench import calls
 from tests.support.sim.start import Start
@@ -30,9 +30,9 @@ def tell(context: Context, state: list[object]) -> list[object]:
     return []
 
 
-def whole(*partitions: list[tuple[int, object]]) -> HandSource:
+def whole(*partitions: list[tuple[int, object]]) -> ManualSource:
     """Partitions that all have been filled when they are first read."""
-    source = HandSource(len(partitions))
+    source = ManualSource(len(partitions))
     for partition, entries in enumerate(partitions):
         source.give(partition, *entries)
     return source
@@ -43,7 +43,7 @@ def test_a_key_is_called_once_all_of_a_time_has_come(
     start: Start, order: Literal["event", "processing"]
 ) -> None:
     """I3: also what another partition still has of that time."""
-    source, flow, sink = HandSource(partitions=2), Flow("f", bins=1), ListSink()
+    source, flow, sink = ManualSource(partitions=2), Flow("f", bins=1), ListSink()
     source.feeds[1].busy = True
     stream = flow.source(source).key_by(lambda v: KEY)
     stream.process("p", list, gather, on_notify=tell, order=order).sink(sink)
@@ -66,7 +66,7 @@ def _listed(value: Any) -> list[object]:
 
 def test_no_frontier_passes_a_time_that_was_asked_for(start: Start) -> None:
     """I1: whoever is called then may still send at it."""
-    source, flow = HandSource(partitions=2), Flow("f", bins=1)
+    source, flow = ManualSource(partitions=2), Flow("f", bins=1)
     source.feeds[1].busy = True
     stream = flow.source(source).key_by(lambda v: KEY)
     stream.process("p", list, gather, on_notify=tell, order="processing").probe("p out")

@@ -14,7 +14,7 @@ from meander.dataflow.operators.keyed.logic import Context, Fold, Sealing
 from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
-from tests.support.sim.manual_flow import HandSource
+from tests.support.sim.manual_flow import ManualSource
 from tests.support.sim.one_key_flow import KEY, Entry, run_process
 from tests.support.sim.operator_bench import bins_of, calls, contents, guard, records, store
 from tests.support.sim.start import Start
@@ -118,7 +118,7 @@ def test_records_of_one_key_from_several_partitions_are_applied_in_the_total_ord
 
 def test_more_records_than_a_turn_takes_are_applied_once_each_and_in_order(start: Start) -> None:
     """I3: 3000 of one key become ready at once."""
-    source, sink = HandSource(), ListSink()
+    source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=1)
     flow.source(source).key_by(lambda v: KEY).fold(
         "n", lambda: -1, lambda n, v: (v, v == n + 1)
@@ -131,7 +131,7 @@ def test_more_records_than_a_turn_takes_are_applied_once_each_and_in_order(start
 
 def test_processing_order_answers_before_time_has_passed(start: Start) -> None:
     """I3: and "event" does not, as an earlier record may still come from elsewhere."""
-    source, sinks = HandSource(partitions=2), {}
+    source, sinks = ManualSource(partitions=2), {}
     source.feeds[1].busy = True
     flow = Flow("f", bins=1)
     stream = flow.source(source).key_by(lambda v: KEY)
@@ -208,7 +208,7 @@ def _right(context: Any, state: list[object], value: object) -> list[object]:
 
 def test_two_streams_share_the_state_of_a_key(start: Start) -> None:
     """I3: records of one time go by the order in which the sources were defined."""
-    first, second, sink = HandSource(), HandSource(), ListSink()
+    first, second, sink = ManualSource(), ManualSource(), ListSink()
     flow = Flow("f", bins=1)
     left = flow.source(first, "left").key_by(lambda v: KEY)
     right = flow.source(second, "right").key_by(lambda v: KEY)
@@ -238,7 +238,7 @@ def test_a_stream_may_meet_itself(start: Start) -> None:
 
 def test_two_streams_wait_for_each_other(start: Start) -> None:
     """I3: a record is not applied while an earlier one may come on the other input."""
-    first, second, sink = HandSource(), HandSource(), ListSink()
+    first, second, sink = ManualSource(), ManualSource(), ListSink()
     first.feeds[0].busy = second.feeds[0].busy = True
     flow = Flow("f", bins=1)
     left = flow.source(first, "left").key_by(lambda v: KEY)

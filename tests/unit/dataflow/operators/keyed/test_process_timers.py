@@ -18,7 +18,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from meander.state.store.store import Bins, Store
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.manual_flow import HandFlow, HandSink, HandSource, keyed
+from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, keyed
 from tests.support.sim.one_key_flow import KEY, Entry, answers, move, run_process
 from tests.support.sim.operator_bench import guard
 from tests.support.sim.start import Start
@@ -190,7 +190,7 @@ def test_records_of_many_times_and_their_timers_need_few_passes(
         context.emit(context.time_ms - (later or 0))
         return state
 
-    source, sink, flow = HandSource(), HandSink(), Flow("f")
+    source, sink, flow = ManualSource(), ManualSink(), Flow("f")
     stream = flow.source(source).key_by(lambda v: v % 7)
     stream.process("p", int, step, ring, order=order).sink(sink)
     run = start(flow, workers=1)
@@ -204,7 +204,7 @@ def test_a_pass_is_no_smaller_for_what_the_one_before_has_left(
     start: Start, passes: list[int]
 ) -> None:
     """Functions take their time, so that a pass ends between a record and its neighbour's timer."""
-    source, sink, flow = HandSource(), HandSink(), Flow("f")
+    source, sink, flow = ManualSource(), ManualSink(), Flow("f")
 
     def step(context: Context, state: int, value: int) -> int:
         run.sim.clock.advance(0.00002)
@@ -230,7 +230,7 @@ def test_timers_that_set_timers_end_a_turn_all_the_same(start: Start, passes: li
             context.timer(context.time_ms + 1)
         return state + 1
 
-    source, sink, flow = HandSource(), HandSink(), Flow("f")
+    source, sink, flow = ManualSource(), ManualSink(), Flow("f")
     stream = flow.source(source).key_by(lambda v: KEY)
     stream.process("p", int, lambda c, s, v: _remind_number(c, s), again).sink(sink)
     run = start(flow, workers=1)
@@ -260,7 +260,7 @@ def test_a_timer_fires_at_the_owner_of_its_time(start: Start, target: int) -> No
 
 def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) -> None:
     """I2: the departure at 50 is certain before the record of 40 sets a timer for 60."""
-    source, sink = HandSource(partitions=2), ListSink()
+    source, sink = ManualSource(partitions=2), ListSink()
     flow = Flow("f", bins=1, control_lead=0.0)
     stream = flow.source(source).key_by(lambda v: KEY)
     stream.process("p", list, _remind, _ring).sink(sink)
@@ -281,14 +281,14 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
     assert [(ms, worker) for ms, _, worker in answers(sink)] == [(40, 0), (60, 1), (1000, 1)]
 
 
-def assembly_departures(run: HandFlow) -> list[int]:
+def assembly_departures(run: ManualFlow) -> list[int]:
     (outlet,) = run.workers[0]._assembly.outlets
     return [to_millis(departure.transfer.time) for departure in outlet.leaving]
 
 
 def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
     """I1: a result of the timer's time may still leave, so nothing downstream passes it."""
-    source, sink = HandSource(partitions=2), ListSink()
+    source, sink = ManualSource(partitions=2), ListSink()
     flow = Flow("f", bins=1)
     stream = flow.source(source).key_by(lambda v: KEY).process("p", list, _remind, _ring)
     stream.probe("after").sink(sink)

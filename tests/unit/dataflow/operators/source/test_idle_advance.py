@@ -14,16 +14,16 @@ from meander.dataflow.operators.source.operator import ROWS
 from meander.dataflow.simulation.simulated_flow import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
-from tests.support.sim.manual_flow import HandSource, lane_times, source_operator, until
+from tests.support.sim.manual_flow import ManualSource, lane_times, source_operator, until
 from tests.support.sim.start import Start
-from tests.support.sim.timed_flow import IDLE, Timed, at
+from tests.support.sim.timed_flow import IDLE, TimedFlow, at
 
 # -- idle partitions
 
 
 def test_an_idle_partition_moves_to_what_waits_and_its_holder_just_past_it(start: Start) -> None:
     """I7: by the sequence only; no wall clock is involved, so old data replays like today's."""
-    flow = Timed(start, partitions=3, workers=2)
+    flow = TimedFlow(start, partitions=3, workers=2)
     flow.idle(0, 1, 2)
     flow.give(1, (1000, "a"))
     assert flow.folded.values == []
@@ -34,7 +34,7 @@ def test_an_idle_partition_moves_to_what_waits_and_its_holder_just_past_it(start
 
 
 def test_nothing_moves_where_nothing_waits(start: Start) -> None:
-    flow = Timed(start, partitions=2, waits=False)
+    flow = TimedFlow(start, partitions=2, waits=False)
     flow.idle(0, 1)
     flow.run.wait(0.02)
     flow.give(0, (1000, "a"))
@@ -46,7 +46,7 @@ def test_nothing_moves_where_nothing_waits(start: Start) -> None:
 
 def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
     """I7: moves do not call for further moves."""
-    flow = Timed(start, partitions=3, workers=2)
+    flow = TimedFlow(start, partitions=3, workers=2)
     flow.idle(0, 1, 2)
     flow.give(1, (1000, "a"))
     flow.run.wait(0.02)
@@ -58,7 +58,7 @@ def test_a_flow_that_has_caught_up_comes_to_rest(start: Start) -> None:
 
 
 def test_a_partition_counts_as_idle_only_after_a_while(start: Start) -> None:
-    flow = Timed(start, partitions=2, options=SourceOptions(idle_after=0.01))
+    flow = TimedFlow(start, partitions=2, options=SourceOptions(idle_after=0.01))
     flow.idle(0, 1)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.009)
@@ -69,7 +69,7 @@ def test_a_partition_counts_as_idle_only_after_a_while(start: Start) -> None:
 
 def test_a_partition_that_has_more_to_read_does_not_move(start: Start) -> None:
     """I3: its next record may be earlier than all that waits."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.idle(0)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.05)
@@ -82,7 +82,7 @@ def test_a_partition_that_has_more_to_read_does_not_move(start: Start) -> None:
 
 def test_a_record_behind_its_partition_gets_its_frontier_and_is_counted(start: Start) -> None:
     """I1: a bump, to the frontier and no further."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.idle(0, 1)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.02)
@@ -95,7 +95,7 @@ def test_a_record_behind_its_partition_gets_its_frontier_and_is_counted(start: S
 
 def test_one_source_moves_for_what_waits_of_another(start: Start) -> None:
     """I7."""
-    first, second, sink = HandSource(), HandSource(), ListSink()
+    first, second, sink = ManualSource(), ManualSource(), ListSink()
     flow = Flow("f", bins=1)
     left = flow.source(first, "first").key_by(lambda v: 0)
     right = flow.source(second, "second").key_by(lambda v: 0)
@@ -113,7 +113,7 @@ def test_one_source_moves_for_what_waits_of_another(start: Start) -> None:
 
 def test_the_loop_naps_no_longer_than_until_the_next_move(start: Start) -> None:
     """I7: and as long as nothing waits, no partition wakes it."""
-    flow = Timed(start, partitions=2, options=SourceOptions(idle_after=0.05))
+    flow = TimedFlow(start, partitions=2, options=SourceOptions(idle_after=0.05))
     flow.idle(0, 1)
     source = source_operator(flow.run.workers[0])
     assert source.wait_seconds() is None
@@ -131,7 +131,7 @@ def test_the_loop_naps_no_longer_than_until_the_next_move(start: Start) -> None:
 def test_a_partition_that_holds_one_time_lets_others_pass_it(start: Start) -> None:
     """I7: the rest of its records go on at the next sequence, which is no bump: their milliseconds
     stay."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.idle(0, 1)
     many = 8 * ROWS
     flow.source.give(0, *[(1000, n) for n in range(many)])
@@ -154,9 +154,9 @@ def test_a_partition_that_holds_one_time_lets_others_pass_it(start: Start) -> No
 # -- skew
 
 
-def skewed(start: Start, waits: bool = True) -> Timed:
+def skewed(start: Start, waits: bool = True) -> TimedFlow:
     options = SourceOptions(max_skew=0.1)
-    flow = Timed(start, partitions=2, options=options, waits=waits, record_size=LEAST * 2 // 5)
+    flow = TimedFlow(start, partitions=2, options=options, waits=waits, record_size=LEAST * 2 // 5)
     flow.give(0, (10, "floor"))
     flow.give(1, (10, "a"), (110, "b"), (111, "c"))
     return flow
@@ -187,7 +187,7 @@ def test_a_partition_that_is_far_ahead_goes_on_when_the_others_are_idle(
 
 def test_a_partition_may_be_far_ahead_with_little(start: Start) -> None:
     """I6: as many bytes, whatever their times, until all sinks have passed them."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.give(0, (10, "floor"))
     flow.give(1, *((10 + 500 * n, n) for n in range(5000)))
     few = LEAST // (100 + ROW)
@@ -200,7 +200,7 @@ def test_a_partition_may_be_far_ahead_with_little(start: Start) -> None:
 
 def turns(start: Start, apart_ms: int, partitions: int) -> int:
     """How many it takes until a history is read, and all that follows from it is out."""
-    flow = Timed(start, partitions)
+    flow = TimedFlow(start, partitions)
     for p in range(partitions):
         flow.source.give(p, *((1000 + apart_ms * n, n) for n in range(4000)))
     for count in range(100_000):
@@ -221,7 +221,7 @@ def test_a_sparse_history_takes_no_more_turns_than_a_dense_one(
 
 
 def test_the_earliest_partition_sends_first(start: Start) -> None:
-    flow = Timed(start, partitions=3)
+    flow = TimedFlow(start, partitions=3)
     for partition, ms in ((0, 300), (1, 100), (2, 200)):
         flow.source.give(partition, (ms, ms))
     flow.run.settle()
@@ -233,7 +233,7 @@ def test_the_earliest_partition_sends_first(start: Start) -> None:
 
 def test_a_command_without_a_time_moves_idle_partitions_just_past_it(start: Start) -> None:
     """I7: it is carried out though no data comes, and by the sequence only."""
-    flow = Timed(start, partitions=2, workers=2)
+    flow = TimedFlow(start, partitions=2, workers=2)
     flow.idle(0, 1)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.02)
@@ -248,7 +248,7 @@ def test_a_command_without_a_time_moves_idle_partitions_just_past_it(start: Star
 
 def test_a_command_without_a_time_waits_for_a_partition_that_has_data(start: Start) -> None:
     """I2: its records may belong before it."""
-    flow = Timed(start, partitions=2, workers=2)
+    flow = TimedFlow(start, partitions=2, workers=2)
     flow.idle(0)
     flow.give(0, (1000, "a"))
     flow.run.sim.submit(MoveBins("m", (Bin(0), Bin(1)), WorkerId(1), None, "all-at-once"))
@@ -261,7 +261,7 @@ def test_a_command_without_a_time_waits_for_a_partition_that_has_data(start: Sta
 
 def test_a_command_for_a_later_time_moves_nobody(start: Start) -> None:
     """I2: data reaches it, or the end of a bounded run."""
-    flow = Timed(start, partitions=2, workers=2)
+    flow = TimedFlow(start, partitions=2, workers=2)
     flow.idle(0, 1)
     flow.give(0, (1000, "a"))
     flow.run.wait(0.02)
@@ -276,7 +276,7 @@ def test_a_command_for_a_later_time_moves_nobody(start: Start) -> None:
 
 
 def test_a_timer_for_a_later_time_moves_nobody(start: Start) -> None:
-    source, sink = HandSource(2), ListSink()
+    source, sink = ManualSource(2), ListSink()
     flow = Flow("f", bins=1)
 
     def remind(context: Any, state: int, value: object) -> int:

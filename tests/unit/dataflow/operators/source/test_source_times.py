@@ -11,16 +11,16 @@ from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
 from meander.dataflow.simulation.simulator import NOW_MS
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
-from tests.support.sim.manual_flow import HandFlow, HandSource
+from tests.support.sim.manual_flow import ManualFlow, ManualSource
 from tests.support.sim.start import NAMESPACES, Start
-from tests.support.sim.timed_flow import Timed, at, pass_on
+from tests.support.sim.timed_flow import TimedFlow, at, pass_on
 
 # -- records
 
 
 def test_a_records_time_is_the_running_maximum_of_its_partition(start: Start) -> None:
     """I1: so a partition's times never decrease, and no record is late."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.give(0, (5, "a"), (3, "b"))
     flow.give(0, (7, "c"), (6, "d"))
     flow.give(1, (4, "e"))
@@ -30,7 +30,7 @@ def test_a_records_time_is_the_running_maximum_of_its_partition(start: Start) ->
 
 
 def test_what_is_older_than_1970_is_raised_to_it(start: Start) -> None:
-    flow = Timed(start)
+    flow = TimedFlow(start)
     flow.give(0, (-5, "a"), (0, "b"))
     assert flow.times() == [0, 0]
     assert flow.run.counters["late_adjusted"] == 0
@@ -42,13 +42,13 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
     shared_databases: Databases, steps: list[tuple[int, int, int]]
 ) -> None:
     """I1: in the same milliseconds as asked, unless the partition had moved on."""
-    source, raw = HandSource(2), ListSink()
+    source, raw = ManualSource(2), ListSink()
     source_flow = Flow("f", bins=0)
     stream = source_flow.source(source)
     stream.sink(raw)
     stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(ListSink())
     asked: list[list[int]] = [[], []]
-    with HandFlow(source_flow, shared_databases, next(NAMESPACES), workers=1) as run:
+    with ManualFlow(source_flow, shared_databases, next(NAMESPACES), workers=1) as run:
         for partition, ms, count in steps:
             asked[partition] += [ms] * count
             source.give(partition, *[(ms, None)] * count)
@@ -72,7 +72,7 @@ def test_whatever_comes_times_never_decrease_and_bumps_are_counted(
 
 def test_a_time_far_in_the_future_does_not_move_the_maximum_and_is_counted(start: Start) -> None:
     """I7: one wrong clock must not take the whole flow along."""
-    flow = Timed(start)
+    flow = TimedFlow(start)
     flow.give(0, (10, "a"), (NOW_MS + 1001, "b"), (12, "c"))
     assert flow.times() == [at(10), at(10), at(12)]
     assert flow.run.counters["future_ignored"] == 1
@@ -80,7 +80,7 @@ def test_a_time_far_in_the_future_does_not_move_the_maximum_and_is_counted(start
 
 
 def test_a_time_within_max_future_is_taken_as_it_is(start: Start) -> None:
-    flow = Timed(start)
+    flow = TimedFlow(start)
     flow.give(0, (NOW_MS + 1000, "a"))
     assert flow.times() == [at(NOW_MS + 1000)]
     assert flow.run.counters["future_ignored"] == 0
@@ -106,7 +106,7 @@ def test_a_bounded_run_ends_and_leaves_no_time_to_come(
 
 def test_an_ended_partition_holds_nobody_back_and_waits_for_nobody(start: Start) -> None:
     """I7: its last records are answered though another partition goes on."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.source.feeds[0].ended = True
     flow.give(0, (1000, "a"))
     assert set(flow.lanes) == {1}
@@ -117,7 +117,7 @@ def test_an_ended_partition_holds_nobody_back_and_waits_for_nobody(start: Start)
 
 def test_what_the_sinks_have_passed_is_told_to_the_reader(start: Start) -> None:
     """For tools that look at lag: all results of the records before this offset are delivered."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.idle(0, 1)
     flow.give(0, (1000, "a"), (1001, "b"))
     assert flow.source.feeds[0].passed == 0

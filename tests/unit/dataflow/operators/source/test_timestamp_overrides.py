@@ -7,11 +7,11 @@ from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.simulator import NOW_MS
 from tests.support.sim.manual_flow import lane_times
 from tests.support.sim.start import Start
-from tests.support.sim.timed_flow import IDLE, Timed, at
+from tests.support.sim.timed_flow import IDLE, TimedFlow, at
 
 
 def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:
-    flow = Timed(start)
+    flow = TimedFlow(start)
     late = [(NOW_MS + 5000 + n, "x") for n in range(100)]
     flow.give(0, (10, "a"), *late, (12, "b"), late[0])
     assert flow.run.counters["future_ignored"] == 101
@@ -24,7 +24,7 @@ def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:
 def test_the_first_record_behind_a_mark_is_judged_where_nobody_has(start: Start) -> None:
     """I7: its partition had moved past the mark before it came."""
     past = OverrideHistory(at(50), [TimestampOverride(0, Partition(0), 1, at(60))])
-    flow = Timed(start, past=past)
+    flow = TimedFlow(start, past=past)
     flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"), (70, "c"))
     assert flow.times() == [at(10), at(60), at(70)]
     assert flow.run.counters["future_ignored"] == 1
@@ -32,7 +32,7 @@ def test_the_first_record_behind_a_mark_is_judged_where_nobody_has(start: Start)
 
 def test_a_record_that_takes_its_partition_past_the_mark_has_been_judged(start: Start) -> None:
     past = OverrideHistory(at(50))
-    flow = Timed(start, past=past)
+    flow = TimedFlow(start, past=past)
     flow.give(0, (10, "a"), (NOW_MS + 10_000_000, "b"))
     assert flow.times() == [at(10), at(NOW_MS + 10_000_000)]
     assert flow.run.counters["future_ignored"] == 0
@@ -42,7 +42,7 @@ def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped
     start: Start,
 ) -> None:
     """The move has said it: what comes behind that offset has at least its time."""
-    flow = Timed(start, partitions=2)
+    flow = TimedFlow(start, partitions=2)
     flow.idle(1)
     flow.give(0, (7, "a"))
     flow.run.wait(2 * IDLE)
@@ -56,7 +56,7 @@ def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped
 
 def test_a_known_past_is_followed_and_nothing_else_is_ruled_before_its_mark(start: Start) -> None:
     past = OverrideHistory(at(50), [TimestampOverride(0, Partition(1), 1, at(20))])
-    flow = Timed(start, partitions=2, past=past)
+    flow = TimedFlow(start, partitions=2, past=past)
     flow.give(0, (30, "a"))
     flow.idle(1)
     flow.run.wait(2 * IDLE)
