@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
+from tests.support.doc_blocks import ROOT, tree_of
 
-ROOT = Path(__file__).parents[2]
 ROOTS = ("meander", "app", "connectors", "dataflow", "state", "schemas")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
-
-
-def tree_of(page: str) -> list[str]:
-    """Return the packages that the tree of a page lists, as paths, in order."""
-    (block,) = re.findall(r"^## The tree\n.*?^```\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    found, parents = [], list[str]()
-    for line in block.splitlines():
-        matched = re.fullmatch(r"((?:  )*)(\w+)/ +\S.*", line)
-        assert matched is not None, line
-        parents[len(matched[1]) // 2 :] = [matched[2]]
-        found.append("/".join(parents))
-    return found
 
 
 def packages() -> set[str]:
@@ -36,20 +22,19 @@ def section(title: str) -> str:
     return str(text)
 
 
-@pytest.mark.parametrize("page", ["docs/architecture.md", "README.md"])
-def test_the_tree_lists_each_package_once(page: str) -> None:
-    listed = tree_of((ROOT / page).read_text())
+def test_the_tree_lists_each_package_once() -> None:
+    listed = tree_of(ARCHITECTURE)
     assert len(listed) == len(set(listed))
     assert set(listed) == packages()
+
+
+def test_the_readme_shows_the_roots_of_the_tree() -> None:
+    assert tree_of((ROOT / "README.md").read_text()) == list(ROOTS)
 
 
 def test_a_tree_without_a_package_or_with_one_too_many_differs() -> None:
     page = "## The tree\n\n```\nstate/   all\n  keys/  bins\n    deep/  x\n  times/ times\n```\n"
     assert tree_of(page) == ["state", "state/keys", "state/keys/deep", "state/times"]
-
-
-def test_both_pages_show_one_tree() -> None:
-    assert tree_of((ROOT / "README.md").read_text()) == tree_of(ARCHITECTURE)
 
 
 def test_the_four_ways_name_modules_that_exist_in_numbered_steps() -> None:

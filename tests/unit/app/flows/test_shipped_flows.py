@@ -6,12 +6,10 @@ from __future__ import annotations
 import itertools
 import json
 import runpy
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import cast
 
 import pytest
@@ -46,7 +44,7 @@ from meander.connectors.testing.simulated_flow import (
 from meander.dataflow.errors import KILLED, lost
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
-from tests.support.readme import example
+from tests.support.doc_blocks import example
 
 ROOT = Path(__file__).parents[4]
 PARTITIONS = 3
@@ -215,15 +213,6 @@ def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_what_it_has_said_is_r
                 run.run()
             assert str(ended.value) == str(lost("worker 1", KILLED))
         assert counted(run) < WORDS
-
-
-def test_the_readmes_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = ModuleType("counts")
-    vars(counts).update(example("counts.py"))
-    monkeypatch.setitem(sys.modules, "counts", counts)
-    for name, test in example("test_counts.py").items():
-        if name.startswith("test_"):
-            cast(Callable[[], None], test)()
 
 
 @pytest.mark.parametrize("order", ["event", "processing"])

@@ -62,8 +62,8 @@ values = st.recursive(
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal as README says of keys: as Python has it, but of the same types at every depth, and
-    NaN is one key."""
+    """Equal as docs/concepts/bins.md says of keys: as Python has it, but of the same types at
+    every depth, and NaN is one key."""
     if type(a) is not type(b):
         return False
     match a:
