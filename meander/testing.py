@@ -11,27 +11,13 @@
 ['TO BE']
 """
 
-from meander.connectors.testing.simulated_flow import (
-    AddPartition,
-    Answer,
-    At,
-    Control,
-    Crash,
-    DeadLetter,
-    Feed,
-    HandOver,
-    Idle,
-    Join,
-    Jump,
-    Leave,
-    Pause,
-    Planted,
-    Raise,
-    Record,
-    Result,
-    Slow,
-    TestFlow,
-)
+from meander.connectors.testing.answers import Answer
+from meander.connectors.testing.in_memory import Record
+from meander.connectors.testing.simulated_flow import TestFlow
+from meander.connectors.testing.topics import Feed, Idle
+from meander.dataflow.simulation.faults import At, Control, Crash, Jump, Pause, Planted, Raise, Slow
+from meander.dataflow.simulation.in_memory import DeadLetter, Result
+from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
 
 __all__ = [
     "AddPartition",

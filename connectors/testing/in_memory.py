@@ -20,10 +20,10 @@ from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder
 from meander.connectors.kafka.source.chunks import Intake
 from meander.dataflow.exactly_once.checksum import Checksum
-from meander.dataflow.interfaces import Chunk, Partition, Rest
+from meander.dataflow.interfaces import Chunk, Partition
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.in_memory import Result, Unhurried, results
+from meander.dataflow.simulation.in_memory import InMemoryReader, Result, Unhurried, results
 from meander.state.keys.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)
@@ -116,7 +116,7 @@ class Topic:
         self.logs[partition].append(InMemoryMessage(record))
 
 
-class TopicReader:
+class TopicReader(InMemoryReader):
     """One worker's partitions of a topic; implements `SourceReader`.
 
     `held` says which have nothing new for now, `ending` whether nothing more will come on any, and
@@ -133,12 +133,9 @@ class TopicReader:
         ending: Callable[[], bool],
         room: Callable[[], int],
     ) -> None:
-        self.partitions = list(partitions)
-        self.total: int | None = topic.partitions
-        self._logs, self._intake, self._rng = topic.logs, intake, rng
+        super().__init__(topic.logs, partitions, rng)
+        self._topic, self._intake = topic, intake
         self._held, self._ending, self._room = held, ending, room
-        self._next = dict.fromkeys(partitions, 0)
-        self._paused: set[Partition] = set()
 
     @property
     def unreadable(self) -> int:
@@ -148,28 +145,17 @@ class TopicReader:
     def poll(self) -> list[Chunk]:
         """Some records of some partitions."""
         chunks, room = [], self._room()
-        if self.total != len(self._logs) and self._rng.random() < 0.5:
-            self.total = len(self._logs)
+        self._find_partitions()
         for partition in self.partitions:
             if partition in self._paused or self.idle(partition) or self._rng.random() < 0.5:
                 continue
             first = self._next[partition]
-            taken = self._logs[partition][first : first + min(self._rng.choice(AT_ONCE), room)]
+            last = first + min(self._rng.choice(AT_ONCE), room)
+            taken = self._topic.logs[partition][first:last]
             self._next[partition] = first + len(taken)
             room -= len(taken)
             chunks.append(self._intake.chunk(partition, taken))
         return [chunk for chunk in chunks if chunk.values]
-
-    def watch(self) -> None:
-        """Whoever runs the flow asks again by itself."""
-
-    def pause(self, partition: Partition) -> None:
-        """Hand out no more."""
-        self._paused.add(partition)
-
-    def resume(self, partition: Partition) -> None:
-        """Go on."""
-        self._paused.discard(partition)
 
     def idle(self, partition: Partition) -> bool:
         """Whether all that is to be seen of it has been handed out."""
@@ -178,32 +164,6 @@ class TopicReader:
     def ended(self, partition: Partition) -> bool:
         """Whether all has been handed out and nothing more will come."""
         return self._ending() and self._all_read(partition) and self._intake.settled
-
-    def _all_read(self, partition: Partition) -> bool:
-        return self._next[partition] == len(self._logs[partition])
-
-    def rest(self, partition: Partition) -> Rest:
-        """What has not been handed out."""
-        return Rest(self._next[partition], None)
-
-    def release(self, partition: Partition) -> Rest:
-        """Hand out no more of it for good."""
-        rest = self.rest(partition)
-        self.partitions.remove(partition)
-        del self._next[partition]
-        return rest
-
-    def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Go on where another reader has stopped."""
-        self.partitions.append(partition)
-        self._paused.discard(partition)
-        self._next[partition] = rest.offset
-
-    def passed(self, partition: Partition, offset: int) -> None:
-        """Nobody watches the lag of a topic in memory."""
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]

@@ -1,8 +1,9 @@
-"""Test a flow of Kafka topics without Kafka or Spark, on simulated workers.
+"""Test a flow on simulated workers, in one process and without Kafka or Spark.
 
 Guarantees that the flow is the user's own, unchanged: its sources and sinks read and write topics
-in memory through their real formats, and everything between is the engine. A run is a function of
-what is fed, its seed and its faults (`meander.testing`), and a failure says how to repeat it.
+in memory through their real formats, and everything between is the engine. Simulated are the clock,
+the network, the state topic and the order of turns. A run is a function of its flow, its records,
+its seed and its faults (`meander.testing`), and a failure says how to repeat it.
 
 >>> from meander import KafkaSink, KafkaSource
 >>> from meander import Flow
@@ -19,103 +20,99 @@ what is fed, its seed and its faults (`meander.testing`), and a failure says how
 
 from __future__ import annotations
 
+import json
+import random
+import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from operator import index
-from typing import SupportsIndex, cast
+from types import TracebackType
+from typing import Self
 
 from meander.connectors.kafka.dead_letter import MalformedRecord
-from meander.connectors.kafka.formats import Decoder, Format, encoder
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
+from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import (
     AT_ONCE,
     Headers,
     Record,
-    Topic,
     TopicReader,
     TopicWriter,
 )
+from meander.connectors.testing.topics import Feed, Idle, InMemoryTopics
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
-from meander.dataflow.interfaces import Partition, Rests, SourceReader
+from meander.dataflow.api.plan import Plan
+from meander.dataflow.checkpoint.initial_state import write
+from meander.dataflow.control.colocation import DEFAULT_GROUP
+from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
-from meander.dataflow.simulation import simulated_flow
+from meander.dataflow.records.loop_times import outer
+from meander.dataflow.runtime.operator_factory import WorkerEnvironment
+from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import (
     At,
     Control,
     Crash,
     Fault,
+    FaultInjector,
     Jump,
     Pause,
-    Planted,
+    PendingFaults,
     Raise,
     Slow,
 )
-from meander.dataflow.simulation.simulated_flow import Answer, DeadLetter, Result
-from meander.dataflow.simulation.simulator import AddPartition, Command, HandOver, Join, Leave
-from meander.dataflow.simulation.transactions import InMemory
-from meander.schemas.errors import SetupError
-from meander.state.keys.ids import WorkerId
+from meander.dataflow.simulation.in_memory import (
+    DeadLetter,
+    ListDead,
+    ListSink,
+    ListSource,
+    Result,
+)
+from meander.dataflow.simulation.rescaler import SimulatedRescaler
+from meander.dataflow.simulation.simulator import (
+    AbortMoves,
+    AddPartition,
+    Command,
+    DurableWorld,
+    SimClock,
+    SimLinks,
+    SimTopic,
+    Simulation,
+    simulate,
+)
+from meander.dataflow.simulation.transactions import (
+    InMemory,
+    KeptWriter,
+    ListTransactions,
+    OnceWriter,
+)
+from meander.schemas import control
+from meander.schemas.control import Rejected, parse_command
+from meander.schemas.errors import MeanderError, SetupError
+from meander.state.checkpoint.checkpoint import Checkpoint
+from meander.state.encoding import codec
+from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
+from meander.state.store.spill import Shelf
+from meander.state.store.store import Databases
+from meander.state.times.time import to_millis
 
-__all__ = [
-    "AddPartition",
-    "Answer",
-    "At",
-    "Control",
-    "Crash",
-    "DeadLetter",
-    "Feed",
-    "HandOver",
-    "Idle",
-    "Join",
-    "Jump",
-    "Leave",
-    "Pause",
-    "Planted",
-    "Raise",
-    "Record",
-    "Result",
-    "Slow",
-    "TestFlow",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Feed(Fault):
-    """A record comes onto a topic: late, unreadable, of the future, or just a record.
-
-    `value` and `key` are bytes as they are, None for a null, and else what the source's formats
-    read back; `ms` is its timestamp, the simulated time where none is given.
-
-    >>> At(Feed("lines", bytes([255]), partition=1), records=5).fault.partition
-    1
-    """
-
-    topic: str
-    value: object
-    key: object = None
-    ms: int | None = None
-    partition: int = 0
-    headers: Headers = ()
+REST = 250
+"""Steps without any change after which a flow is taken to be at rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Idle(Fault):
-    """A partition looks empty for so many steps of the schedule, whatever is on it."""
-
-    topic: str
-    partition: int
-    steps: int
-
-
-class TestFlow(simulated_flow.SimulatedFlow):
+class TestFlow:
     """A user's flow on simulated workers; each of its topics has so many `partitions`, and `states`
     are those that it starts from, by operator and key.
 
     Times are milliseconds since 1970. Topics are fed before or between `settle`, `advance` and
-    `run`; what has become of it can be asked at any time, keyed state where nothing moves.
+    `run`; what has become of it can be asked at any time, keyed state where nothing moves. Tests of
+    the engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
 
     >>> from meander import KafkaSink, KafkaSource
     >>> from meander import Flow
@@ -133,6 +130,8 @@ class TestFlow(simulated_flow.SimulatedFlow):
     (['source in', 'sum'], 'completed')
     """
 
+    __test__ = False
+
     def __init__(
         self,
         flow: Flow,
@@ -142,14 +141,53 @@ class TestFlow(simulated_flow.SimulatedFlow):
         partitions: int = 2,
         faults: Sequence[At] = (),
         states: Mapping[str, Mapping[object, object]] | None = None,
+        commands: Sequence[Command] = (),
+        databases: Databases | None = None,
+        namespace: int = 0,
+        past: OverrideHistory = NO_PAST,
+        world: DurableWorld | None = None,
     ) -> None:
-        self._topics: dict[str, Topic] = {}
-        self._sources: dict[str, KafkaSource] = {}
-        self._partitions = partitions
-        self._idle: dict[tuple[str, int], int] = {}
-        self._ending = False
-        super().__init__(flow, workers, seed, faults=faults, states=states)
-        self._repeat += f", partitions={partitions}"
+        self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
+        self._own = Databases(self._folder.name, 8 << 20) if databases is None else None
+        self._databases = self._own or databases
+        self._namespace, self._count = namespace, workers
+        self._rng = random.Random(seed)
+        self._repeat = (
+            f"workers={workers}, seed={seed}, faults={[*faults]!r}, partitions={partitions}"
+        )
+        self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
+        self._traps, self._pending = FaultInjector(), PendingFaults([*faults])
+        self._over: MeanderError | None = None
+        self._dead = ListDead()
+        self._plan = Plan(self._traps.laid(flow))
+        self.world = world or DurableWorld.empty(self._rng)
+        """The topics that the flow's next life finds."""
+        if states:
+            self._put(states)
+        self.sim: Simulation = simulate(
+            self._plan, workers, self._rng, self._build, self.world, commands, past
+        )
+        self._hiring = SimulatedRescaler(self.sim, self.act)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            error.add_note(
+                f"It came at step {self.sim.actions} of {type(self).__name__}(flow,"
+                f" {self._repeat}), which takes the same course each time."
+            )
+        for worker in self.workers:
+            worker.close()
+        if self._own is not None:
+            self._own.close()
+        self._folder.cleanup()
 
     # -- what happens
 
@@ -167,31 +205,113 @@ class TestFlow(simulated_flow.SimulatedFlow):
             self.strike(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Play all faults, end the topics, and finish: see the engine's `SimulatedFlow`."""
-        self.settle()
-        while self._pending.left:
-            self._hasten()
+        """Strike all faults, end the topics, and run to the end of the flow. Raises AssertionError
+        where it does not end or a fault cannot strike, and the error that ends the flow."""
+        if self._topics.sources:
             self.settle()
-        self._ending = True
-        super().run()
+            while self._pending.left:
+                self._hasten()
+                self.settle()
+            self._topics.ended = True
+        self.sim.began = self.sim.actions
+        while not self.sim.done:
+            self.act()
+        self.sim.collect()
+        self._hiring.step()
+        left = self._pending.left
+        assert not left, f"the flow came to its end before {left[0]} could strike"
+
+    def settle(self) -> None:
+        """Until all is at rest, as far as it comes without much time: more may be fed then."""
+        self.sim.began = self.sim.actions
+        while True:
+            before = self._standing()
+            for _ in range(REST):
+                self.act()
+            if before == self._standing():
+                if self._calm:
+                    return
+                # What has begun waits for time to pass.
+                self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
+
+    def advance(self, seconds: float) -> None:
+        """Come to rest, let time pass, and come to rest again."""
+        self.settle()
+        self.sim.clock.advance(seconds)
+        self.settle()
+
+    def act(self) -> None:
+        """One step of the schedule, after the faults that are due."""
+        if self._over is not None:
+            raise self._over
+        if self._pending.left:
+            now = self.sim.actions, self.sim.clock.monotonic(), self._read
+            for at in self._pending.due(*now, giving=self._hiring.giving):
+                self.strike(at.fault)
+        self.sim.act()
+        self._hiring.step()
 
     def strike(self, fault: Fault | Command) -> None:
         """A fault, or a command, now. Raises SetupError for one that the flow cannot have."""
         match fault:
             case Feed():
-                self._feed(fault)
-            case Idle(name, partition, steps):
-                self._check_place(name, partition)
-                self._idle[name, partition] = self.sim.actions + steps
-            case AddPartition(name, records):
-                topic = self._topic_of(name)
-                partition = self._topic(topic).grow()
-                for ms, value in records:
-                    self._feed(Feed(topic, value, ms=ms, partition=partition))
+                self._topics.feed(fault, self.sim.clock.now_ms())
+            case Idle():
+                self._topics.pause(fault)
+            case AddPartition(name, records) if not self._is_list(name):
+                self._grow(name, records)
+            case Control(command):
+                self.control(command)
+            case Fault():
+                self._disturb(fault)
             case _:
-                super().strike(fault)
+                self._hiring.submit(fault)
+
+    def control(self, command: Mapping[str, object] | bytes) -> None:
+        """Put a record on the control topic: a command, as anyone would produce it."""
+        data = command if isinstance(command, bytes) else _written(command)
+        space = self._plan.flow.space
+        try:
+            asked = parse_command(data, space.count)
+            match asked:
+                case control.Rescale():
+                    self._hiring.ask(asked)
+                case control.Abort():
+                    self._hiring.submit(AbortMoves(asked.id, asked.command))
+                case control.Migrate():
+                    self._hiring.submit(MoveBins.asked(asked, space))
+        except Rejected as refusal:
+            name = refusal.command or ""
+            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
 
     # -- what has become of it
+
+    @property
+    def events(self) -> list[dict[str, object]]:
+        """What became of the commands, all that was said, in the words of the status topic."""
+        return self.sim.events
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers."""
+        return self.sim.workers
+
+    @property
+    def counters(self) -> Counter[str]:
+        """Records read, unreadable, written, bumped (`late_adjusted`), of the future, set aside and
+        skipped since the start, of all workers."""
+        return sum((worker.counters for worker in self.workers), self.sim.counters)
+
+    @property
+    def dead_letters(self) -> list[DeadLetter]:
+        """The records that were set aside, in the order in which that happened; of one that could
+        not be read, `value` is its bytes."""
+        return [
+            replace(letter, value=letter.value.value)
+            if isinstance(letter.value, MalformedRecord)
+            else letter
+            for letter in self._dead.letters
+        ]
 
     def values(self, topic: str) -> list[object]:
         """What the flow has written to a topic, decoded, in the total order of the flow.
@@ -203,27 +323,75 @@ class TestFlow(simulated_flow.SimulatedFlow):
     def results(self, topic: str) -> list[Result]:
         """The same with place, key and worker of each; a value that a function has written stays
         bytes."""
-        return sorted(self._topic(topic).results, key=lambda result: result.place)
+        return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic as they lie there, in the order in which they came."""
-        return list(self._topic(topic).records)
+        return list(self._topics.topic(topic).records)
 
-    @property
-    def dead_letters(self) -> list[DeadLetter]:
-        """The records that were set aside; of one that could not be read, `value` is its bytes."""
-        return [
-            replace(letter, value=letter.value.value)
-            if isinstance(letter.value, MalformedRecord)
-            else letter
-            for letter in super().dead_letters
-        ]
+    def answer(self, id: str) -> Answer | None:
+        """What became of a command; None where nothing was said of it.
+
+        Of one that is rejected as its id is taken this tells the first: see `events`.
+        """
+        return Answer.of(id, self.events)
+
+    def frontier(self, name: str) -> int | None:
+        """Milliseconds since 1970 before which nothing comes any more at a probe or sink; None once
+        nothing comes at all."""
+        frontiers = self.sim.controller.frontiers()
+        if name not in frontiers:
+            raise SetupError(f"probe {name!r}", "the flow has none of that name",
+                             f"name one of {', '.join(frontiers)}")  # fmt: skip
+        least = min(map(outer, frontiers[name]), default=None)
+        return None if least is None else to_millis(least)
+
+    def states(self, operator: str) -> dict[object, object]:
+        """The state of each key of a stateful operator."""
+        codecs = {node.name: node.codec for node in self._plan.keyed}
+        if operator not in codecs:
+            raise SetupError(f"operator {operator!r}", "the flow has no state of that name",
+                             f"name one of {', '.join(codecs)}")  # fmt: skip
+        return {
+            codec.decode(key): codecs[operator].decode(state)
+            for key, state in self.state().get(operator, {}).items()
+        }
+
+    def state(self) -> dict[str, dict[bytes, bytes]]:
+        """All keyed state, encoded. Raises AssertionError when a key is on two workers (I2), where
+        nothing moves just now."""
+        whole: dict[str, dict[bytes, bytes]] = {}
+        for worker in self.workers:
+            for operator, states in worker.state().items():
+                known = whole.setdefault(operator, {})
+                assert not known.keys() & states.keys(), "one key's state is on two workers (I2)"
+                known.update(states)
+        return whole
+
+    def owner(self, key: object, operator: str = DEFAULT_GROUP) -> int:
+        """The worker on which a key lives after all moves decided so far: in an operator that moves
+        alone, or in all others."""
+        bin = self._plan.flow.space.bin_of(codec.encode_key(key))
+        return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
 
     # -- inside
 
     @property
     def _calm(self) -> bool:
-        return super()._calm and max(self._idle.values(), default=0) <= self.sim.actions
+        """Whether nothing is held up, and nothing is on its way that has begun."""
+        return self.sim.calm and self._topics.calm
+
+    @property
+    def _read(self) -> int:
+        """Records read so far, also those that could not be."""
+        counters = self.counters
+        return counters["read"] + counters["unreadable"]
+
+    def _standing(self) -> tuple[object, ...]:
+        """All that changes while a flow has something to do."""
+        controller = self.sim.controller
+        inflight = [worker.inflight for worker in self.workers]
+        return self.counters, inflight, len(self.events), controller.frontiers()
 
     def _hasten(self) -> None:
         """All is at rest and faults are left: go to where the next one strikes."""
@@ -242,31 +410,13 @@ class TestFlow(simulated_flow.SimulatedFlow):
                 f"{left[0]} never strikes, as only {self._read} records have been read"
             )
 
-    def _feed(self, fault: Feed) -> None:
-        source = self._sources.get(fault.topic)
-        if source is None:
-            raise SetupError(f"topic {fault.topic!r}", "the flow does not read it",
-                             f"name one of {', '.join(self._sources)}")  # fmt: skip
-        if self._ending:
-            raise SetupError(f"topic {fault.topic!r}", "the run has come to its end",
-                             "feed before `run`; `settle` leaves it open")  # fmt: skip
-        self._check_place(fault.topic, fault.partition)
-        self._topics[fault.topic].append(
-            _raw(fault.topic, "value", source.value, fault.value),
-            _raw(fault.topic, "key", source.key, fault.key),
-            _headers(fault.topic, fault.headers),
-            self.sim.clock.now_ms() if fault.ms is None else _millis(fault.topic, fault.ms),
-            fault.partition,
+    def _is_list(self, source: str) -> bool:
+        return any(
+            node.name == source and isinstance(node.spec, ListSource) for node in self._plan.sources
         )
 
-    def _check_place(self, name: str, partition: object) -> None:
-        count = self._topic(name).partitions
-        if not isinstance(partition, int) or not 0 <= partition < count:
-            raise SetupError(f"topic {name!r}", f"it has no partition {partition!r}",
-                             f"name one of 0 to {count - 1}, or give the run more")  # fmt: skip
-
-    def _topic_of(self, source: str) -> str:
-        """The topic of a source, which is named as in the flow."""
+    def _grow(self, source: str, records: Sequence[tuple[int, object]]) -> None:
+        """Add a partition with these records to the topic of a source."""
         topics = {
             node.name: node.spec.topic
             for node in self._plan.sources
@@ -275,82 +425,119 @@ class TestFlow(simulated_flow.SimulatedFlow):
         if source not in topics:
             raise SetupError(f"source {source!r}", "the flow has none of that name",
                              f"name one of {', '.join(topics)}")  # fmt: skip
-        return topics[source]
+        name = topics[source]
+        partition = self._topics.topic(name).grow()
+        for ms, value in records:
+            self.strike(Feed(name, value, ms=ms, partition=partition))
 
-    def _topic(self, name: str) -> Topic:
-        if name not in self._topics:
-            raise SetupError(f"topic {name!r}", "it is none of the flow's",
-                             f"name one of {', '.join(self._topics)}")  # fmt: skip
-        return self._topics[name]
+    def _disturb(self, fault: Fault) -> None:
+        match fault:
+            case Pause(worker, steps):
+                self.sim.pauses[self._member(worker)] = self.sim.actions + steps
+            case Slow(sender, receiver, steps):
+                link = self._member(sender), self._member(receiver)
+                self.sim.slowed[link] = self.sim.actions + steps
+            case Crash(worker):
+                self._over = lost(member_name(self._member(worker)), KILLED)
+                raise self._over
+            case Raise(operator, calls):
+                self._traps.arm(operator, calls)
+            case Jump(seconds):
+                self.sim.clock.jump(seconds)
+            case _:
+                raise SetupError(f"fault {fault}", "simulated workers do not know it",
+                                 "use one of meander.testing")  # fmt: skip
 
-    def _open(self, name: str) -> Topic:
-        return self._topics.setdefault(name, Topic.of(self._partitions))
+    def _member(self, number: int) -> WorkerId:
+        known = [COORDINATOR, *(worker.me for worker in self.workers)]
+        if number not in known:
+            raise SetupError(f"worker {number}", "it takes no part in the flow",
+                             f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
+        return WorkerId(number)
 
     def _reader(self, node: SourceNode, me: WorkerId, rests: Rests | None) -> SourceReader:
-        source = node.spec
-        if not isinstance(source, KafkaSource):
-            return super()._reader(node, me, rests)
-        assert rests is None, "topics in memory do not outlive their flow"
-        self._sources.setdefault(source.topic, source)
-        return TopicReader(
-            self._open(source.topic),
-            assigned(source.topic, self._partitions, me, self._count),
-            source.intake(self._dead, NO_KEEPALIVE),
-            self._rng,
-            partial(self._held, source.topic),
-            lambda: self._ending,
-            self._room,
-        )
+        match node.spec:
+            case ListSource() as source:
+                if rests is not None:
+                    return source.resumed(rests, self._rng)
+                return source.reader(me, self._count, self._rng)
+            case KafkaSource(topic=topic) as source:
+                assert rests is None, "topics in memory do not outlive their flow"
+                self._topics.sources.setdefault(topic, source)
+                return TopicReader(
+                    self._topics.open(topic),
+                    assigned(topic, self._topics.partitions, me, self._count),
+                    source.intake(self._dead, NO_KEEPALIVE),
+                    self._rng,
+                    partial(self._topics.paused, topic),
+                    lambda: self._topics.ended,
+                    self._readable,
+                )
+        raise SetupError(f"source {node.name!r}", "simulated workers cannot read it",
+                         "give it a KafkaSource")  # fmt: skip
 
-    def _room(self) -> int:
+    def _readable(self) -> int:
         """How many records may be read before a fault strikes."""
         waits = [at.records for at in self._pending.left if at.records is not None]
         return min(waits) - self._read if waits else AT_ONCE[-1]
 
-    def _held(self, topic: str, partition: Partition) -> bool:
-        until = self._idle.get((topic, partition))
-        return until is not None and until > self.sim.actions
-
     def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
-        sink = node.spec
-        if not isinstance(sink, KafkaSink):
-            return super()._writer(node, me)
-        return TopicWriter(
-            sink, self._open(sink.topic), me, self._rng, lambda: self.sim.clock.now_ms()
+        match node.spec:
+            case ListSink() as sink:
+                return sink.writer(me, self._rng)
+            case KafkaSink(topic=topic) as sink:
+                return TopicWriter(
+                    sink, self._topics.open(topic), me, self._rng, lambda: self.sim.clock.now_ms()
+                )
+        raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
+                         "give it a KafkaSink")  # fmt: skip
+
+    def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:
+        """The flow starts from these, as from a bootstrap."""
+        manifests = tuple(write(self._plan, states, self.world.state))
+        space = self._plan.flow.space
+        self.world.checkpoints.append(Checkpoint(1, ExecutionId(0), space, 0, manifests))
+
+    def _build(
+        self, me: WorkerId, links: SimLinks, clock: SimClock, topic: SimTopic, joins: bool
+    ) -> Worker:
+        assert self._databases is not None
+        database = self._databases.of(me)
+        once = self._plan.flow.delivery == "exactly_once"
+        transactions = ListTransactions(self.world.ledger) if once else None
+
+        def opened(node: SinkNode) -> SinkWriter:
+            writer = self._writer(node, me)
+            if transactions is None:
+                return writer
+            once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
+            return once(transactions, writer)
+
+        site = WorkerEnvironment(
+            me,
+            self._count,
+            clock,
+            topic,
+            self._dead,
+            lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
+            lambda name: Shelf(database, f"{self._namespace}/{name}"),
+            lambda node, rests: self._reader(node, me, rests),
+            opened,
+            self.world.execution,
+            self.world.start,
+            self.world.in_flight,
+            joins=joins,
+            transactions=transactions,
         )
+        return Worker(self._plan, site, links)
 
 
-def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes | None:
-    """Data as a record's value or key."""
-    if data is None or isinstance(data, bytes):
-        return data
-    if not isinstance(form, str):
-        raise SetupError(f"topic {topic!r}", f"a function of the flow reads it, and not {data!r}",
-                         "feed bytes")  # fmt: skip
+def _written(command: Mapping[str, object]) -> bytes:
     try:
-        return encoder(form)(data)
+        return json.dumps(command).encode()
     except (TypeError, ValueError) as error:
         raise SetupError(
-            f"topic {topic!r}",
-            f"{data!r} is no {part} that its source reads as {form!r} ({error})",
-            "feed what the source reads back, or bytes as they are",
+            f"command {command!r}",
+            f"it cannot be written as JSON ({error})",
+            "give texts, numbers and lists, or bytes as they are",
         ) from error
-
-
-def _millis(topic: str, ms: object) -> int:
-    """A record's timestamp."""
-    if not isinstance(ms, SupportsIndex):
-        raise SetupError(f"topic {topic!r}", f"ms={ms!r} is no time of a record",
-                         "give whole milliseconds since 1970")  # fmt: skip
-    return index(ms)
-
-
-def _headers(topic: str, headers: object) -> Headers:
-    """A record's headers, as Kafka takes them."""
-    for header in headers if isinstance(headers, Sequence) else [headers]:
-        match header:
-            case (str(), str() | bytes() | None):
-                continue
-        raise SetupError(f"topic {topic!r}", f"{header!r} is no header of a record",
-                         "give pairs of a name and text, bytes or None")  # fmt: skip
-    return cast(Headers, headers)

@@ -4,7 +4,7 @@ A stream is a value: using it twice forks it. `key_by` exchanges records by key 
 operators that follow keep the key, and so do map, filter, flat_map and inspect on a keyed stream,
 so that a chain of stateful operators on one key travels once.
 
->>> from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+>>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
 >>> flow = Flow("words")
 >>> words = flow.source(ListSource([[(1, "dog"), (2, "cat")]]))
 >>> counted = words.key_by(lambda w: w).fold("count", lambda: 0, lambda n, w: (n + 1, (w, n + 1)))

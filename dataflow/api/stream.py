@@ -92,7 +92,7 @@ class Stream(Generic[T]):
         names. A value for which it names none has failed.
 
         >>> from meander import Flow
-        >>> from meander.dataflow.simulation.simulated_flow import ListSource
+        >>> from meander.dataflow.simulation.in_memory import ListSource
         >>> numbers = Flow("numbers").source(ListSource([[(1, 5), (2, 8)]]))
         >>> even, odd = numbers.split(lambda n: "odd" if n % 2 else "even", "even", "odd")
         """
@@ -121,7 +121,7 @@ class Stream(Generic[T]):
 
         >>> from meander import Flow
         >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
-        >>> from meander.dataflow.simulation.simulated_flow import SimulatedFlow
+        >>> from meander.testing import TestFlow
         >>> flow, sink = Flow("collatz"), ListSink()
         >>> def step(value):
         ...     start, steps, n = value
@@ -131,7 +131,7 @@ class Stream(Generic[T]):
         ...     return stepped.split(lambda v: "done" if v[2] == 1 else "again", "again", "done")
         >>> starts = flow.source(ListSource([[(1, 6), (2, 27)]])).map(lambda n: (n, 0, n))
         >>> starts.iterate("steps", body).sink(sink)
-        >>> with SimulatedFlow(flow, workers=2) as run:
+        >>> with TestFlow(flow, workers=2) as run:
         ...     run.run()
         >>> sorted(sink.values)
         [(6, 8, 1), (27, 111, 1)]

@@ -77,8 +77,8 @@ class ListSource(SourceSpec[Any]):
         self.partitions.append(records)
 
     def open(self, *_: object) -> SourceReader:
-        """A list source is opened by `SimulatedFlow` only."""
-        raise TypeError("a ListSource runs in a SimulatedFlow only")
+        """A list source is opened by `TestFlow` only."""
+        raise TypeError("a ListSource runs in a TestFlow only")
 
     def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
         """The partitions of one worker."""
@@ -94,7 +94,65 @@ class ListSource(SourceSpec[Any]):
         return reader
 
 
-class ListReader:
+class InMemoryReader:
+    """A reader whose partitions are lists of records, to which more may be added."""
+
+    def __init__(
+        self,
+        logs: Sequence[Sequence[object]],
+        partitions: Sequence[Partition],
+        rng: random.Random,
+    ) -> None:
+        self.partitions = list(partitions)
+        self.total: int | None = len(logs)
+        self._logs, self._rng = logs, rng
+        self._paused: set[Partition] = set()
+        self._next = dict.fromkeys(partitions, 0)
+
+    def _find_partitions(self) -> None:
+        """Notice new partitions, though not always at once."""
+        if self.total != len(self._logs) and self._rng.random() < 0.5:
+            self.total = len(self._logs)
+
+    def _all_read(self, partition: Partition) -> bool:
+        return self._next[partition] == len(self._logs[partition])
+
+    def watch(self) -> None:
+        """Do nothing: the simulation polls again by itself."""
+
+    def pause(self, partition: Partition) -> None:
+        """Hand out no more."""
+        self._paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        """Go on."""
+        self._paused.discard(partition)
+
+    def rest(self, partition: Partition) -> Rest:
+        """What has not been handed out."""
+        return Rest(self._next[partition], None)
+
+    def release(self, partition: Partition) -> Rest:
+        """Hand out no more of it for good."""
+        rest = self.rest(partition)
+        self.partitions.remove(partition)
+        del self._next[partition]
+        return rest
+
+    def adopt(self, partition: Partition, rest: Rest) -> None:
+        """Go on where another reader has stopped."""
+        self.partitions.append(partition)
+        self._paused.discard(partition)
+        self._next[partition] = rest.offset
+
+    def passed(self, partition: Partition, offset: int) -> None:
+        """Do nothing: a list has no lag to watch."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class ListReader(InMemoryReader):
     """Hands out the records of its partitions in chunks of random size, at random times.
 
     Records become available one after another, so that a partition is idle now and then.
@@ -103,19 +161,15 @@ class ListReader:
     def __init__(
         self, source: ListSource, partitions: Sequence[Partition], rng: random.Random
     ) -> None:
-        self.partitions = list(partitions)
-        self.total: int | None = len(source.partitions)
+        super().__init__(source.partitions, partitions, rng)
         self.unreadable = 0
-        self._source, self._rng = source, rng
-        self._paused: set[Partition] = set()
-        self._next = dict.fromkeys(partitions, 0)
+        self._source = source
         self._end = dict.fromkeys(partitions, 0)
 
     def poll(self) -> list[Chunk]:
         """A chunk of some partitions."""
         chunks = []
-        if self.total != len(self._source.partitions) and self._rng.random() < 0.5:
-            self.total = len(self._source.partitions)
+        self._find_partitions()
         for partition in self.partitions:
             total = len(self._source.partitions[partition])
             if self._rng.random() < 0.5:
@@ -142,47 +196,18 @@ class ListReader:
             self._source.record_size * len(records),
         )
 
-    def watch(self) -> None:
-        """Whoever runs the flow asks again by itself."""
-
-    def pause(self, partition: Partition) -> None:
-        """Hand out no more."""
-        self._paused.add(partition)
-
-    def resume(self, partition: Partition) -> None:
-        """Go on."""
-        self._paused.discard(partition)
-
     def idle(self, partition: Partition) -> bool:
         """Whether all that is available has been handed out."""
         return self._next[partition] == self._end[partition]
 
     def ended(self, partition: Partition) -> bool:
         """Whether all there is has been handed out."""
-        return self._next[partition] == len(self._source.partitions[partition])
-
-    def release(self, partition: Partition) -> Rest:
-        """Hand out no more of it for good."""
-        rest = self.rest(partition)
-        self.partitions.remove(partition)
-        del self._end[partition], self._next[partition]
-        return rest
-
-    def rest(self, partition: Partition) -> Rest:
-        """What has not been handed out."""
-        return Rest(self._next[partition], None)
+        return self._all_read(partition)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Go on where another reader has stopped."""
-        self.partitions.append(partition)
-        self._paused.discard(partition)
-        self._next[partition] = self._end[partition] = rest.offset
-
-    def passed(self, partition: Partition, offset: int) -> None:
-        """Nobody watches the lag of a list."""
-
-    def close(self) -> None:
-        """Nothing is open."""
+        """Go on where another reader has stopped; no more is available yet."""
+        super().adopt(partition, rest)
+        self._end[partition] = rest.offset
 
 
 FAST = 0.5
@@ -198,8 +223,8 @@ class ListSink:
         self.slow = slow
 
     def open(self, *_: object) -> SinkWriter:
-        """A list sink is opened by `SimulatedFlow` only."""
-        raise TypeError("a ListSink runs in a SimulatedFlow only")
+        """A list sink is opened by `TestFlow` only."""
+        raise TypeError("a ListSink runs in a TestFlow only")
 
     @property
     def values(self) -> list[object]:

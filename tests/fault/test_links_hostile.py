@@ -17,7 +17,7 @@ import zmq
 
 from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE

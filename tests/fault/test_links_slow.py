@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from tests.support.links.linked_flow import LinkedFlow, counting_flow
 from tests.support.links.members import A, B, until
 from tests.support.links.pair import Pair

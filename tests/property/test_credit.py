@@ -30,11 +30,11 @@ from meander.dataflow.operators.ports import least_of
 from meander.dataflow.progress.capability import CapabilityError
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.wire import DATA, Anything, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
+from meander.testing import TestFlow
 from tests.support.property.budget import CREDIT, SCHEDULES, seeds
 from tests.support.property.case_run import CaseRun, CrampedFlow, with_stages
 from tests.support.property.cases import (
@@ -155,7 +155,7 @@ class CreditRun(CaseRun):
         super().__init__(case)
         self.flow.link_credit = case.link_credit
 
-    def check_times(self, run: SimulatedFlow) -> None:
+    def check_times(self, run: TestFlow) -> None:
         super().check_times(run)
         assert isinstance(run, Watched)
         self.loops_spilled = run.loops_spilled

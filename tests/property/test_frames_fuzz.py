@@ -15,7 +15,6 @@ import pytest
 
 from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, ToWorker
 from meander.dataflow.interfaces import Frame
-from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.wire import (
     CUTS,
     DATA,
@@ -31,6 +30,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
 from meander.state.store.store import Databases
+from meander.testing import TestFlow
 from tests.support.property import frames
 from tests.support.property.budget import FIRST_SEED, FRAMES, PART, SECONDS
 from tests.support.property.cases import random_case
@@ -160,7 +160,9 @@ def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
     for seed in range(FIRST_SEED, FIRST_SEED + WORKERS):
         rng, namespace = random.Random(seed), 2 * seed + (sender == COORDINATOR)
         case = random_case(seed, ("chain", "timers", "connect"))
-        with SimulatedFlow(flow_of(case), 2, seed, case.commands, databases, namespace) as run:
+        with TestFlow(
+            flow_of(case), 2, seed, commands=case.commands, databases=databases, namespace=namespace
+        ) as run:
             sent = [*_sent(run, sender), *(frame for frame in ENGINES for _ in range(2))]
             for _ in range(DAMAGED):
                 frame = rng.choice(sent)
@@ -170,7 +172,7 @@ def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
     assert set(answers) == {"taken", "refused in the sender's name"}
 
 
-def _answer(run: SimulatedFlow, sender: WorkerId, frame: Frame) -> str:
+def _answer(run: TestFlow, sender: WorkerId, frame: Frame) -> str:
     try:
         run.workers[0].take(sender, frame)
     except MeanderError as error:
@@ -179,7 +181,7 @@ def _answer(run: SimulatedFlow, sender: WorkerId, frame: Frame) -> str:
     return "taken"
 
 
-def _sent(run: SimulatedFlow, sender: WorkerId) -> Iterator[Frame]:
+def _sent(run: TestFlow, sender: WorkerId) -> Iterator[Frame]:
     """What a member sends to worker 0 in the middle of a run."""
     for _ in range(600):
         if run.sim.done:

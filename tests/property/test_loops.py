@@ -20,7 +20,7 @@ from meander.dataflow.operators.buffer.rows import Waiting
 from meander.dataflow.operators.loop import Again
 from meander.dataflow.operators.ports import OutputPort
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.store.store import Databases
 from tests.support.property import flows

@@ -13,9 +13,10 @@ import pytest
 from meander import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.migration.events import Event
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.property import reference
 
 BITS = 3
@@ -105,7 +106,7 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(
     visited.process("linger", Tour, linger, leave, codec=Tours()).sink(tours, "tours")
 
     carried: set[tuple[object, int]] = set()
-    with SimulatedFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
+    with TestFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
         take = run.sim.controller.report
 
         def report(worker: WorkerId, event: Event) -> None:

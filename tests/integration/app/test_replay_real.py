@@ -12,7 +12,8 @@ from meander import Flow
 from meander.connectors.topics.topics import names
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.testing import TestFlow
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, await_records, consume_all, create_topic, produce
 from tests.support.process.flow_process import meander
@@ -102,7 +103,7 @@ def replay(broker: Broker, prefix: str, past: OverrideHistory) -> list[str]:
     flow, sink = Flow("trail", bins=3), ListSink()
     lines = flow.source(ListSource(log))
     lines.key_by(lambda line: 0).fold("trail", lambda: 0, lambda n, s: (n + 1, s)).sink(sink)
-    with SimulatedFlow(flow, workers=3, seed=5, past=past) as run:
+    with TestFlow(flow, workers=3, seed=5, past=past) as run:
         run.run()
     return [
         str(result.value)

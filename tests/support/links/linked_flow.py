@@ -13,15 +13,16 @@ from meander.dataflow.control.decisions import Decision
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Links
 from meander.dataflow.runtime.worker import Worker, members_of
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import SimClock, SimTopic
 from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.testing import TestFlow
 from tests.support.links.relay import Loss, relay
 
 DEADLINE = 60.0
 
 
-class LinkedFlow(SimulatedFlow):
+class LinkedFlow(TestFlow):
     """A flow that runs turn by turn, with all that it sends really under way.
 
     `delay` seconds lie on each link, each way, or a network that loses.

@@ -14,12 +14,13 @@ from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.operators.buffer.spill import Disk
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, Result, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Databases
 from meander.state.times.time import from_millis, to_millis
+from meander.testing import Result, TestFlow
 from tests.support.property import flows, reference, shapes
 from tests.support.property.cases import Case
 from tests.support.property.flows import stages_of
@@ -38,12 +39,19 @@ def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
     }
 
 
-class CrampedFlow(SimulatedFlow):
+class CrampedFlow(TestFlow):
     """A simulated flow whose operators buffer no more records than the case allows."""
 
     def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
         self._room, self.disks = case.room, list[Disk]()
-        super().__init__(flow, case.workers, case.seed, case.script, databases, namespace)
+        super().__init__(
+            flow,
+            case.workers,
+            case.seed,
+            commands=case.script,
+            databases=databases,
+            namespace=namespace,
+        )
         compute_blockers(self.sim.controller)
 
     def act(self) -> None:
@@ -154,7 +162,7 @@ class CaseRun:
             Record((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in raw.results
         ]
 
-    def check_times(self, run: SimulatedFlow) -> None:
+    def check_times(self, run: TestFlow) -> None:
         late_adjusted = self.late_adjusted(self.raw, self.case.partitions, "source")
         if self.case.kind == "connect":
             late_adjusted += self.late_adjusted(self.other_raw, self.case.partitions[::-1], "other")
@@ -190,7 +198,7 @@ class CaseRun:
 
     # -- results, state, owners
 
-    def check_results(self, run: SimulatedFlow) -> None:
+    def check_results(self, run: TestFlow) -> None:
         results, states, refused = self.expected()
         got = [(record.order, record.value) for record in self.records(self.sink)]
         wanted = sorted(repr((r.order, r.value)) for r in results)
@@ -208,14 +216,14 @@ class CaseRun:
             wanted = [replace(one, lane=OWN) for one in in_order(wanted)]
         check_written(results, wanted)
 
-    def check_refused(self, run: SimulatedFlow, refused: Refusals) -> None:
+    def check_refused(self, run: TestFlow, refused: Refusals) -> None:
         """Check that each refused record is a dead letter once, and no other record is (I5)."""
         letters = [(letter.operator, letter.value) for letter in run.dead_letters]
         wanted = sorted(map(repr, refused))
         assert sorted(map(repr, letters)) == wanted, "what is refused is set aside (I5)"
         self.changes["refused"] = len(letters)
 
-    def check_owners(self, run: SimulatedFlow) -> None:
+    def check_owners(self, run: TestFlow) -> None:
         if not run.sim.plan.keyed:
             # Without a state the reader of a record answers it.
             return
@@ -238,7 +246,7 @@ class CaseRun:
                     owner = target
             assert result.worker == owner, f"bin {bin} at {result.time} answered elsewhere (I2)"
 
-    def check_commands(self, run: SimulatedFlow) -> None:
+    def check_commands(self, run: TestFlow) -> None:
         said = defaultdict(list)
         for event in run.events:
             said[event.get("id")].append(event["type"])
@@ -249,13 +257,13 @@ class CaseRun:
             else:
                 assert first in ("accepted", "queued") and last in ("completed", "aborted")
 
-    def check_timed(self, run: SimulatedFlow) -> None:
+    def check_timed(self, run: TestFlow) -> None:
         """Check that each operator has timed each of its records once."""
         for worker in run.workers:
             for name, work in worker.work().items():
                 assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
 
-    def check_arrival(self, run: SimulatedFlow) -> None:
+    def check_arrival(self, run: TestFlow) -> None:
         """Check the order of each partition per key, and that every record counts once (I3)."""
         check_partitions(self.sink.results)
         numbers: dict[bytes | None, list[object]] = defaultdict(list)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from meander.dataflow.api.nodes import Guarantee
-from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
+from meander.testing import Result, TestFlow
 from tests.support.property.case_run import check_partitions, encoded
 from tests.support.property.cases import KINDS, Case
 from tests.support.property.faults import Kill
@@ -106,7 +106,7 @@ class ExactlyOnceRun(RecoveryRun):
         """Check that the records of each partition are committed in order."""
         check_partitions(results)
 
-    def check_results(self, run: SimulatedFlow) -> None:
+    def check_results(self, run: TestFlow) -> None:
         """Compare results and states with the reference."""
         results, states, _ = self.expected()
         assert run.state() == encoded(states), "states are the reference's (I5)"

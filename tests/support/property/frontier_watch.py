@@ -13,10 +13,11 @@ from meander import Flow
 from meander.dataflow.graph.graph import Graph, Location
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.wire import DATA, DataFrame, decode
 from meander.state.store.store import Databases
 from meander.state.times.time import Time
+from meander.testing import TestFlow
 from tests.support.progress.graphs import walked
 from tests.support.progress.world import Pointstamp
 from tests.support.property import shapes
@@ -30,7 +31,7 @@ LOOKS = 0.2
 class WatchedFlow:
     """A flow on simulated workers whose frontiers are checked as it runs."""
 
-    def __init__(self, run: SimulatedFlow, made: list[Capability]) -> None:
+    def __init__(self, run: TestFlow, made: list[Capability]) -> None:
         self.run, self.made = run, made
         self.graph: Graph = run._plan.graph
         # Outputs without an edge are only counted: no message results from them.
@@ -109,7 +110,14 @@ def watch_frontiers(
 ) -> Counter[str]:
     """Run a case and check its frontiers; return the number of checks, and of each event."""
     made.clear()
-    run = SimulatedFlow(flow(case), case.workers, case.seed, case.script, databases, namespace)
+    run = TestFlow(
+        flow(case),
+        case.workers,
+        case.seed,
+        commands=case.script,
+        databases=databases,
+        namespace=namespace,
+    )
     with run:
         watched = WatchedFlow(run, made)
         watched.play()

@@ -58,7 +58,7 @@ class KilledFlow(CrampedFlow):
         world.turn.step_faults = self.step_faults
         # Tables name their operator, so an execution shares no database but those of survivors.
         super(CrampedFlow, self).__init__(
-            run.flow, interruption.workers, case.seed, script, world=world
+            run.flow, interruption.workers, case.seed, commands=script, world=world
         )
 
     def act(self) -> None:

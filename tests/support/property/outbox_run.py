@@ -10,9 +10,9 @@ from unittest import mock
 from meander import KeyedStream, Stream, nondeterministic
 from meander.dataflow.checkpoint import checkpoint_coordinator
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import Result, SimulatedFlow
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
+from meander.testing import Result, TestFlow
 from tests.support.property.cases import (
     Case,
     random_case,
@@ -83,7 +83,7 @@ class OutboxRun(ExactlyOnceRun):
     def _check_aligned(self, one: Checkpoint) -> None:
         """Expect nothing: records in outboxes are in flight, and so are those behind full ones."""
 
-    def check_results(self, run: SimulatedFlow) -> None:
+    def check_results(self, run: TestFlow) -> None:
         """Check that the results of each key form a chain without a gap, up to its state."""
         chains: dict[bytes, list[Result]] = defaultdict(list)
         for result in self.sink.results:

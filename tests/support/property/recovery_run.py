@@ -12,13 +12,14 @@ from typing import Any
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
 from meander.dataflow.records.loop_times import outer
-from meander.dataflow.simulation.simulated_flow import ListSink, Result
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import Command, DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
+from meander.testing import Result
 from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions, encoded
 from tests.support.property.faults import BrokerDown, Cut, DiskFull, Killed, Stop
 from tests.support.property.flows import Lane

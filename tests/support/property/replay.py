@@ -25,7 +25,7 @@ from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import SourcePartition
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.simulation import simulator
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import (
     NOW_MS,
     AddPartition,
@@ -36,6 +36,7 @@ from meander.dataflow.simulation.simulator import (
     SimClock,
 )
 from meander.state.encoding import codec
+from meander.testing import TestFlow
 from tests.support.property import shapes
 from tests.support.property.cases import Entry, random_command, random_partition
 from tests.support.sim.override_log import reported_overrides
@@ -158,7 +159,7 @@ def watched(
     with (
         mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
         mock.patch.object(SourceOperator, "_rule", watch),
-        SimulatedFlow(flow, variant.workers, variant.schedule, commands, past=past) as run,
+        TestFlow(flow, variant.workers, variant.schedule, commands=commands, past=past) as run,
     ):
         heard = reported_overrides(run.sim.controller)
         while not run.sim.done:
@@ -181,7 +182,7 @@ def watched(
     )  # fmt: skip
 
 
-def begun(run: SimulatedFlow) -> list[TimestampOverride]:
+def begun(run: TestFlow) -> list[TimestampOverride]:
     """What was decided of partitions that came."""
     orders = (one for one in run.sim.journal if isinstance(one, ReassignPartition))
     return [begins(one) for one in orders if one.offset is not None]

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from meander import Flow
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join, Simulation
 from meander.state.keys.ids import WorkerId
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import until
 
 PARTITIONS = 6
@@ -26,7 +27,7 @@ class ChangingFlow:
         records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
         counts = flow.source(ListSource(records)).key_by(lambda k: k)
         counts.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(self.sink)
-        self.run = SimulatedFlow(flow, 1, seed=7)
+        self.run = TestFlow(flow, 1, seed=7)
         self.written: list[Decision] = []
         self.held: type[Decision] | None = None
         """Decisions of this kind do not become durable."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins, Strategy
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import ManualFlow, ManualSource

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.connectors.testing.simulated_flow import TestFlow
+from meander.testing import TestFlow
 
 BINS = 4
 KEYS = [f"k{n}" for n in range(8)]

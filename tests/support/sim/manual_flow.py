@@ -19,16 +19,11 @@ from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulated_flow import (
-    ListReader,
-    ListSink,
-    ListSource,
-    ListWriter,
-    SimulatedFlow,
-)
+from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource, ListWriter
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 
 QUIET, PATIENCE = 2, 12
 """Turns without work after which nothing more is taken to happen; the second while the simulated
@@ -154,7 +149,7 @@ class ManualWriter(ListWriter):
         return self._done
 
 
-class ManualFlow(SimulatedFlow):
+class ManualFlow(TestFlow):
     """A flow on simulated workers, each of whose steps a test decides on."""
 
     def __init__(
@@ -166,7 +161,9 @@ class ManualFlow(SimulatedFlow):
         commands: Sequence[MoveBins] = (),
         past: OverrideHistory = NO_PAST,
     ) -> None:
-        super().__init__(flow, workers, 0, commands, databases, namespace, past=past)
+        super().__init__(
+            flow, workers, 0, commands=commands, databases=databases, namespace=namespace, past=past
+        )
 
     def settle(self, controller: bool = True) -> None:
         """Let happen what can happen while the clock stands still, without the controller if it is
@@ -261,7 +258,7 @@ def source_operator(worker: Worker) -> SourceOperator:
     return next(o for o in assembly(worker).operators if isinstance(o, SourceOperator))
 
 
-def lane_times(run: SimulatedFlow) -> dict[int, int]:
+def lane_times(run: TestFlow) -> dict[int, int]:
     """Each partition's frontier."""
     return {
         partition: lane.time

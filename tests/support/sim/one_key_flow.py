@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.manual_flow import ManualFlow

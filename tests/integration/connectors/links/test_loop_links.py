@@ -6,7 +6,7 @@ from typing import Any
 
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from tests.support.links.linked_flow import LinkedFlow
 
 RANKS = {n: (3 * n + 1) % 20 for n in range(20)}

@@ -17,7 +17,7 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
 from meander.schemas.status import (
     Aborted,
@@ -34,6 +34,7 @@ from meander.schemas.status import (
 )
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import until
 
 PARTITIONS, RECORDS, KEYS, SLOTS = 4, 1200, 40, 5
@@ -125,7 +126,7 @@ class HandCrew:
 class Driven:
     """A flow of two workers and four bins, with the driver's part in commands."""
 
-    def __init__(self, run: SimulatedFlow, sink: ListSink) -> None:
+    def __init__(self, run: TestFlow, sink: ListSink) -> None:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
         self.topic, self.crew = ManualTopic(), HandCrew(run.sim)
         self.journal = ManualJournal()
@@ -198,7 +199,7 @@ def driven() -> Iterator[Driven]:
     records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     keyed = flow.source(ListSource(records)).key_by(lambda k: k)
     keyed.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(sink)
-    with SimulatedFlow(flow, 2, seed=7) as run:
+    with TestFlow(flow, 2, seed=7) as run:
         yield Driven(run, sink)
 
 

@@ -25,7 +25,10 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.connectors.testing.simulated_flow import (
+from meander.dataflow.errors import KILLED, lost
+from meander.schemas.errors import MeanderError
+from meander.state.encoding import codec
+from meander.testing import (
     AddPartition,
     At,
     Control,
@@ -41,9 +44,6 @@ from meander.connectors.testing.simulated_flow import (
     Slow,
     TestFlow,
 )
-from meander.dataflow.errors import KILLED, lost
-from meander.schemas.errors import MeanderError
-from meander.state.encoding import codec
 from tests.support.doc_blocks import example
 
 ROOT = Path(__file__).parents[4]

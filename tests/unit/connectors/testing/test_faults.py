@@ -9,10 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, columns
-from meander.connectors.testing import simulated_flow
-from meander.connectors.testing.simulated_flow import (
+from meander import Flow, KafkaSink, KafkaSource, columns, testing
+from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.simulation.faults import Fault
+from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import parse_event
+from meander.state.keys.bins import BinSpace
+from meander.testing import (
     AddPartition,
+    Answer,
     At,
     Control,
     Crash,
@@ -27,12 +32,6 @@ from meander.connectors.testing.simulated_flow import (
     Slow,
     TestFlow,
 )
-from meander.dataflow.errors import KILLED, lost
-from meander.dataflow.simulation.faults import Fault
-from meander.dataflow.simulation.simulated_flow import Answer
-from meander.schemas.errors import MeanderError, SetupError
-from meander.schemas.status import parse_event
-from meander.state.keys.bins import BinSpace
 from tests.support.sim.counting_test_flow import BINS, KEYS, counting, expect_counts, fed
 
 ALL_TO_1 = Control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
@@ -79,7 +78,7 @@ def test_a_failure_says_how_to_repeat_it() -> None:
     steps = run.sim.actions
     assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
     written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
-    with eval(written, {"flow": counting(), **vars(simulated_flow)}) as again:
+    with eval(written, {"flow": counting(), **vars(testing)}) as again:
         fed(again).run()
         assert again.sim.actions == steps
 

@@ -11,11 +11,11 @@ import pytest
 from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.testing.in_memory import Record
-from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from meander import Flow, KafkaSink, KafkaSource, columns, field, header
 from meander.connectors.kafka.source.chunks import times_of
-from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.keyed.logic import LARGEST
 from meander.dataflow.operators.stateless import MOST_OUTPUTS
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.control import MAX_MILLIS
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.times.time import MIN_TIME, from_millis
+from meander.testing import TestFlow
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 BEYOND = (MAX_MILLIS, MAX_MILLIS + 1, 1_760_000_000_000_000, (1 << 63) - 1)

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from meander.connectors.testing.simulated_flow import At, Control, Crash, Join, Pause, TestFlow
 from meander.schemas.errors import MeanderError
+from meander.testing import At, Control, Crash, Join, Pause, TestFlow
 from tests.support.sim.counting_test_flow import counting, expect_counts, fed
 
 BEGUN, HELD = 50, 2000

@@ -11,7 +11,7 @@ import pytest
 from meander import Flow, KeyedStream, columns
 from meander.dataflow.api.nodes import ExchangeNode, StepsNode
 from meander.dataflow.api.plan import MOST_BINS, Plan
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import ManualSource, assembly
@@ -249,9 +249,9 @@ def test_streams_of_two_flows_do_not_meet() -> None:
 
 
 def test_a_list_source_says_where_it_belongs() -> None:
-    with pytest.raises(TypeError, match="runs in a SimulatedFlow only"):
+    with pytest.raises(TypeError, match="runs in a TestFlow only"):
         words().open()
-    with pytest.raises(TypeError, match="runs in a SimulatedFlow only"):
+    with pytest.raises(TypeError, match="runs in a TestFlow only"):
         ListSink().open()
 
 

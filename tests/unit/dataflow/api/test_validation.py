@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, Stream, columns
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 
 

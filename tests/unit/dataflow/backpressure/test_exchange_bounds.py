@@ -11,7 +11,7 @@ from meander import Flow
 from meander.dataflow.backpressure.credit import Credit
 from meander.dataflow.graph.graph import EdgeId
 from meander.dataflow.operators.keyed import operator
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import (

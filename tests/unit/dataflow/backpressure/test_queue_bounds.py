@@ -14,7 +14,7 @@ from meander.dataflow.backpressure.inflight import Inflight, SentBatch
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import Partition, SourceOptions
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain

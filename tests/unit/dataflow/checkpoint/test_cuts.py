@@ -19,12 +19,12 @@ from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.operators.keyed.operator import Order
-from meander.dataflow.simulation.in_memory import Unhurried
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource, Unhurried
 from meander.dataflow.simulation.simulator import DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
@@ -43,12 +43,12 @@ def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
     return flow
 
 
-def until_read(run: SimulatedFlow, records: int) -> None:
+def until_read(run: TestFlow, records: int) -> None:
     while run.counters["read"] < records:
         run.act()
 
 
-def until_taken(run: SimulatedFlow) -> None:
+def until_taken(run: TestFlow) -> None:
     """A checkpoint, as soon as can be."""
     before = len(run.world.checkpoints)
     run.strike(TakeCheckpoint())
@@ -57,7 +57,7 @@ def until_taken(run: SimulatedFlow) -> None:
 
 
 def first_life(flow: Flow, seed: int, workers: int = 2) -> DurableWorld:
-    with SimulatedFlow(flow, workers, seed) as run:
+    with TestFlow(flow, workers, seed) as run:
         until_read(run, 400)
         until_taken(run)
         until_read(run, 600)
@@ -65,7 +65,7 @@ def first_life(flow: Flow, seed: int, workers: int = 2) -> DurableWorld:
         return run.world
 
 
-def all_counted(run: SimulatedFlow) -> bool:
+def all_counted(run: TestFlow) -> bool:
     return run.states("n") == {f"w{n}": 30 for n in range(40)}
 
 
@@ -76,12 +76,12 @@ def test_a_bin_of_which_a_part_is_loaded_is_in_the_cut_as_it_lies_on_the_topic(
     flow = counting()
     world = first_life(flow, seed)
     monkeypatch.setattr(state_restore, "ENTRIES", 3)
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         while not any(worker.state()["n"] for worker in run.workers):
             run.act()
         assert any(worker.loading and worker.state()["n"] for worker in run.workers)
         until_taken(run)
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert all_counted(run)
 
@@ -89,7 +89,7 @@ def test_a_bin_of_which_a_part_is_loaded_is_in_the_cut_as_it_lies_on_the_topic(
 @pytest.mark.parametrize("seed", range(4))
 def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> None:
     flow = counting()
-    with SimulatedFlow(flow, 1, seed) as run:
+    with TestFlow(flow, 1, seed) as run:
         until_read(run, 300)
         until_taken(run)
         run.strike(Join())
@@ -98,7 +98,7 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
             run.act()
         until_read(run, 1000)
         world = run.world
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
         assert all_counted(run)
 
@@ -106,7 +106,7 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_leaver_has_read_to_its_end_is_not_read_again(seed: int) -> None:
     flow = counting()
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         until_read(run, sum(map(len, LINES)))
         reader = assembly(run.workers[1]).sources["source"]
         while reader.standing():
@@ -120,7 +120,7 @@ def test_what_a_leaver_has_read_to_its_end_is_not_read_again(seed: int) -> None:
             (p, 400) for p in range(3)
         }
         world = run.world
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
         assert run.counters["read"] == 0
         assert all_counted(run)
@@ -134,7 +134,7 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
     flow = Flow("counts", bins=1, delivery="exactly_once", checkpoints=how)
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
-    with SimulatedFlow(flow, 2) as run:
+    with TestFlow(flow, 2) as run:
         until_read(run, 100)
         run.sim.controller.leave("l", [WorkerId(1)])
         while sum(event["type"] == "checkpoint_failed" for event in run.events) < 3:
@@ -148,7 +148,7 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
 def test_checkpoints_are_taken_while_a_leaver_waits_for_the_time_of_a_command() -> None:
     """It has heard of the command, so it cannot go before; results may need a checkpoint to leave,
     and that time their leaving."""
-    with SimulatedFlow(counting(), 3) as run:
+    with TestFlow(counting(), 3) as run:
         until_read(run, 100)
         run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
         run.act()
@@ -163,7 +163,7 @@ def test_checkpoints_are_taken_while_a_leaver_waits_for_the_time_of_a_command() 
 
 
 def test_one_checkpoint_is_taken_at_a_time() -> None:
-    with SimulatedFlow(counting(), 2) as run:
+    with TestFlow(counting(), 2) as run:
         until_read(run, 100)
         run.strike(TakeCheckpoint())
         run.strike(TakeCheckpoint())
@@ -174,7 +174,7 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
 
 
 def test_as_many_are_kept_as_the_flow_says() -> None:
-    with SimulatedFlow(counting(Checkpointing(retained=2)), 2) as run:
+    with TestFlow(counting(Checkpointing(retained=2)), 2) as run:
         numbers = []
         for records in range(100, 800, 100):
             until_read(run, records)
@@ -185,21 +185,21 @@ def test_as_many_are_kept_as_the_flow_says() -> None:
 
 
 def test_a_checkpoint_is_taken_as_often_as_the_flow_says() -> None:
-    with SimulatedFlow(counting(Checkpointing(0.05)), 2) as run:
+    with TestFlow(counting(Checkpointing(0.05)), 2) as run:
         run.run()
         numbers = [one.number for one in run.world.checkpoints]
         assert len(numbers) >= 3
         assert numbers == [*range(1, 1 + len(numbers))]
 
 
-def events_of(run: SimulatedFlow, type: str) -> list[dict[str, object]]:
+def events_of(run: TestFlow, type: str) -> list[dict[str, object]]:
     return [event for event in run.events if event["type"] == type]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_in_flight_is_as_much_as_the_policy_allows(policy: Policy) -> None:
     flow = counting(Checkpointing(policy=policy, max_inflight=4000))
-    with SimulatedFlow(flow, 2) as run:
+    with TestFlow(flow, 2) as run:
         for records in range(100, 1000, 100):
             until_read(run, records)
             until_taken(run)
@@ -214,7 +214,7 @@ def test_in_flight_is_as_much_as_the_policy_allows(policy: Policy) -> None:
 def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with SimulatedFlow(counting(Checkpointing(timeout=0.5)), 2) as run:
+    with TestFlow(counting(Checkpointing(timeout=0.5)), 2) as run:
         until_read(run, 300)
         with monkeypatch.context() as patched:
             patched.setattr(StateWriter, "done", property(lambda _: False))
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
         assert not run.world.checkpoints
         until_taken(run)
         world = run.world
-    with SimulatedFlow(counting(), 2, world=world) as run:
+    with TestFlow(counting(), 2, world=world) as run:
         run.run()
         assert all_counted(run)
 
@@ -236,7 +236,7 @@ def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.Mo
     monkeypatch.setattr(checkpoint_coordinator, "FAILED_PAUSE", 0.0)
     how = Checkpointing(interval=0.01, timeout=0.02, tolerable_failures=2)
     with (
-        SimulatedFlow(counting(how), 2) as run,
+        TestFlow(counting(how), 2) as run,
         pytest.raises(MeanderError, match="it is the 3. in a row that was given up"),
     ):
         run.run()
@@ -248,7 +248,7 @@ def test_what_cannot_be_written_is_said_and_the_flow_goes_on() -> None:
     odd = flow.source(ListSource(records)).map(lambda n: slice(n)).key_by(lambda s: s.stop % 5)
     odd.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     # Alone: no link carries such a value.
-    with SimulatedFlow(flow, 1) as run:
+    with TestFlow(flow, 1) as run:
         while not events_of(run, "checkpoint_failed"):
             until_read(run, run.counters["read"] + 10)
             run.strike(TakeCheckpoint())
@@ -265,7 +265,7 @@ def test_what_a_checkpointing_says_wrong_is_named() -> None:
         Checkpointing(timeout=0)
 
 
-def given_up(run: SimulatedFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
+def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> None:
     """A checkpoint is begun, and given up before its record is written."""
     with monkeypatch.context() as patched:
         patched.setattr(StateWriter, "done", property(lambda _: False))
@@ -285,7 +285,7 @@ def given_up(run: SimulatedFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy
 def test_who_joins_behind_a_checkpoint_that_was_given_up_freezes_nobody(
     policy: Policy, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with SimulatedFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
+    with TestFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
         until_read(run, 300)
         given_up(run, monkeypatch, policy)
         run.strike(Join())
@@ -298,7 +298,7 @@ def test_who_joins_behind_a_checkpoint_that_was_given_up_freezes_nobody(
 def test_nothing_of_a_checkpoint_that_was_given_up_stays_on_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with SimulatedFlow(counting(Checkpointing(timeout=0.1)), 2) as run:
+    with TestFlow(counting(Checkpointing(timeout=0.1)), 2) as run:
         until_read(run, 300)
         until_taken(run)
         until_read(run, 400)
@@ -316,7 +316,7 @@ def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: in
     again = counted.key_by(lambda word: word[::-1])
     again.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1)).sink(ListSink())
     world = first_life(flow, seed)
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         run.strike(Join())
         run.control({"type": "migrate", "id": "m", "bins": [0], "worker": 2})
         run.run()
@@ -325,7 +325,7 @@ def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: in
 
 
 def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
-    with SimulatedFlow(counting(Checkpointing(0.001, min_pause=0.02)), 2) as run:
+    with TestFlow(counting(Checkpointing(0.001, min_pause=0.02)), 2) as run:
         taking, clock = run.sim.controller.checkpoints, run.sim.clock
         turns, under_way = list[float](), False
         while len(turns) < 7:
@@ -347,7 +347,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
     world = first_life(flow, seed)
     before = {piece.places for piece in world.checkpoints[-1].cut.pieces}
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         known, taken = len(sink.values), len(world.checkpoints)
         run.strike(TakeCheckpoint())
         while len(sink.values) == known:
@@ -407,7 +407,7 @@ def test_nothing_overtakes_what_was_in_flight_wherever_it_goes_on(
         shape(flow.source(ListSource(LINES)), sink)
         for life, number in enumerate(workers):
             known = len(sink.results)
-            with SimulatedFlow(flow, number, seed, world=world) as run:
+            with TestFlow(flow, number, seed, world=world) as run:
                 if life == len(workers) - 1:
                     run.run()
                 else:
@@ -430,12 +430,12 @@ def test_records_without_keys_wait_for_none_that_cannot_come_to_them(seed: int) 
     words = source.key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
     source.sink(raw, "raw")
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         world, waiting = run.world, set[str]()
         while not {"raw", "key_by exchange"} <= waiting:
             until_taken(run)
             waiting = {piece.node for piece in world.checkpoints[-1].cut.pieces}
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert all_counted(run)
 
@@ -455,7 +455,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: what goes on under its name would do half of what they need."""
-    with monkeypatch.context() as patched, SimulatedFlow(a_chain(ListSink()), 2, seed) as run:
+    with monkeypatch.context() as patched, TestFlow(a_chain(ListSink()), 2, seed) as run:
         patched.setattr(Unhurried, "delivered", lambda _: 0)  # so the chain waits for its sink
         until_read(run, 300)
         until_taken(run)
@@ -465,7 +465,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
     with pytest.raises(SetupError, match=said):
         expect_fits(found, Plan(now))
     expect_fits(found, Plan(now), allow_dropped=True)
-    with SimulatedFlow(now, 2, seed, world=world) as run:
+    with TestFlow(now, 2, seed, world=world) as run:
         run.run()
         assert run.counters["read"] + found.in_flight >= len(sink.values) > 0
         assert all(isinstance(value, list) and len(value) == 2 for value in sink.values)
@@ -473,7 +473,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
-    with SimulatedFlow(a_chain(before := ListSink()), 2, seed) as run:
+    with TestFlow(a_chain(before := ListSink()), 2, seed) as run:
         until_read(run, 300)
         run.strike(TakeCheckpoint("aligned"))
         while not run.world.checkpoints:
@@ -481,7 +481,7 @@ def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
         world = run.world
     now = a_chain(sink := ListSink(), ListSink())
     expect_fits(world.checkpoints[-1], Plan(now))
-    with SimulatedFlow(now, 2, seed, world=world) as run:
+    with TestFlow(now, 2, seed, world=world) as run:
         run.run()
     found = {str(value) for value in (*before.values, *sink.values)}
     assert found == {str([word, "done"]) for part in LINES for _, word in part}
@@ -522,12 +522,12 @@ def test_a_loop_goes_on_round_which_keys_come_and_go(
     monkeypatch.setattr(writer, "ROWS", 4)
     flow, sink = Flow("round", bins=2), ListSink()
     going_round(flow.source(ListSource(FEW)), sink, order)
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         world, waiting = run.world, set[tuple[str, bool]]()
         while not {("round", False), ("key_by exchange", True)} <= waiting:
             until_taken(run)
             waiting = {(piece.node, piece.keyed) for piece in world.checkpoints[-1].cut.pieces}
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         found = Counter(word[:2] for part in FEW for _, word in part for _ in range(len(word), 6))
         assert run.states("n") == found
@@ -553,12 +553,12 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
 
     left = source.key_by(lambda word: word).iterate("round", body).key_by(lambda word: word[:2])
     left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
-    with monkeypatch.context() as patched, SimulatedFlow(flow, 2, seed) as run:
+    with monkeypatch.context() as patched, TestFlow(flow, 2, seed) as run:
         patched.setattr(Unhurried, "delivered", lambda _: 0)  # so that they wait for a sink
         world, waiting = run.world, set[str]()
         while not {"map", "seen"} <= waiting:
             until_taken(run)
             waiting = {piece.node for piece in world.checkpoints[-1].cut.pieces}
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert run.states("n") == Counter(word[:2] for part in FEW for _, word in part)

@@ -15,11 +15,11 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import Initial
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.simulation.simulated_flow import SimulatedFlow
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 
 States = Mapping[str, Mapping[object, object]]
 
@@ -41,14 +41,14 @@ WORDS: list[list[tuple[int, object]]] = [
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_flow_goes_on_where_another_has_stopped(workers: int, seed: int) -> None:
     whole, expected = counting(WORDS)
-    with SimulatedFlow(whole, workers=1) as run:
+    with TestFlow(whole, workers=1) as run:
         run.run()
     before, _ = counting([lane[:150] for lane in WORDS])
-    with SimulatedFlow(before, workers=1) as run:
+    with TestFlow(before, workers=1) as run:
         run.run()
         left = run.states("n")
     after, found = counting([lane[150:] for lane in WORDS])
-    with SimulatedFlow(after, workers, seed, commands=[Join()], states={"n": left}) as run:
+    with TestFlow(after, workers, seed, commands=[Join()], states={"n": left}) as run:
         run.run()
     late = [r.value for r in expected.results if r.place[0] >= from_millis(150)]
     assert sorted(map(str, (r.value for r in found.results))) == sorted(map(str, late))
@@ -56,7 +56,7 @@ def test_a_flow_goes_on_where_another_has_stopped(workers: int, seed: int) -> No
 
 def test_no_record_is_read_before_all_states_are_there() -> None:
     flow, _ = counting([[(1, "a")], [(1, "b")]])
-    with SimulatedFlow(flow, workers=2, states={"n": {f"{i}": i for i in range(5000)}}) as run:
+    with TestFlow(flow, workers=2, states={"n": {f"{i}": i for i in range(5000)}}) as run:
         done = [worker.restoring() for worker in run.workers]
         assert all(read == 0 < total for read, total in done)
         while loading := [worker for worker in run.workers if worker.loading]:
@@ -70,7 +70,7 @@ def test_no_record_is_read_before_all_states_are_there() -> None:
 def test_states_of_an_operator_that_there_is_not_are_refused() -> None:
     flow, _ = counting([[]])
     with pytest.raises(SetupError, match="operator 'm': the flow has no state of that name; .* n"):
-        SimulatedFlow(flow, states={"m": {"a": 1}})
+        TestFlow(flow, states={"m": {"a": 1}})
 
 
 class Upper:

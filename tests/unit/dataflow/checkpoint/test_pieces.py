@@ -19,7 +19,7 @@ from meander.dataflow.checkpoint.writer import (
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.operators.ports import InFlight
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Checkpoint, Piece

@@ -13,10 +13,11 @@ from meander.dataflow.api.nodes import ExchangeNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.simulation.faults import At, Control
-from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
+from meander.testing import Answer, TestFlow
 from tests.support.sim.manual_flow import ManualFlow, ManualSource, keyed, until
 from tests.support.sim.start import Start
 
@@ -211,7 +212,7 @@ def listed(*, colocate: bool) -> tuple[Flow, ListSink]:
     return flow, sink
 
 
-def counted(run: SimulatedFlow) -> bool:
+def counted(run: TestFlow) -> bool:
     """Whether each record has been counted once, in both."""
     expected = Counter(ms % KEYS for ms in range(RECORDS)) + Counter(
         ms % KEYS for ms in range(RECORDS)
@@ -221,7 +222,7 @@ def counted(run: SimulatedFlow) -> bool:
 
 def test_newcomers_get_bins_of_all_and_leavers_give_bins_of_all_away() -> None:
     flow, _ = listed(colocate=True)
-    with SimulatedFlow(flow, workers=1, seed=3) as run:
+    with TestFlow(flow, workers=1, seed=3) as run:
         controller = run.sim.controller
 
         def until_said(kind: str, **what: object) -> None:
@@ -252,7 +253,7 @@ def test_where_all_move_alone_a_command_has_to_name_one_and_workers_come_and_go(
         {"id": "r", "type": "rescale", "workers": 1},
     ]
     faults = [At(Control(one), records=50 + 50 * n) for n, one in enumerate(commands)]
-    with SimulatedFlow(flow, workers=2, faults=faults) as run:
+    with TestFlow(flow, workers=2, faults=faults) as run:
         run.run()
         why = "no operator of this flow moves with others: name one of 'a', 'b'"
         assert run.answer("m") == Answer("rejected", why)

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.simulation.simulated_flow import ListSink, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import Join
 from meander.dataflow.simulation.transactions import ListTransactions
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualSource
 
 
@@ -24,11 +25,11 @@ class Hanging(ListTransactions):
 def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meander.dataflow.simulation.simulated_flow.ListTransactions", Hanging)
+    monkeypatch.setattr("meander.connectors.testing.simulated_flow.ListTransactions", Hanging)
     source, sink = ManualSource(2), ListSink()
     flow = Flow("f", bins=1, delivery="exactly_once")
     flow.source(source).key_by(lambda value: 0).fold("n", int, lambda n, v: (n + 1, n)).sink(sink)
-    with SimulatedFlow(flow, 1, seed) as run:
+    with TestFlow(flow, 1, seed) as run:
         source.give(0, (1000, "a"))
         while not run.world.ledger.open:
             run.act()

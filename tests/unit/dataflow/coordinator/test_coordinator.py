@@ -10,7 +10,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins, Refused
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import CommandedFlow

@@ -6,10 +6,11 @@ from meander import Flow
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.faults import At
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import HandOver
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource
 from tests.support.sim.start import Start
 
@@ -118,7 +119,7 @@ def test_a_partition_on_its_way_to_another_worker_is_named() -> None:
         source = flow.source(ListSource([[(ms, ms) for ms in range(20)]] * 2))
         counts = source.key_by(lambda v: v).fold("n", lambda: 0, lambda n, _: (n, n))
         counts.sink(ListSink(), name="out")
-        with SimulatedFlow(flow, seed=seed, faults=[At(hand_over, records=5)]) as run:
+        with TestFlow(flow, seed=seed, faults=[At(hand_over, records=5)]) as run:
             while not run.sim.done:
                 run.act()
                 found.update(run.sim.controller.frontier_blockers().values())

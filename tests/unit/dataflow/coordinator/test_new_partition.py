@@ -10,25 +10,21 @@ from typing import Literal
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
+from meander import testing as topics
 from meander.app.driver import wait_reasons
 from meander.app.recovery.decision_log import written
-from meander.connectors.testing import simulated_flow as topics
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
-from meander.dataflow.simulation.simulated_flow import (
-    ListReader,
-    ListSink,
-    ListSource,
-    SimulatedFlow,
-)
+from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource
 from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import lane_times, until
 
 RECORDS, PARTITIONS = 500, 3
@@ -48,7 +44,7 @@ class Growing:
         source.sink(self.raw)
         keyed = source.key_by(lambda v: v[0])
         keyed.fold("n", lambda: 0, lambda n, v: (n + 1, (*v, n)), order=order).sink(self.sink)
-        self.run = SimulatedFlow(flow, 2, seed=5)
+        self.run = TestFlow(flow, 2, seed=5)
         self.written: list[Decision] = []
         self.durable = True
         self.controller = self.run.sim.controller
@@ -252,7 +248,7 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
     mark, sink, flow = from_millis(200), ListSink(), Flow("f", bins=2)
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
-    with SimulatedFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
+    with TestFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
         run.strike(LATE)
         run.run()
     late = [result for result in sink.results if result.partition == PARTITIONS]

@@ -17,11 +17,12 @@ from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Joins, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.simulation.faults import At, Control
-from meander.dataflow.simulation.simulated_flow import Answer, ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
 from meander.schemas.control import Rescale
 from meander.schemas.status import Rescaling
 from meander.state.keys.ids import WorkerId
+from meander.testing import Answer, TestFlow
 from tests.support.sim.changing_flow import KEYS, ONE, PARTITIONS, RECORDS, TWO, ZERO, ChangingFlow
 from tests.support.sim.manual_flow import until
 
@@ -54,7 +55,7 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
     sink, flow = ListSink(), Flow("f")
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
-    with SimulatedFlow(flow, workers=2, seed=3) as run:
+    with TestFlow(flow, workers=2, seed=3) as run:
         until(lambda: run.sim.controller.ready, run.sim.act)
         run.sim.controller.leave("l", [ONE])
         run.run()
@@ -69,7 +70,7 @@ def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
     lists = [[(n, n % 7) for n in range(1500)] for _ in range(2)]
     flow.source(ListSource(lists)).key_by(lambda n: n).sink(sink)
     leave = {"type": "rescale", "id": "r", "workers": 2}
-    with SimulatedFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
+    with TestFlow(flow, workers=3, faults=[At(Control(leave), records=1)]) as run:
         run.run()
         assert run.answer("r") == Answer("rescaled")
     assert len(sink.results) == 3000
@@ -81,7 +82,7 @@ def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
         flow = Flow("f")
         records = [[(ms, ms) for ms in range(RECORDS)] for _ in range(PARTITIONS)]
         flow.source(ListSource(records)).sink(ListSink())
-        with SimulatedFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
+        with TestFlow(flow, workers=3, seed=seed, faults=[leave]) as run:
             run.run()
             given = [event for event in run.events if event["type"] == "partition_moved"]
             assert len(given) == 4, f"seed {seed}"
@@ -91,7 +92,7 @@ def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
     """A worker may be heard of before its first report."""
     flow = Flow("f")
     flow.source(ListSource([[], []])).sink(ListSink())
-    with SimulatedFlow(flow, workers=2) as run:
+    with TestFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
         crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
         rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)

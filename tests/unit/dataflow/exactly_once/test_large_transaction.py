@@ -10,9 +10,10 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.schemas.errors import MeanderError
+from meander.testing import TestFlow
 
 MOST = 20_000
 BEFORE, LARGE, BEHIND = 5, 700, 5
@@ -31,16 +32,16 @@ def exploding(sink: ListSink, spill: int = 1 << 30) -> Flow:
     return flow
 
 
-def sinks(run: SimulatedFlow) -> list[OrderedSink]:
+def sinks(run: TestFlow) -> list[OrderedSink]:
     return [sink for worker in run.workers for sink in worker._assembly.once]
 
 
-def in_its_midst(run: SimulatedFlow) -> bool:
+def in_its_midst(run: TestFlow) -> bool:
     """Whether some of the large time has been written, and some lies on disk that has been."""
     return any(not sink.complete and sink._stored.spilled for sink in sinks(run))
 
 
-def until(run: SimulatedFlow, done: Callable[[], bool]) -> None:
+def until(run: TestFlow, done: Callable[[], bool]) -> None:
     while not done():
         assert not run.sim.done
         run.act()
@@ -65,7 +66,7 @@ def check(sink: ListSink) -> None:
 def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: int) -> None:
     """I6: of what is not known to be committed memory holds half of the bound, and a slice."""
     sink = ListSink()
-    with SimulatedFlow(exploding(sink), 1, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(exploding(sink), 1, seed, commands=[TakeCheckpoint()]) as run:
         until(run, lambda: any(event["type"] == "checkpointed" for event in run.events))
         largest = 0
         while not run.sim.done:
@@ -85,7 +86,7 @@ def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: in
 def test_a_kill_in_the_midst_of_a_large_time_shows_nothing_of_it(seed: int) -> None:
     """Though a checkpoint is taken there, which has what has been written."""
     sink = ListSink()
-    with SimulatedFlow(exploding(sink), 2, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(exploding(sink), 2, seed, commands=[TakeCheckpoint()]) as run:
         until(run, lambda: any(event["type"] == "checkpointed" for event in run.events))
         until(run, lambda: in_its_midst(run))
         taken = len(run.world.checkpoints)
@@ -96,12 +97,12 @@ def test_a_kill_in_the_midst_of_a_large_time_shows_nothing_of_it(seed: int) -> N
         until(run, lambda: len(run.world.checkpoints) > taken)
         world = run.world
     assert not shown
-    with SimulatedFlow(exploding(sink), 1, seed, world=world) as run:
+    with TestFlow(exploding(sink), 1, seed, world=world) as run:
         run.run()
     check(sink)
 
 
 def test_more_than_the_disk_may_have_ends_the_flow_with_a_clear_error() -> None:
-    run = SimulatedFlow(exploding(ListSink(), spill=30_000), 1, 0, commands=[TakeCheckpoint()])
+    run = TestFlow(exploding(ListSink(), spill=30_000), 1, 0, commands=[TakeCheckpoint()])
     with run, pytest.raises(MeanderError, match="records wait on disk, more than its bound"):
         run.run()

@@ -17,10 +17,11 @@ from meander.dataflow.exactly_once import transaction_loop
 from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import Partition
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import NOW_MS, Join, Leave, TakeCheckpoint
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
+from meander.testing import TestFlow
 
 
 def counting(source: ListSource, sink: ListSink) -> Flow:
@@ -35,12 +36,12 @@ def test_what_comes_to_a_partition_after_a_run_has_ended_is_answered_by_the_next
     """Though it asks for times of before, of which all seems to be out."""
     sink = ListSink()
     source = ListSource([[(n, f"w{n % 5}") for n in range(100)], [(900, "x"), (1000, "x")]])
-    with SimulatedFlow(counting(source, sink), 2, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(counting(source, sink), 2, seed, commands=[TakeCheckpoint()]) as run:
         run.run()
         world = run.world
     for _ in range(2):
         source.partitions[0] = [*source.partitions[0], *((n, "late") for n in range(200, 220))]
-        with SimulatedFlow(counting(source, sink), 2, seed, world=world) as run:
+        with TestFlow(counting(source, sink), 2, seed, world=world) as run:
             run.run()
     late = [["late", n] for n in range(1, 41)]
     assert [value for value in sink.values if value in late] == late
@@ -52,7 +53,7 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
     """Nobody else has anything to let go of, so only its going says that all was out by then."""
     sink = ListSink()
     flow = counting(ListSource([[(n, "x") for n in range(300)], [(9000, "x")]]), sink)
-    with SimulatedFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
         owner = run.owner("x")
         while len(sink.values) < 200:
             run.act()
@@ -64,7 +65,7 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
         while len(run.world.checkpoints) == before:
             run.act()
         world = run.world
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
         assert not run.sim.controller.replays.awaited
     assert len(sink.values) == 301
@@ -128,11 +129,11 @@ def test_what_leaves_a_loop_early_is_delivered_beside_what_went_round_with_a_key
     flow = Flow("mixed", bins=2, delivery="exactly_once")
     parts = [[(1 + n, (first + n, 0)) for n in range(60)] for first in (0, 100)]
     flow.source(ListSource(parts)).iterate("loop", body).sink(sink)
-    with SimulatedFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(flow, 2, seed, commands=[TakeCheckpoint()]) as run:
         while len(sink.values) < 60:
             run.act()
         world = run.world
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert run.counters["suppressed"]
         assert any(event["type"] == "replay_checked" for event in run.events)
@@ -166,7 +167,7 @@ def offsets(rulings: Iterable[TimestampOverride]) -> set[int]:
 def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     """I5: it may be the first whose results need that, and has not heard it when it was ruled."""
     sink = ListSink()
-    with SimulatedFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
         while not offsets(run.workers[0]._committing.heard) >= RULED:
             run.act()
         run.strike(Join())
@@ -183,7 +184,7 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
 def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """I6: a worker whose results are few does not keep all that it hears."""
     monkeypatch.setattr(transaction_loop, "RULINGS", 2)
-    with SimulatedFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
+    with TestFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
         run.run()
         marks = run.world.ledger.marks
     for worker in range(2):

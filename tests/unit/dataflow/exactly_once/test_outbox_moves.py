@@ -13,11 +13,12 @@ from meander.dataflow.checkpoint import writer
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import ListSink, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualSource
 
 SEEDS = range(5)
@@ -38,7 +39,7 @@ class Moving:
             self.sink
         )
 
-    def there_and_back(self, run: SimulatedFlow, results: int = 1) -> None:
+    def there_and_back(self, run: TestFlow, results: int = 1) -> None:
         """Each of three owners has results that wait for a checkpoint."""
         until(run, lambda: taken(run) == 1)
         here = run.owner(self.key)
@@ -51,22 +52,22 @@ class Moving:
             until(run, lambda: waiting(run) == (n + 1) * results)  # noqa: B023
 
 
-def waiting(run: SimulatedFlow) -> int:
+def waiting(run: TestFlow) -> int:
     """The results in outboxes, or held back from them."""
     return sum(results(run, worker) for worker in range(len(run.workers)))
 
 
-def until(run: SimulatedFlow, done: Callable[[], bool]) -> None:
+def until(run: TestFlow, done: Callable[[], bool]) -> None:
     while not done():
         run.act()
 
 
-def taken(run: SimulatedFlow) -> int:
+def taken(run: TestFlow) -> int:
     """The checkpoints that exist, and of which all is out that they have of outboxes."""
     return sum(event["type"] == "checkpointed" for event in run.events)
 
 
-def checkpoint(run: SimulatedFlow) -> None:
+def checkpoint(run: TestFlow) -> None:
     """Take one, and see what it has of outboxes leave."""
     before = taken(run)
     run.strike(TakeCheckpoint())
@@ -79,7 +80,7 @@ def test_results_of_a_bin_that_moves_there_and_back_leave_one_after_the_other(
     seed: int, key: int
 ) -> None:
     moving = Moving(key)
-    with SimulatedFlow(moving.flow, 2, seed) as run:
+    with TestFlow(moving.flow, 2, seed) as run:
         moving.there_and_back(run)
         for n in (1, 2, 3):
             checkpoint(run)
@@ -93,14 +94,14 @@ def test_results_that_were_held_back_leave_in_order_after_a_recovery(
     seed: int, key: int, workers: int
 ) -> None:
     moving = Moving(key)
-    with SimulatedFlow(moving.flow, 2, seed) as run:
+    with TestFlow(moving.flow, 2, seed) as run:
         moving.there_and_back(run)
         before = len(run.world.checkpoints)
         run.strike(TakeCheckpoint())
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     moving.source.feeds[0].ended = True
-    with SimulatedFlow(moving.flow, workers, seed, world=world) as run:
+    with TestFlow(moving.flow, workers, seed, world=world) as run:
         run.run()
     assert moving.sink.values == [1, 2, 3]
 
@@ -113,7 +114,7 @@ def numbered(source: ManualSource, sink: ListSink) -> Flow:
     return flow
 
 
-def results(run: SimulatedFlow, worker: int) -> int:
+def results(run: TestFlow, worker: int) -> int:
     """How many a worker has put into its outboxes, or held back from them."""
     outboxes = run.workers[worker]._assembly.outboxes
     return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
@@ -126,7 +127,7 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
     """Also where a command names it, and their times lie on both sides of that command's."""
     source, sink = ManualSource(2, SourceOptions(idle_after=1e9)), ListSink()
     flow, stays = numbered(source, sink), KEYS[1]
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)
         owner = run.owner(stays)
         time = from_millis(1500)
@@ -139,7 +140,7 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
-    with SimulatedFlow(flow, 1, seed, world=world) as run:
+    with TestFlow(flow, 1, seed, world=world) as run:
         run.run()
     assert sink.values == [(stays, 1), (stays, 2)]
 
@@ -153,7 +154,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     monkeypatch.setattr(transactions, "ROOM", 4)
     source, sink = ManualSource(), ListSink()
     flow = numbered(source, sink)
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         until(run, lambda: taken(run) == 1)
         moves, stays = sorted(KEYS, key=run.owner)
         bin = next(bin for bin in BINS if flow.space.bin_of(codec.encode(moves)) == bin)
@@ -168,7 +169,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
-    with SimulatedFlow(flow, 1, seed, world=world) as run:
+    with TestFlow(flow, 1, seed, world=world) as run:
         run.run()
     came = cast(list[tuple[int, int]], sink.values)
     of = {key: [n for one, n in came if one == key] for key in (moves, stays)}
@@ -186,21 +187,21 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
     monkeypatch.setattr(writer, "ROWS", 1)
     monkeypatch.setattr(writer, "BYTES", 1)
     moving = Moving(key)
-    with SimulatedFlow(moving.flow, 2) as run:
+    with TestFlow(moving.flow, 2) as run:
         moving.there_and_back(run, RESULTS)
         checkpointed(run)
         world = run.world
-    with SimulatedFlow(moving.flow, workers, world=world) as run:
+    with TestFlow(moving.flow, workers, world=world) as run:
         for _ in range(steps):
             run.act()
         checkpointed(run)
     moving.source.feeds[0].ended = True
-    with SimulatedFlow(moving.flow, workers, world=world) as run:
+    with TestFlow(moving.flow, workers, world=world) as run:
         run.run()
     assert moving.sink.values == [*range(1, 3 * RESULTS + 1)]
 
 
-def checkpointed(run: SimulatedFlow) -> None:
+def checkpointed(run: TestFlow) -> None:
     """Take a checkpoint, of which perhaps nothing of outboxes is out yet."""
     before = len(run.world.checkpoints)
     run.strike(TakeCheckpoint())

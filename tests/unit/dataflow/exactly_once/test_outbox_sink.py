@@ -19,13 +19,14 @@ from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.simulation import transactions
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Leave, TakeCheckpoint
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import RecordLocation
+from meander.testing import TestFlow
 
 LONG = Checkpointing(1_000)
 SEEDS = range(10)
@@ -49,7 +50,7 @@ def told(sink: ListSink) -> list[tuple[object, int]]:
     return [(one, n) for one, n in cast(list[tuple[object, int]], sink.values)]
 
 
-def until_taken(run: SimulatedFlow, number: int) -> None:
+def until_taken(run: TestFlow, number: int) -> None:
     while not any(event.get("number") == number for event in run.events):
         run.act()
 
@@ -57,7 +58,7 @@ def until_taken(run: SimulatedFlow, number: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_results_leave_with_the_checkpoint_that_holds_them(seed: int) -> None:
     sink, source = ListSink(), ListSource([words(40), words(40)])
-    with SimulatedFlow(counting(source, sink), 2, seed) as run:
+    with TestFlow(counting(source, sink), 2, seed) as run:
         until_taken(run, 1)
         out = len(sink.values)
         while sum(worker.counters["written"] for worker in run.workers) < out + 20:
@@ -76,7 +77,7 @@ def test_a_flow_goes_on_where_its_outboxes_are_full(seed: int, policy: Policy) -
     """And a checkpoint does not wait for what they have no room for."""
     sink = ListSink()
     flow = counting(ListSource([words(60)]), sink, Checkpointing(0.01, policy))
-    with mock.patch.object(transactions, "ROOM", 1), SimulatedFlow(flow, 2, seed) as run:
+    with mock.patch.object(transactions, "ROOM", 1), TestFlow(flow, 2, seed) as run:
         run.run()
     assert len(sink.values) == 60
 
@@ -87,7 +88,7 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
     sink = ListSink()
     flow = counting(ListSource([words(400)]), sink, Checkpointing(0.05))
     room = mock.patch.object(transactions, "ROOM", 1 + seed % 3)
-    with room, SimulatedFlow(flow, 2, seed) as run:
+    with room, TestFlow(flow, 2, seed) as run:
         until_taken(run, 1)
         run.strike(Leave("l", run.owner("w0")))
         run.run()
@@ -99,7 +100,7 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
 def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
     """Also where its worker is no more."""
     sink, source = ListSink(), ListSource([words(60), words(60)])
-    with SimulatedFlow(counting(source, sink), 3, seed) as run:
+    with TestFlow(counting(source, sink), 3, seed) as run:
         until_taken(run, 1)
         while sum(worker.counters["written"] for worker in run.workers) < 50:
             run.act()
@@ -109,7 +110,7 @@ def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
             run.act()
     held = [piece for piece in world.checkpoints[-1].cut.pieces if piece.input]
     assert held, "something lay there"
-    with SimulatedFlow(counting(source, sink), 1, seed, world=world) as run:
+    with TestFlow(counting(source, sink), 1, seed, world=world) as run:
         run.run()
     for key in range(5):
         assert [n for word, n in told(sink) if word == f"w{key}"] == [*range(1, 25)]
@@ -130,7 +131,7 @@ def test_only_sinks_behind_a_function_that_gives_others_wait() -> None:
     plan = Plan(flow)
     assert plan.outboxes == {"drawn"}
     assert [*plan.timed] == ["steady"]
-    with SimulatedFlow(flow) as run:
+    with TestFlow(flow) as run:
         until_taken(run, 1)
         while len(steady.values) < 30:
             run.act()

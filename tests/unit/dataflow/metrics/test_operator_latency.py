@@ -16,7 +16,7 @@ from meander.app.worker.process import beat_of
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.operators.keyed.operator import Order
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import (

@@ -12,7 +12,7 @@ from meander.dataflow.control.command import MoveBins, Order, Refused
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import TransferRate
 from meander.dataflow.migration.rounds import BinMove, PreCopy, RunningMigration
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis

@@ -13,12 +13,13 @@ import pytest
 from meander import Flow
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.command import MoveBins, Refused
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import AbortMoves, Join, SimTopic
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualFlow, ManualSource, assembly, keyed, until
 from tests.support.sim.start import Start
 
@@ -444,7 +445,7 @@ def test_a_bin_that_comes_back_soon_has_its_records_wait_for_the_right_arrival(s
         MoveBins(f"m{n}", (Bin(0),), WorkerId(to), from_millis(ms), precopy=False)
         for n, (ms, to) in enumerate(near)
     ]
-    with SimulatedFlow(flow, 2, seed, commands) as run:
+    with TestFlow(flow, 2, seed, commands=commands) as run:
         run.run()
     seen, wanted = defaultdict[int, list[object]](list), list[object]()
     for one in sorted(raw.results, key=lambda r: r.place):

@@ -14,10 +14,11 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.simulation.faults import At
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualSource
 
 SEEDS = range(5)
@@ -25,12 +26,12 @@ BINS = Bin(0), Bin(1)
 KEY, RECORDS = "k", 60
 
 
-def until(run: SimulatedFlow, done: Callable[[], bool]) -> None:
+def until(run: TestFlow, done: Callable[[], bool]) -> None:
     while not done():
         run.act()
 
 
-def gives_no_credit(run: SimulatedFlow, owner: WorkerId, monkeypatch: pytest.MonkeyPatch) -> None:
+def gives_no_credit(run: TestFlow, owner: WorkerId, monkeypatch: pytest.MonkeyPatch) -> None:
     """What routers have for an owner they keep."""
     for router in routers(run):
         blocked = partial(_blocked, owner, router._output.blocked)
@@ -41,12 +42,12 @@ def _blocked(owner: WorkerId, otherwise: Callable[[WorkerId], bool], to: WorkerI
     return to == owner or otherwise(to)
 
 
-def routers(run: SimulatedFlow) -> list[Exchange]:
+def routers(run: TestFlow) -> list[Exchange]:
     nodes = (node for worker in run.workers for node in worker._assembly.nodes.values())
     return [node for node in nodes if isinstance(node, Exchange)]
 
 
-def waiting(run: SimulatedFlow, owner: int) -> int:
+def waiting(run: TestFlow, owner: int) -> int:
     """The records that wait for their bin at its next owner."""
     (outlet,) = run.workers[owner]._assembly.outlets
     return sum(len(rows) for rows in outlet.keyed.arrivals.stashed)
@@ -62,7 +63,7 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
     flow = Flow("f", bins=1, delivery=delivery, checkpoints=Checkpointing(1_000))
     keyed = flow.source(source).key_by(lambda _: KEY)
     keyed.fold("n", int, lambda n, value: (n + 1, (value, n + 1)), order="processing").sink(sink)
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         # Of a flow that delivers exactly once one is taken as it begins.
         until(run, lambda: len(run.world.checkpoints) == (delivery == "exactly_once"))
         owner = WorkerId(run.owner(KEY))
@@ -79,7 +80,7 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
-    with SimulatedFlow(flow, workers, seed, world=world) as run:
+    with TestFlow(flow, workers, seed, world=world) as run:
         run.run()
     assert sink.values == [("before", 1), ("from then on", 2)]
 
@@ -111,12 +112,12 @@ def test_records_without_keys_wait_for_no_timer_that_waits_for_them(
     timed.fold("n", lambda: 0, lambda n, _: (n + 1, n), order="processing").sink(sink, "timed")
     source.map(lambda value: value).sink(sink, "plain")
     move = MoveBins("m", BINS, WorkerId(seed % 2), None, "all-at-once", precopy=False)
-    with SimulatedFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:
+    with TestFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:
         while run.sim.actions < 150 + 10 * seed:
             run.act()
         run.strike(TakeCheckpoint("unaligned"))
         until(run, lambda: len(run.world.checkpoints) == 1)
         world = run.world
-    with SimulatedFlow(flow, workers, seed, world=world) as run:
+    with TestFlow(flow, workers, seed, world=world) as run:
         run.run()
         assert run.sim.done

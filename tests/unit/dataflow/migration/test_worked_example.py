@@ -12,7 +12,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId

@@ -16,7 +16,7 @@ from meander.dataflow.operators.adaptive_batch import BYTES
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.packing import joined, pieces, size_of
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import SimLinks
 from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
 from meander.schemas.errors import MeanderError

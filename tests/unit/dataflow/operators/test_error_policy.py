@@ -14,7 +14,7 @@ from meander import Flow
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

@@ -19,7 +19,7 @@ from meander.dataflow.coordinator.frontier_blockers import FrontierBlockers
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.records.loop_times import at, settled
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain

@@ -12,7 +12,7 @@ import pytest
 from meander import Flow, Stream
 from meander.dataflow.operators.buffer import buffer, spill
 from meander.dataflow.operators.loop import LoopEntry
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim import operator_bench as bench

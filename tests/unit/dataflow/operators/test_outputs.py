@@ -8,7 +8,7 @@ import pytest
 
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from tests.support.sim.manual_flow import ManualSource, keyed
 from tests.support.sim.one_key_flow import KEY, move

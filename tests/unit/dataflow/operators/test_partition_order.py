@@ -12,9 +12,10 @@ import pytest
 from meander import Checkpointing, Flow, Stream, nondeterministic
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.simulation.faults import At, Control
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import HandOver, TakeCheckpoint
 from meander.state.keys.ids import WorkerId
+from meander.testing import TestFlow
 
 SEEDS = range(10)
 RECORDS = 40
@@ -47,7 +48,7 @@ def test_a_partition_that_changes_hands_is_written_in_its_order(
     sink, flow = ListSink(SLOW), Flow("f", bins=1)
     way(flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))).sink(sink)
     hand_over = At(HandOver("h", "source", 0, WorkerId(1)), records=RECORDS // 4)
-    with SimulatedFlow(flow, 2, seed, faults=[hand_over]) as run:
+    with TestFlow(flow, 2, seed, faults=[hand_over]) as run:
         run.run()
     assert {result.worker for result in sink.results} == {0, 1}, "it has changed hands"
     assert sink.values == [*range(RECORDS)]
@@ -70,11 +71,11 @@ def test_results_that_wait_for_a_checkpoint_keep_their_order_beside_a_sink_in_th
     source = flow.source(ListSource([[(1000 + n // same, n) for n in range(3 * RECORDS)]]))
     source.map(nondeterministic(lambda value: value)).sink(sink)
     source.key_by(lambda value: value % 3).fold("n", lambda: 0, count).sink(sorted_)
-    with SimulatedFlow(flow, 2, seed, faults=hand_overs(10)) as run:
+    with TestFlow(flow, 2, seed, faults=hand_overs(10)) as run:
         while len(sorted_.results) < RECORDS // 2 and not run.sim.done:
             run.act()
         world = run.world
-    with SimulatedFlow(flow, 2, seed, faults=hand_overs(1), world=world) as run:
+    with TestFlow(flow, 2, seed, faults=hand_overs(1), world=world) as run:
         run.run()
     assert sink.values == [*range(3 * RECORDS)]
     assert len(sorted_.values) == 3 * RECORDS
@@ -90,12 +91,12 @@ def test_a_flow_that_sorts_and_then_takes_what_arrives_goes_on_from_any_checkpoi
     counted = flow.source(ListSource([records, records])).map(lambda value: value)
     sorted_ = counted.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
     sorted_.fold("m", lambda: 0, lambda m, _: (m + 1, m + 1), order="processing").sink(sink)
-    with SimulatedFlow(flow, 2, seed, faults=[At(TakeCheckpoint(), records=RECORDS)]) as run:
+    with TestFlow(flow, 2, seed, faults=[At(TakeCheckpoint(), records=RECORDS)]) as run:
         while not run.world.checkpoints and not run.sim.done:
             run.act()
         world = run.world
     sink.results.clear()
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
         assert run.states("m") == {0: 28, 1: 26, 2: 26}
 
@@ -114,7 +115,7 @@ def test_results_of_one_key_stay_in_order_under_another_key(
     counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count)
     counted.key_by(lambda _: 3).sink(sink)
     moves = [At(move(n, bins), records=5 * n) for n in range(1, 7)]
-    with SimulatedFlow(flow, 2, seed, faults=moves) as run:
+    with TestFlow(flow, 2, seed, faults=moves) as run:
         run.run()
     assert sink.values == [*range(RECORDS)]
 
@@ -133,6 +134,6 @@ def test_results_of_one_key_come_in_order_to_an_operator_of_another_key(
     counted = source.key_by(lambda _: 0).fold("n", lambda: 0, count).key_by(lambda _: 3)
     counted.fold("m", lambda: 0, count, order="processing", colocate=False).sink(sink)
     moves = [At(move(n, (1,)), records=5 * n) for n in range(1, 7)]
-    with SimulatedFlow(flow, 2, seed, faults=moves) as run:
+    with TestFlow(flow, 2, seed, faults=moves) as run:
         run.run()
     assert sink.values == [*range(RECORDS)]

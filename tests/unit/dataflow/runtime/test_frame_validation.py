@@ -24,7 +24,7 @@ from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meander import Flow
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import WorkerId
 from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, assembly, until
 from tests.support.sim.start import Start

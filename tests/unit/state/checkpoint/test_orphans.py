@@ -9,12 +9,13 @@ import pytest
 from meander import Flow
 from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource, SimulatedFlow
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, TakeCheckpoint
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import life_of
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.manifest import Manifest
+from meander.testing import TestFlow
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 2400, 3)] for p in range(3)]
 EXECUTIONS, EACH, RECORDS = 4, 3, 40
@@ -27,13 +28,13 @@ def counting() -> Flow:
     return flow
 
 
-def until_read(run: SimulatedFlow, more: int) -> None:
+def until_read(run: TestFlow, more: int) -> None:
     goal = run.counters["read"] + more
     while run.counters["read"] < goal:
         run.act()
 
 
-def take(run: SimulatedFlow, savepoint: str = "") -> None:
+def take(run: TestFlow, savepoint: str = "") -> None:
     before = len(run.world.checkpoints)
     run.strike(TakeCheckpoint(savepoint=savepoint))
     while len(run.world.checkpoints) == before:
@@ -43,7 +44,7 @@ def take(run: SimulatedFlow, savepoint: str = "") -> None:
 def lives(flow: Flow, world: DurableWorld | None, seed: int, count: int) -> DurableWorld:
     """Each takes some checkpoints, and is killed in the midst of another."""
     for life in range(count):
-        with SimulatedFlow(flow, 2, 100 * seed + life, world=world) as run:
+        with TestFlow(flow, 2, 100 * seed + life, world=world) as run:
             for _ in range(EACH):
                 until_read(run, RECORDS)
                 take(run)
@@ -68,7 +69,7 @@ def chunks(kept: list[Checkpoint]) -> set[bytes]:
 def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, EXECUTIONS)
-    with SimulatedFlow(flow, 2, seed, world=world):
+    with TestFlow(flow, 2, seed, world=world):
         flying, layers = world.in_flight.keys, world.state.keys
     kept = world.checkpoints[-3:]
     assert flying == in_flight(kept), "what it begins with, or can go back to, and no more"
@@ -80,11 +81,11 @@ def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
 def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, EXECUTIONS)
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         until_read(run, RECORDS)
         assert run.world.before is run.world.checkpoints[-1], "it has taken none of its own"
     del world.checkpoints[-back:]
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
         assert run.states("n") == {f"w{n}": 60 for n in range(40)}
 
@@ -93,7 +94,7 @@ def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: i
 def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, 2)
-    with SimulatedFlow(flow, 2, seed, world=world) as run:
+    with TestFlow(flow, 2, seed, world=world) as run:
         life = world.execution
         for _ in range(EACH + 1):
             until_read(run, RECORDS)
@@ -111,14 +112,14 @@ def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) ->
 @pytest.mark.parametrize("seed", range(2))
 def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> None:
     flow = counting()
-    with SimulatedFlow(flow, 2, seed) as run:
+    with TestFlow(flow, 2, seed) as run:
         until_read(run, RECORDS)
         take(run, "early")
         world = run.world
     (early,) = world.savepoints
     world = lives(flow, world, seed, EXECUTIONS)
     world.checkpoints = [early]
-    with SimulatedFlow(flow, 3, seed, world=world) as run:
+    with TestFlow(flow, 3, seed, world=world) as run:
         assert world.before is early
         run.run()
         assert run.states("n") == {f"w{n}": 60 for n in range(40)}
@@ -127,7 +128,7 @@ def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> None:
     """It proves so after the checkpoint has noted it, and before the checkpoint is whole."""
-    with SimulatedFlow(counting(), 2, seed) as run:
+    with TestFlow(counting(), 2, seed) as run:
         until_read(run, RECORDS)
         take(run)
         until_read(run, RECORDS)

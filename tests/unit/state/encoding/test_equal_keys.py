@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KafkaSink, KafkaSource, columns
-from meander.connectors.testing.simulated_flow import TestFlow
 from meander.state.encoding.codec import decode, encode_key, encode_keys
+from meander.testing import TestFlow
 
 ZONES = [UTC, *(timezone(timedelta(hours=hours), name)
                 for hours, name in ((1, "CET"), (1, "here"), (-5, "EST"), (0, "GMT")))]  # fmt: skip

@@ -17,7 +17,7 @@ from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import ARRIVED, Rows
 from meander.dataflow.operators.buffer.spill import SLICE_BYTES, SLICE_ROWS
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

@@ -22,7 +22,7 @@ from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
 from meander.dataflow.operators.keyed.logic import Sealing
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

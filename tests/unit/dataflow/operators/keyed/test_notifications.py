@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.operators.keyed.notifications import Notifications
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.times.antichain import Antichain, minimal
 from meander.state.times.time import Time
 from tests.support.sim.manual_flow import ManualSource, keyed

@@ -11,7 +11,7 @@ import pytest
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.keyed.logic import Context, Fold, Sealing
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from tests.support.sim.manual_flow import ManualSource

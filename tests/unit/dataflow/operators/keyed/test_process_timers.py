@@ -12,7 +12,7 @@ from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.keyed.callbacks import Calls, Why
 from meander.dataflow.operators.keyed.logic import Applied, Context, Process, Sealing
 from meander.dataflow.operators.keyed.operator import SLICE, Order
-from meander.dataflow.simulation.simulated_flow import ListSink, ListSource
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.control import MAX_MILLIS
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

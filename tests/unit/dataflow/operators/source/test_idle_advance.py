@@ -11,7 +11,7 @@ from meander.dataflow.backpressure.inflight import LEAST, ROW
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.source.operator import ROWS
-from meander.dataflow.simulation.simulated_flow import ListSink
+from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import to_millis
 from tests.support.sim.manual_flow import ManualSource, lane_times, source_operator, until

@@ -1,0 +1,148 @@
+"""The topics of a simulated flow, by name, and the faults of a topic.
+
+Guarantees that a record is fed as its source reads it back: the value and key of a `Feed` go
+through the formats of the source, and what is no record of the topic is refused with SetupError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex, cast
+
+from meander.connectors.kafka.formats import Decoder, Format, encoder
+from meander.connectors.kafka.source.source import KafkaSource
+from meander.connectors.testing.in_memory import Headers, Topic
+from meander.dataflow.interfaces import Partition
+from meander.dataflow.simulation.faults import Fault
+from meander.schemas.errors import SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class Feed(Fault):
+    """A record comes onto a topic: late, unreadable, of the future, or just a record.
+
+    `value` and `key` are bytes as they are, None for a null, and else what the source's formats
+    read back; `ms` is its timestamp, the simulated time where none is given.
+
+    >>> from meander.testing import At
+    >>> At(Feed("lines", bytes([255]), partition=1), records=5).fault.partition
+    1
+    """
+
+    topic: str
+    value: object
+    key: object = None
+    ms: int | None = None
+    partition: int = 0
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Idle(Fault):
+    """A partition looks empty for so many steps of the schedule, whatever is on it."""
+
+    topic: str
+    partition: int
+    steps: int
+
+
+class InMemoryTopics:
+    """The topics of a flow in memory; each begins with the same number of partitions.
+
+    `step` returns the number of steps that the simulation has taken.
+    """
+
+    def __init__(self, partitions: int, step: Callable[[], int]) -> None:
+        self.partitions, self._step = partitions, step
+        self.sources: dict[str, KafkaSource] = {}
+        """The sources of the flow, by topic."""
+        self.ended = False
+        """Whether no record comes any more."""
+        self._topics: dict[str, Topic] = {}
+        self._idle: dict[tuple[str, int], int] = {}
+
+    def open(self, name: str) -> Topic:
+        """Return a topic, which is new the first time."""
+        return self._topics.setdefault(name, Topic.of(self.partitions))
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic of the flow. Raises SetupError for another name."""
+        if name not in self._topics:
+            raise SetupError(f"topic {name!r}", "it is none of the flow's",
+                             f"name one of {', '.join(self._topics)}")  # fmt: skip
+        return self._topics[name]
+
+    def feed(self, fault: Feed, now_ms: int) -> None:
+        """Put a record onto a topic. Raises SetupError for one that no source could read there."""
+        name, source = fault.topic, self.sources.get(fault.topic)
+        if source is None:
+            raise SetupError(f"topic {name!r}", "the flow does not read it",
+                             f"name one of {', '.join(self.sources)}")  # fmt: skip
+        if self.ended:
+            raise SetupError(f"topic {name!r}", "the run has come to its end",
+                             "feed before `run`; `settle` leaves it open")  # fmt: skip
+        self._check_place(name, fault.partition)
+        self._topics[name].append(
+            _raw(name, "value", source.value, fault.value),
+            _raw(name, "key", source.key, fault.key),
+            _headers(name, fault.headers),
+            now_ms if fault.ms is None else _millis(name, fault.ms),
+            fault.partition,
+        )
+
+    def pause(self, fault: Idle) -> None:
+        """Have a partition look empty. Raises SetupError for no partition of the topic."""
+        self._check_place(fault.topic, fault.partition)
+        self._idle[fault.topic, fault.partition] = self._step() + fault.steps
+
+    def paused(self, name: str, partition: Partition) -> bool:
+        """Whether a partition looks empty now."""
+        until = self._idle.get((name, partition))
+        return until is not None and until > self._step()
+
+    @property
+    def calm(self) -> bool:
+        """Whether no partition looks empty now."""
+        return max(self._idle.values(), default=0) <= self._step()
+
+    def _check_place(self, name: str, partition: object) -> None:
+        count = self.topic(name).partitions
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise SetupError(f"topic {name!r}", f"it has no partition {partition!r}",
+                             f"name one of 0 to {count - 1}, or give the run more")  # fmt: skip
+
+
+def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes | None:
+    """Return data as the value or key of a record."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if not isinstance(form, str):
+        raise SetupError(f"topic {topic!r}", f"a function of the flow reads it, and not {data!r}",
+                         "feed bytes")  # fmt: skip
+    try:
+        return encoder(form)(data)
+    except (TypeError, ValueError) as error:
+        raise SetupError(
+            f"topic {topic!r}",
+            f"{data!r} is no {part} that its source reads as {form!r} ({error})",
+            "feed what the source reads back, or bytes as they are",
+        ) from error
+
+
+def _millis(topic: str, ms: object) -> int:
+    if not isinstance(ms, SupportsIndex):
+        raise SetupError(f"topic {topic!r}", f"ms={ms!r} is no time of a record",
+                         "give whole milliseconds since 1970")  # fmt: skip
+    return index(ms)
+
+
+def _headers(topic: str, headers: object) -> Headers:
+    for header in headers if isinstance(headers, Sequence) else [headers]:
+        match header:
+            case (str(), str() | bytes() | None):
+                continue
+        raise SetupError(f"topic {topic!r}", f"{header!r} is no header of a record",
+                         "give pairs of a name and text, bytes or None")  # fmt: skip
+    return cast(Headers, headers)
