@@ -1,4 +1,4 @@
-"""`meander bootstrap`: the states that a flow starts from, out of files that Spark reads."""
+"""`meander bootstrap`: write the initial states of a flow from files that Spark reads."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.progress import Progress, TaskID
 
-from meander.app.cli.options import Bootstrap, Config, Json, Prefix, Set
-from meander.app.common.output import CommandOutput, log_to, size
-from meander.app.config.cluster import settings
+from meander.app.cli.options import FlowConnection, connected
+from meander.app.common.output import log_to, size
 from meander.app.config.options import Options
 from meander.schemas.errors import SetupError
 
@@ -30,46 +29,44 @@ _KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+@connected
 def bootstrap(
     context: typer.Context,
     module: Annotated[
         Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
     ],
-    operator: Annotated[str, typer.Option(help="The stateful operator whose states these are.")],
+    operator: Annotated[str, typer.Option(help="The stateful operator that gets the states.")],
     data: Annotated[str, typer.Option(help="A file or folder that Spark can read.")],
     kind: Annotated[
         Kind | None,
-        typer.Option("--format", help="Of the data; else by its ending, or parquet.",
-                     show_default=False),
+        typer.Option("--format", help="Format of the data. Default: by the file name, else"
+                     " parquet.", show_default=False),
     ] = None,
     key: Annotated[
-        str, typer.Option(help="The column of keys; several, with commas between, are a tuple.")
+        str, typer.Option(help="The column of keys; several columns (a,b) form a tuple.")
     ] = "key",
     state: Annotated[
-        str, typer.Option(help="That of states; a struct, or several columns, are a tuple.")
+        str, typer.Option(help="The column of states; a struct or several columns form a tuple.")
     ] = "state",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Drop the states that were written before.")
+        bool, typer.Option("--replace", help="Drop the states of an earlier bootstrap.")
     ] = False,
     master: Annotated[str, typer.Option(help="Spark's master.")] = "local[*]",
     host: Annotated[
-        str, typer.Option(help="This machine's address, as Spark's machines reach it.")
+        str, typer.Option(help="This machine's address for the machines of Spark.")
     ] = "127.0.0.1",
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    *,
+    to: FlowConnection,
 ) -> None:  # fmt: skip
-    """Write states from a table, a row per key, for a flow to start from."""
+    """Write initial states of a flow from a table with one row per key."""
     # Spark takes a while to import, and the other commands do without.
     from meander.app.bootstrap.bootstrap import bootstrap as write
     from meander.app.driver.workers import spark_launcher
 
-    output = CommandOutput.of(as_json)
+    output = to.output
     log_to(output, context.obj)
-    kafka = settings(config, set_, bootstrap).kafka()
-    options = Options(kafka, prefix=prefix, host=host, log_level=logging.getLogger().level)
+    kafka = to.settings().kafka()
+    options = Options(kafka, prefix=to.prefix, host=host, log_level=logging.getLogger().level)
     spark_launcher.expect_master(master)
     with contextlib.ExitStack() as opened:
         steps = StepBars(opened.enter_context(output.bar("tasks")))
@@ -88,14 +85,14 @@ def bootstrap(
 
 
 class StepBars:
-    """A bar for each of Spark's steps."""
+    """A progress bar for each step of Spark."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._bars: dict[int, TaskID] = {}
 
     def show(self, step: int, done: int, total: int) -> None:
-        """How far Spark is."""
+        """Show how many tasks of a step are done."""
         if step not in self._bars:
             self._bars[step] = self._progress.add_task(f"step {step}", total=total)
             for bar in [bar for number, bar in self._bars.items() if number < step]:

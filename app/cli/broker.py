@@ -1,4 +1,4 @@
-"""`meander broker`: a local Apache Kafka for whoever has none."""
+"""`meander broker`: a local Apache Kafka."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from meander.connectors.local_broker.default import DATA, start_local
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.schemas.errors import SetupError
 
-Data = Annotated[Path, typer.Option(help="The folder of the broker's data and log.")]
+Data = Annotated[Path, typer.Option(help="The folder for data and log of the broker.")]
 
 commands = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
-    help="A local Apache Kafka, one process on 127.0.0.1, for whoever has none.",
+    help="Run a local Apache Kafka: one process on 127.0.0.1.",
 )
 
 
@@ -27,24 +27,25 @@ commands = typer.Typer(
 def start(
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="For clients; else 9092, or a free one if it is taken.",
+        typer.Option(min=1, max=65535, help="The port for clients. Default: 9092, or a"
+                     " free one if 9092 is taken.",
                      show_default=False),
     ] = None,
     data: Data = DATA,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Start a broker that stays when this command ends; one that runs already is taken."""
+    """Start a broker that runs on after this command; a running one is kept."""
     output = CommandOutput.of(as_json)
     fetch(output)
     with output.working("starting Kafka"):
         bootstrap = start_local(data) if port is None else broker_start(data, port)
     if output.as_json:
         output.line({"bootstrap": bootstrap})
-    output.say(f"Kafka answers at {bootstrap}; end it with: meander broker stop")
+    output.say(f"Kafka answers at {bootstrap}. Stop it with: meander broker stop")
 
 
 def fetch(output: CommandOutput) -> None:
-    """Have Kafka's jars here, showing how they come the first time."""
+    """Download the jars of Kafka, with a progress bar, unless they are here."""
     with output.bar("jars") as bar:
 
         def fetched(count: int, total: int) -> None:
@@ -56,10 +57,12 @@ def fetch(output: CommandOutput) -> None:
 
 @commands.command()
 def status(data: Data = DATA, as_json: Json = False) -> None:
-    """Say whether the broker runs, and where."""
+    """Show whether the broker runs, and its address."""
     found = broker_status(data)
     if found is None:
-        raise SetupError(f"the broker in {data}", "none runs", "start it: meander broker start")
+        raise SetupError(
+            f"the broker in {data}", "it does not run", "start it with meander broker start"
+        )
     CommandOutput.of(as_json).table(
         "broker",
         ["bootstrap", "pid", "version", "log"],
@@ -69,10 +72,10 @@ def status(data: Data = DATA, as_json: Json = False) -> None:
 
 @commands.command()
 def stop(data: Data = DATA, as_json: Json = False) -> None:
-    """End the broker; its data stays."""
+    """Stop the broker; its data stays."""
     output = CommandOutput.of(as_json)
-    with output.working("ending Kafka"):
+    with output.working("stopping Kafka"):
         stopped = broker_stop(data)
     if output.as_json:
         output.line({"stopped": stopped})
-    output.say("the broker has ended" if stopped else "no broker was running")
+    output.say("The broker has stopped." if stopped else "No broker was running.")

@@ -1,4 +1,4 @@
-"""`meander checkpoint | checkpoints | stop | reset`: what a flow goes on from when it is run."""
+"""`meander checkpoint | checkpoints | stop | reset`: the checkpoints that a flow restarts from."""
 
 from __future__ import annotations
 
@@ -7,88 +7,80 @@ from typing import Annotated, Literal
 
 import typer
 
-from meander.app.cli.follow import give, new_id
-from meander.app.cli.options import Bootstrap, CommandId, Config, Flow, Json, Prefix, Set, Wait
+from meander.app.cli.follow import new_id, submit
+from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
-from meander.app.common.output import CommandOutput
-from meander.app.config.cluster import kafka
 from meander.app.recovery import admin
 from meander.connectors.topics.topics import names
 from meander.schemas.control import Stop, TakeCheckpoint
 
 Savepoint = Annotated[
-    str | None, typer.Option(help="Keep the checkpoint under this name until it is dropped.")
+    str | None,
+    typer.Option(help="Keep the checkpoint as a savepoint of this name until it is dropped."),
 ]
 
 
+@connected
 def checkpoint(
     flow: Flow,
     policy: Annotated[
         Literal["unaligned", "unaligned_max_inflight", "aligned"] | None,
-        typer.Option(help="How much may be in flight in it; else as the flow says."),
+        typer.Option(
+            help="How much the checkpoint may hold in flight. Default: the flow's own policy."
+        ),
     ] = None,
     savepoint: Savepoint = None,
     name: CommandId = None,
     wait: Wait = True,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    *,
+    to: FlowConnection,
 ) -> None:
-    """Take a checkpoint of a running flow, from which it goes on when it is run again.
+    """Take a checkpoint of a running flow. Its next run restarts from the newest checkpoint.
 
-    Exit code 0: it is taken; 1: it was rejected, or given up.
+    Exit code 0: the checkpoint is complete; 1: the command was rejected, or the checkpoint failed.
     """
     command = TakeCheckpoint.model_construct(
         type="checkpoint", id=name or new_id(), policy=policy, savepoint=savepoint
     )
-    cluster = kafka(config, set_, bootstrap)
-    give(
-        command, cluster, prefix, flow, CommandOutput.of(as_json), show_checkpoint if wait else None
-    )
+    submit(command, flow, to, show_checkpoint if wait else None)
 
 
+@connected
 def stop(
     flow: Flow,
     savepoint: Savepoint = None,
     name: CommandId = None,
     wait: Wait = True,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    *,
+    to: FlowConnection,
 ) -> None:
-    """Stop a running flow, with --savepoint once that is taken; its driver ends with exit code 0.
+    """Stop a running flow and wait until its workers and Spark have ended.
 
-    Exit code 0: it has stopped; 1: it was rejected, or the savepoint given up.
+    With --savepoint, the flow takes that savepoint first. The driver ends with exit code 0.
+
+    Exit code 0: the flow has stopped; 1: the command was rejected, or the savepoint failed.
     """
     command = Stop.model_construct(type="stop", id=name or new_id(), savepoint=savepoint)
-    cluster = kafka(config, set_, bootstrap)
-    give(
-        command, cluster, prefix, flow, CommandOutput.of(as_json), show_checkpoint if wait else None
-    )
+    submit(command, flow, to, show_checkpoint if wait else None)
 
 
+@connected
 def checkpoints(
     flow: Flow,
     drop: Annotated[
-        str | None, typer.Option(help="Keep this savepoint no longer; the flow must not run.")
+        str | None, typer.Option(help="Drop this savepoint; the flow must not run.")
     ] = None,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    *,
+    to: FlowConnection,
 ) -> None:
-    """List the checkpoints that a flow can go on from, the newest first: where its next run begins,
-    and what else meander run --from may name."""
-    output, cluster = CommandOutput.of(as_json), kafka(config, set_, bootstrap)
-    topics = names(prefix, flow)
+    """List the checkpoints that a flow can restart from, the newest first.
+
+    The next run uses the marked one; meander run --from selects another.
+    """
+    output, cluster, topics = to.output, to.kafka(), names(to.prefix, flow)
     if drop is not None:
         with output.working("asking Kafka"):
-            admin.drop(cluster, topics, prefix, flow, drop)
+            admin.drop(cluster, topics, to.prefix, flow, drop)
     with output.working("asking Kafka"):
         found, others = listed(cluster, topics, flow)
     if output.as_json:
@@ -100,26 +92,25 @@ def checkpoints(
         typer.echo(why, err=True)
 
 
+@connected
 def reset(
     flow: Flow,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether you mean it.")] = False,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    *,
+    to: FlowConnection,
 ) -> None:
-    """Have a flow that does not run forget its states and how far it has come: its next run begins
-    as its first did. The topics that it reads and writes stay as they are."""
-    output, cluster = CommandOutput.of(as_json), kafka(config, set_, bootstrap)
-    topics = names(prefix, flow)
+    """Delete the states, checkpoints and source positions of a flow that does not run.
+
+    The next run starts from scratch. The topics that the flow reads and writes stay.
+    """
+    output, cluster, topics = to.output, to.kafka(), names(to.prefix, flow)
     gone = admin.forgotten(topics)
     if not yes:
-        admin.expect_alone(cluster, topics, prefix, flow)
-        anew = "its next run begins as its first did, so what is out by now comes again"
-        typer.confirm(f"Delete {', '.join(gone)}? ({anew})", abort=True, err=True)
-    admin.reset(cluster, topics, prefix, flow)
+        admin.expect_alone(cluster, topics, to.prefix, flow)
+        typer.echo("The next run starts from scratch and writes all results again.", err=True)
+        typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
+    admin.reset(cluster, topics, to.prefix, flow)
     stays = [topic for topic in astuple(topics) if topic not in gone]
     rows = [[topic, "deleted"] for topic in gone] + [[topic, "kept"] for topic in stays]
     output.table(f"topics of {flow}", ["topic", "state"], rows)
-    output.say("the topics that it reads and writes stay as they are")
+    output.say("The topics that the flow reads and writes stay.")

@@ -1,8 +1,8 @@
-"""Puts a command on the control topic and follows what becomes of it.
+"""Put a command on the control topic and follow its events.
 
-Guarantees that no event of the command is missed, as the status topic is followed from where it
-ended before the command was produced, and that none of another command is taken for its own: both
-are known by their place on the control topic. Ends with the command, or with its flow.
+Guarantees that no event of the command is missed: the reader starts where the status topic ended
+before the command was produced. An event belongs to the command by its offset on the control topic,
+so no event of another command is shown. The reader ends with the command, or with its flow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import typer
 
+from meander.app.cli.options import FlowConnection
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import Overview, overview
 from meander.connectors.kafka import client
@@ -48,7 +49,7 @@ START = "start it with meander run"
 
 
 def produce(settings: Settings, topics: Names, flow: str, command: Command) -> int:
-    """Put a command on the control topic; its offset there. Raises SetupError for no such flow."""
+    """Put a command on the control topic; return its offset. Raises SetupError for no such flow."""
     expect_ran(client.admin(settings), topics.control, flow)
     return control.give(settings, topics.control, command.model_dump_json().encode())
 
@@ -60,9 +61,11 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
     """
     with contextlib.closing(StatusReader(settings, topics.status, flow)) as reader:
         seen = overview(flow, reader.recent())
-        _expect_driver(seen, f"{START}, or leave the command for it with --no-wait")
+        _expect_driver(seen, f"{START}, or leave the command for its next run with --no-wait")
         offset = produce(settings, topics, flow, command)
-        left = f"{START}: {command.id!r} lies on its topic, and will be obeyed"
+        left = (
+            f"{START}: command {command.id!r} is on the control topic, and the next run executes it"
+        )
         accepted = False
         for told in reader.follow():
             if told is None:
@@ -74,7 +77,9 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
                 yield event
                 return
             if isinstance(event, Failed | Finished):
-                raise MeanderError(f"flow {flow!r}", f"it ended: {seen.reason or 'regularly'}")
+                raise MeanderError(
+                    f"flow {flow!r}", f"it ended: {seen.reason or 'without an error'}"
+                )
             if isinstance(event, Recovering):
                 raise _left_behind(command, event.place, accepted)
             accepted = accepted or _begins(event, offset)
@@ -86,41 +91,39 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
 
 
 def _left_behind(command: Command, place: str, accepted: bool) -> MeanderError:
-    """What is known of a command whose flow has lost a worker meanwhile.
+    """Return the error for a command whose flow has lost a worker meanwhile.
 
     >>> print(_left_behind(Stop(type="stop", id="s"), "checkpoint 7", accepted=True))
-    command 's': the flow has lost a worker and goes on from checkpoint 7, without the commands ...
+    command 's': the flow has lost a worker and restarts from checkpoint 7; commands that had n...
     >>> print(_left_behind(Stop(type="stop", id="s"), "its start", accepted=False))
-    command 's': the flow has lost a worker and goes on from its start; it had not said by th...
+    command 's': the flow has lost a worker and restarts from its start; the command was not a...
     """
-    cause = f"the flow has lost a worker and goes on from {place}"
+    cause = f"the flow has lost a worker and restarts from {place}"
     if accepted:
-        cause += ", without the commands that had not ended"
-        remedy = "see meander status, and give it again under another id"
+        cause += "; commands that had not ended are dropped"
+        remedy = "see meander status, and send it again with another id"
     else:
-        cause += "; it had not said by then that it obeys, and may do so yet"
-        remedy = "see meander status whether it does, before you give it again"
+        cause += "; the command was not accepted yet, and may still be executed"
+        remedy = "see meander status before you send it again"
     return MeanderError(f"command {command.id!r}", cause, remedy)
 
 
 def new_id() -> str:
-    """A command's that the user gave none."""
+    """Return an id for a command without one."""
     return f"cli-{uuid4().hex[:8]}"
 
 
-def give(
+def submit(
     command: Command,
-    cluster: Settings,
-    prefix: str,
     flow: str,
-    output: CommandOutput,
+    to: FlowConnection,
     show: Callable[[CommandOutput, Iterator[Event]], int] | None,
 ) -> None:
-    """Put a command on its topic and, where it is to be shown, follow it to its end."""
-    topics = names(prefix, flow)
+    """Put a command on the control topic and, with `show`, follow it to its end."""
+    cluster, output, topics = to.kafka(), to.output, names(to.prefix, flow)
     if show is None:
         produce(cluster, topics, flow, command)
-        output.say(f"{command.id}: on {topics.control}")
+        output.say(f"{command.id}: written to {topics.control}")
         return
     output.say(f"{command.id}:")
     if code := show(output, follow(cluster, topics, flow, command)):
@@ -128,7 +131,7 @@ def give(
 
 
 def show_end(output: CommandOutput, events: Iterator[Event], said: Callable[[Event], str]) -> int:
-    """Print how a command ends that is obeyed at once, in the words of `said`; the exit code."""
+    """Print the events of a command in the words of `said`; return the exit code."""
     for event in events:
         if not isinstance(event, Heartbeat):
             output.event(event)
@@ -143,13 +146,13 @@ def show_end(output: CommandOutput, events: Iterator[Event], said: Callable[[Eve
 
 
 def _begins(event: Event, offset: int) -> bool:
-    """Whether it says that the command at an offset will be obeyed, or what it would do."""
+    """Return whether an event accepts the command at an offset, or shows its plan."""
     begins = Accepted | Rescaling | Queued | Planned | CheckpointAccepted
     return isinstance(event, begins) and event.offset == offset
 
 
 def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
-    """Whether nothing more is said of a command."""
+    """Return whether an event is the last one of a command."""
     match event:
         case CommandRejected():
             return event.offset == offset
@@ -166,7 +169,7 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
 
 
 def _goes_on(event: Event, command: Command) -> bool:
-    """Whether it is said of a command on its way, or of a move which that brings about."""
+    """Return whether an event is of an accepted command, or of a move that it causes."""
     if isinstance(event, Heartbeat):
         return True
     if isinstance(event, CommandRejected | Claimed | Started):
@@ -175,7 +178,7 @@ def _goes_on(event: Event, command: Command) -> bool:
 
 
 def _of(command: Command, id: str) -> bool:
-    """Whether an event's id is the command's, or that of a move which it brings about."""
+    """Return whether an id is that of a command, or of a move that it causes."""
     return id == command.id or (isinstance(command, Rescale) and id.startswith(f"{command.id}/"))
 
 
@@ -184,6 +187,6 @@ def _expect_driver(seen: Overview, remedy: str) -> None:
     if seen.state not in {"starting", "running"} or seen.silent(now):
         raise SetupError(
             f"flow {seen.flow!r}",
-            "no driver runs it",
+            "it does not run",
             remedy,
         )

@@ -1,15 +1,26 @@
-"""Options that many commands share, and how a command's errors become exit codes."""
+"""Share options among commands, and turn the errors of a command into exit codes.
+
+`connected` gives a command the options of `Connection`, or of `FlowConnection`, in place of its
+parameter `to`. So each command lists only its own options, and `--help` shows all.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
+from meander.app.common.output import CommandOutput
 from meander.app.common.signals import Interrupted
+from meander.app.config import cluster
+from meander.app.config.settings import Settings
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 
@@ -18,7 +29,7 @@ log = LineLogger(__name__)
 Bootstrap = Annotated[
     str | None,
     typer.Option(
-        help="Kafka's addresses, host:port,...  Also: MEANDER_BOOTSTRAP. Else the local broker."
+        help="Kafka's addresses, host:port,... (or MEANDER_BOOTSTRAP). Default: the local broker."
     ),
 ]
 Set = Annotated[
@@ -26,7 +37,8 @@ Set = Annotated[
     typer.Option("--set", help="A librdkafka setting, name=value; can be repeated."),
 ]
 Config = Annotated[
-    Path | None, typer.Option(help="A file with settings; meander.toml here, where it exists.")
+    Path | None,
+    typer.Option(help="A file with settings. Default: meander.toml here, if it exists."),
 ]
 Prefix = Annotated[str, typer.Option(help="Begins the names of the flow's internal topics.")]
 Json = Annotated[
@@ -34,15 +46,75 @@ Json = Annotated[
     typer.Option("--json", help="Print JSON lines (the default when stdout is not a terminal)."),
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
-CommandId = Annotated[str | None, typer.Option("--id", help="Never used before in this run.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Follow the command to its end.")]
+CommandId = Annotated[
+    str | None, typer.Option("--id", help="The command's id, unused so far. Default: a random one.")
+]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Follow the command to its end, or return at once.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection of a command to Kafka, and to the terminal."""
+
+    bootstrap: Bootstrap = None
+    set_: Set = None
+    config: Config = None
+    as_json: Json = False
+
+    @property
+    def output(self) -> CommandOutput:
+        """Where the command prints."""
+        return CommandOutput.of(self.as_json)
+
+    def settings(self) -> Settings:
+        """Read the settings from file, environment and options."""
+        return cluster.settings(self.config, self.set_, self.bootstrap)
+
+    def kafka(self) -> dict[str, str]:
+        """Return the settings for librdkafka. Raises SetupError where no broker answers."""
+        return cluster.kafka(self.config, self.set_, self.bootstrap)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowConnection(Connection):
+    """A connection of a command that concerns a flow."""
+
+    prefix: Prefix = ""
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the options of its parameter `to` in place of that parameter."""
+    kind = get_type_hints(command)["to"]
+    hints, names = get_type_hints(kind, include_extras=True), [one.name for one in fields(kind)]
+
+    @functools.wraps(command)
+    def run(**given: object) -> None:
+        to = kind(**{name: given.pop(name) for name in names})
+        command(**given, to=to)
+
+    own = inspect.signature(command, eval_str=True)
+    shared = [
+        inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=one.default,
+            annotation=hints[one.name],
+        )
+        for one in fields(kind)
+    ]
+    parameters = [*(one for name, one in own.parameters.items() if name != "to"), *shared]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    return run
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose expected failures are one sentence and an exit code."""
+    """A group of commands whose expected failures are one sentence and an exit code."""
 
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
-        """Run one."""
+        """Run one command."""
         try:
             return super().invoke(ctx)
         except MeanderError as error:

@@ -1,4 +1,4 @@
-"""`meander topics`: the internal topics of flows with their purpose, and making topics."""
+"""`meander topics`: list the internal topics of flows, and create topics."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from meander.app.cli.options import Bootstrap, CommandGroup, Config, Json, Prefix, Set
-from meander.app.common.output import CommandOutput
-from meander.app.config.cluster import kafka
+from meander.app.cli.options import CommandGroup, Connection, FlowConnection, connected
 from meander.connectors.kafka import client
 from meander.connectors.kafka.topics import partitions_of
 from meander.connectors.topics.topics import Names, TopicRow, describe, names
@@ -27,39 +25,40 @@ commands = typer.Typer(
 
 
 @commands.callback()
+@connected
 def topics(
     context: typer.Context,
-    flow: Annotated[str | None, typer.Option(help="Of this flow only.")] = None,
-    prefix: Prefix = "",
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    flow: Annotated[str | None, typer.Option(help="List only the topics of this flow.")] = None,
+    *,
+    to: FlowConnection,
 ) -> None:
     """List the internal topics of flows with their purpose, or create topics."""
     if context.invoked_subcommand is not None:
         return
-    admin = client.admin(kafka(config, set_, bootstrap))
-    flows = [flow] if flow is not None else _flows(admin, prefix)
-    rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
-    output = CommandOutput.of(as_json)
+    admin = client.admin(to.kafka())
+    flows = [flow] if flow is not None else _flows(admin, to.prefix)
+    rows = [_row(row) for name in flows for row in describe(admin, to.prefix, name)]
+    output = to.output
     output.table("internal topics", ["topic", "purpose", "partitions", "cleanup", "copies"], rows)
     if not flows:
-        output.say("no flow has run on this cluster")
+        output.say("No flow has run on this cluster.")
 
 
 @commands.command(epilog="Example: meander topics create lines counts --partitions 4")
+@connected
 def create(
     topics: Annotated[list[str], typer.Argument(help="The topics' names.", show_default=False)],
-    partitions: Annotated[int, typer.Option(min=1, max=100_000, help="Of each topic.")] = 4,
-    copies: Annotated[int, typer.Option(min=1, max=10_000, help="Of each record.")] = 1,
-    bootstrap: Bootstrap = None,
-    set_: Set = None,
-    config: Config = None,
-    as_json: Json = False,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Partitions of each topic.")
+    ] = 4,
+    copies: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Copies of each record (replication factor).")
+    ] = 1,
+    *,
+    to: Connection,
 ) -> None:
-    """Create topics for a flow to read or write; what exists stays as it is."""
-    admin = client.admin(kafka(config, set_, bootstrap))
+    """Create topics for a flow to read or write; existing topics stay as they are."""
+    admin = client.admin(to.kafka())
     made = admin.create_topics(
         [NewTopic(name, partitions, copies) for name in dict.fromkeys(topics)],
         operation_timeout=client.ANSWER,
@@ -82,21 +81,21 @@ def create(
             if found != partitions:
                 hints.append(_hint(admin, name, found, partitions))
         rows.append([name, state])
-    CommandOutput.of(as_json).table("topics", ["topic", "state"], rows)
+    to.output.table("topics", ["topic", "state"], rows)
     for hint in hints:
         print(hint, file=sys.stderr)
 
 
 def _hint(admin: client.Admin, topic: str, found: int, asked: int) -> str:
-    """What can be done about a topic that has another number of partitions."""
+    """Return a remedy for a topic that has another number of partitions."""
     if any(topic in astuple(names("", flow)) for flow in _flows(admin, "")):
-        remedy = "leave it so: it is a flow's internal topic, which rests on their number"
+        remedy = "leave it as it is: a flow's internal topic needs this number"
     elif found > asked:
-        remedy = "take another name, as Kafka takes no partitions away"
+        remedy = "use another name, as Kafka never removes partitions"
     else:
         remedy = (
             f"add some with kafka-topics.sh --bootstrap-server {admin.bootstrap} --alter --topic"
-            f" {topic} --partitions {asked}: a flow that reads it takes them up while it runs"
+            f" {topic} --partitions {asked}; a running flow reads them, too"
         )
     return f"topic {topic!r}: it has {found} partitions, not {asked}; {remedy}."
 
@@ -107,7 +106,7 @@ _REMEDIES = {
     KafkaError.INVALID_PARTITIONS: "give another number of --partitions",
     KafkaError.POLICY_VIOLATION: "give what the cluster's policy allows, or have it changed",
 }
-"""What helps where a topic cannot be as it is wanted."""
+"""The remedy for each refusal of Kafka."""
 
 
 def _row(row: TopicRow) -> list[object]:
@@ -117,7 +116,7 @@ def _row(row: TopicRow) -> list[object]:
 
 
 def _flows(admin: client.Admin, prefix: str) -> list[str]:
-    """The flows of which all internal topics are there."""
+    """Return the flows whose internal topics all exist."""
     try:
         present = set(admin.list_topics(timeout=client.ANSWER).topics)
     except KafkaException as error:

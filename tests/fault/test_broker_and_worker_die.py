@@ -13,7 +13,7 @@ from tests.support.process.word_counts import committed_counts, expected_counts,
 
 TEXTS = [f"w{n % 40} v{n % 7}" for n in range(1_000)]
 FIRST = len(TEXTS) // 2
-WAITS = "Kafka does not answer: the flow goes on once it does"
+WAITS = "recovery_paused"
 OPTIONS = '"counts", checkpoints=Checkpointing(interval=0.5)'
 
 

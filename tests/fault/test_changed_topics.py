@@ -93,7 +93,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
     with meander(tmp_path, bootstrap, *run, "--skip-lost", "--allow-nondeterminism") as third:
         assert third.exit_code() == 0, third.said
     assert answers() == 2 * len(TEXTS) + 1
-    assert "retention has deleted the offset" in third.said and "keeps its states" in third.said
+    assert "records_skipped" in third.said
 
     gone(source)
     create_topic(bootstrap, source, 2)

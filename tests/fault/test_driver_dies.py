@@ -174,7 +174,7 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
         assert (
             len(
                 re.findall(
-                    r"begins with states of up to 0 keys.* and [1-9]\d* bins that were here",
+                    r"state_restored .*keys=0 .*bins_retained=[1-9]",
                     flow.said,
                 )
             )

@@ -301,7 +301,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
 
     by_name = {line["name"]: (line["value"], line["from"]) for line in done.lines}
     assert by_name["isolation.level"] == (
-        "read_committed", "Meander, whatever is given (--set)"
+        "read_committed", "Meander, in place of --set"
     )  # fmt: skip
     assert by_name["enable.idempotence"] == ("true", "--set")
 
@@ -315,14 +315,14 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         (["run", "nowhere.py", "--start", "noon"], "start position 'noon': it is none that a flow"),
         (["topics", "create", "a b"], "topic 'a b': Kafka refuses to create it"),
         (["topics", "create", "lines", "--copies", "3"], "give fewer --copies, or start more brok"),
-        (["migrate", "nobody", "--worker", "0", "--no-wait"], "it has neither --bins nor --"),
+        (["migrate", "nobody", "--worker", "0", "--no-wait"], "neither --bins nor --key is given"),
         (["migrate", "nobody", "--bins", "x", "--worker", "0"], "--bins: 'x' names no bins"),
         (["topics", "--set", "no.such=1"], "setting 'no.such' (--set): no such setting"),
         (
             ["topics", "--set", "group.id=g"],
             "(--set): a flow has a group of its own, meander.<flow>",
         ),
-        (["broker", "status", "--data", "none"], "the broker in none: none runs"),
+        (["broker", "status", "--data", "none"], "the broker in none: it does not run"),
         (["demo", "--bootstrap", "a b"], "(--bootstrap): 'a b' is not host:port"),
         # Before the flow is looked at, and so before Spark is started.
         (
