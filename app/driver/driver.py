@@ -513,8 +513,8 @@ class Coordinator:
         self._told.pump()
 
     def _report(self, worker: WorkerId, report: Report) -> None:
-        for event in report.events:
-            self._controller.report(worker, event.model_dump())
+        for one in report.reports:
+            self._controller.report(worker, one)
 
     def _explain(self) -> None:
         """Have the log say what is waited for."""

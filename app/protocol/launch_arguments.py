@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import msgpack
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import field, structs
 
 from meander.app.flow.loader import Source
 from meander.app.protocol.messages import Restart
 from meander.app.protocol.registration import LaunchToken
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.keepalive import Keepalive
+from meander.schemas.struct import FrozenStruct
 from meander.state.keys.ids import WorkerId
 
 
-class Arguments(BaseModel):
+class Arguments(FrozenStruct, forbid_unknown_fields=True):
     """One worker's arguments; they hold its launch token and perhaps secrets of Kafka."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     flow: str
     execution: int
@@ -25,14 +24,14 @@ class Arguments(BaseModel):
     """Whether the flow runs already."""
     workers: int
     """With how many it began."""
-    token: bytes = Field(repr=False)
+    token: bytes
     door: str
     door_key: bytes
     entry: str
-    files: dict[str, bytes] = Field(repr=False)
+    files: dict[str, bytes]
     environ: dict[str, str]
     """Environment variables that the flow's module may read."""
-    kafka: dict[str, str] = Field(repr=False)
+    kafka: dict[str, str]
     prefix: str
     until_end: bool
     start: str
@@ -46,13 +45,16 @@ class Arguments(BaseModel):
     startup_timeout: float
     """Seconds that registration may take."""
     log_level: int
-    outside: dict[str, dict[str, str]] = {}
+    outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to."""
+
+    def __repr__(self) -> str:
+        """Leave out the launch token and the settings of Kafka."""
+        return f"Arguments(flow={self.flow!r}, worker={self.worker})"
 
     def anew(self, again: Restart) -> Arguments:
         """Those in another life of the flow, for the same process."""
-        changed = again.model_dump(exclude={"kind"})
-        return self.model_copy(update={**changed, "joins": False})
+        return structs.replace(self, **structs.asdict(again), joins=False)
 
     def again(self) -> Restart:
         """What a worker that outlives another needs of them."""
@@ -63,12 +65,12 @@ class Arguments(BaseModel):
 
     def to_bytes(self) -> bytes:
         """As they travel."""
-        return bytes(msgpack.packb(self.model_dump()))
+        return msgspec.msgpack.encode(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Arguments:
         """The inverse. Raises ValueError."""
-        return Arguments.model_validate(msgpack.unpackb(data))
+        return msgspec.msgpack.decode(data, type=Arguments)
 
     @property
     def ticket(self) -> LaunchToken:

@@ -45,7 +45,9 @@ from meander.state.keys.ids import COORDINATOR, WorkerId
 
 log = LineLogger(__name__)
 
-PACKAGES = ("confluent-kafka", "msgpack", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash")
+PACKAGES = (
+    "confluent-kafka", "msgpack", "msgspec", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash",
+)  # fmt: skip
 """Whose versions must be the same on all members: they decide what is on the wire and on disk."""
 ROOMS = ("schemas", "state", "dataflow", "connectors")
 """Whose source must be the same, for the same reason; what is in `app` checks its messages."""

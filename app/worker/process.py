@@ -66,6 +66,7 @@ from meander.dataflow.api.nodes import SinkNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.control.reports import SnapshotStored, WorkerReport
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
@@ -230,8 +231,8 @@ class WorkerProcess:
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
             self._waits.look("links", links(worker.starved()))
-            for events in in_frames(worker.reports()):
-                self._tell(Report.model_validate({"events": events}))
+            for reports in in_frames(worker.reports()):
+                self._tell(Report(reports))
             self._keep_contact(worker)
             if worker.done and not told_done:
                 told_done = True
@@ -395,14 +396,15 @@ def trace_of(error: BaseException) -> str:
     return "" if isinstance(error, MeanderError) else traceback.format_exc()
 
 
-def in_frames(events: Iterable[dict[str, object]]) -> Iterator[list[dict[str, object]]]:
+def in_frames(reports: Iterable[WorkerReport]) -> Iterator[list[WorkerReport]]:
     """Yield a worker's reports in lists that fit into a frame: each slice of a checkpoint alone.
 
-    >>> events = [{"event": "held"}, {"event": "full"}, {"event": "frozen"}, {"event": "frozen"}]
-    >>> [len(some) for some in in_frames(events)]
+    >>> from meander.dataflow.control.reports import Aligned, OutboxFull
+    >>> slices = [SnapshotStored(1, b"", [], last) for last in (False, True)]
+    >>> [len(some) for some in in_frames([Aligned(1), OutboxFull(), *slices])]
     [2, 1, 1]
     """
-    for large, group in groupby(events, lambda one: one["event"] == "frozen"):
+    for large, group in groupby(reports, lambda one: isinstance(one, SnapshotStored)):
         some = list(group)
         yield from ([one] for one in some) if large else [some]
 

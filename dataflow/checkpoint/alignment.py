@@ -9,21 +9,20 @@ frames and two reports per worker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.control.reports import Aligned, SendReport, SourcesPaused
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.wire import PauseFrame
 from meander.state.times.time import MIN_TIME
-
-Report = Callable[[dict[str, object]], None]
 
 
 class Alignment:
     """That of one worker."""
 
     def __init__(
-        self, sources: Collection[SourceOperator], inflight: Inflight, report: Report
+        self, sources: Collection[SourceOperator], inflight: Inflight, report: SendReport
     ) -> None:
         self._sources, self._inflight, self._report = sources, inflight, report
         self._waits: PauseFrame | None = None
@@ -40,14 +39,14 @@ class Alignment:
         for source in self._sources:
             source.hold(limit)
         if frame.limit is None:
-            self._say("held", frame.checkpoint, furthest=furthest)
+            self._report(SourcesPaused(frame.checkpoint, furthest))
         else:
             self._waits = frame
 
     def step(self) -> None:
         """See whether as little as may be is in flight."""
         if self._waits is not None and self._aligned(self._waits):
-            self._say("aligned", self._waits.checkpoint)
+            self._report(Aligned(self._waits.checkpoint))
             self._waits = None
 
     def release(self) -> None:
@@ -62,6 +61,3 @@ class Alignment:
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)
         few = bool(frame.most) and left <= frame.most
         return (sent and few) or all(source.passed(frame.limit) for source in self._sources)
-
-    def _say(self, event: str, checkpoint: int, **fields: object) -> None:
-        self._report({"event": event, "checkpoint": checkpoint, **fields})

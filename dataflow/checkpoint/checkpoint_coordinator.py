@@ -17,6 +17,14 @@ from typing import NamedTuple
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
+from meander.dataflow.control.reports import (
+    Aligned,
+    OutboxesSent,
+    OutboxFull,
+    SnapshotFailed,
+    SnapshotStored,
+    SourcesPaused,
+)
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.events import Event
@@ -46,6 +54,11 @@ ForgetCheckpoint = Callable[
 ]
 """Records in flight may go, and chunks of layers, that no checkpoint refers to any more, and the
 record of each checkpoint that is older than those of these numbers."""
+
+
+_Progress = SourcesPaused | Aligned | SnapshotFailed | OutboxesSent
+CheckpointReport = _Progress | SnapshotStored | OutboxFull
+"""What a worker reports of checkpoints."""
 
 
 class _Asked(NamedTuple):
@@ -226,48 +239,42 @@ class CheckpointCoordinator:
         if self._kept and self._kept[-1].cut != BEGINNING:
             self._links.send(worker, encode_cut(CompleteFrame(self._kept[-1].number)))
 
-    def report(self, worker: WorkerId, event: Event) -> None:
-        """Take what a worker says of one. Raises MeanderError for what nobody has asked for."""
-        match event:
-            case {"event": "full"}:
+    def report(self, worker: WorkerId, report: CheckpointReport) -> None:
+        """Act on a worker's report. Raises MeanderError for a part that no checkpoint wants."""
+        match report:
+            case OutboxFull():
                 self._full.add(worker)
-            case {
-                "checkpoint": int(number), "slice": bytes(data), "held": list(held), "last": last,
-            }:  # fmt: skip
-                self._take_slice(worker, number, data, held, bool(last))
-            case {"checkpoint": int(number)}:
-                if self._taking is not None and self._taking.number == number:
-                    self._hear(self._taking, worker, event)
+            case SnapshotStored():
+                self._take_slice(worker, report)
+            case _ if self._taking is not None and self._taking.number == report.checkpoint:
+                self._hear(self._taking, worker, report)
 
-    def _hear(self, taking: _Taking, worker: WorkerId, event: Event) -> None:
-        """Take what a worker says of the one that is being taken."""
-        match event:
-            case {"event": "held", "furthest": int(furthest)}:
+    def _hear(self, taking: _Taking, worker: WorkerId, report: _Progress) -> None:
+        """Act on a report about the checkpoint that is being taken."""
+        match report:
+            case SourcesPaused(furthest=furthest):
                 taking.furthest[worker] = furthest
                 self._hold(taking)
-            case {"event": "aligned"}:
+            case Aligned():
                 taking.aligned.add(worker)
-            case {"event": "unwritten", "reason": str(reason)}:
+            case SnapshotFailed(reason=reason):
                 self._give_up(taking, reason)
-            case {"event": "sent"} if taking.unsent is not None:
+            case OutboxesSent() if taking.unsent is not None:
                 taking.unsent.discard(worker)
                 self._full.discard(worker)
 
-    def _take_slice(
-        self, worker: WorkerId, number: int, data: bytes, held: Iterable[tuple[int, int]],
-        last: bool,
-    ) -> None:  # fmt: skip
-        taking = self._taking
+    def _take_slice(self, worker: WorkerId, report: SnapshotStored) -> None:
+        taking, number = self._taking, report.checkpoint
         if number in self._given_up:
             return
         if taking is None or number != taking.number or worker in taking.parts:
             raise MeanderError(
                 member_name(worker), f"it has written checkpoint {number}, which nobody takes"
             )
-        taking.slices[worker].append(data)
-        for bin, time in held:
+        taking.slices[worker].append(report.slice)
+        for bin, time in report.held:
             taking.held[bin] = min(time, taking.held.get(bin, NEVER))
-        if last:
+        if report.last:
             part = b"".join(taking.slices.pop(worker))
             taking.parts[worker] = Checkpoint.from_bytes(part)
 

@@ -23,6 +23,17 @@ from meander.dataflow.control.decisions import Joins, Journal, LeaveDecision, Pe
 from meander.dataflow.control.instructions import Instruction, Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import (
+    BinInstalled,
+    BinPreCopied,
+    BinPrefetched,
+    BinSizes,
+    BinUnreadableReport,
+    LayerUnreadableReport,
+    PartitionsRead,
+    ResultsSuppressed,
+    WorkerReport,
+)
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator import events
 from meander.dataflow.coordinator.closed_times import ClosedTimes, PendingChanges
@@ -34,7 +45,7 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
 from meander.dataflow.migration.events import Event
-from meander.dataflow.migration.rounds import InstalledPart, Round
+from meander.dataflow.migration.rounds import Round
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
@@ -221,49 +232,32 @@ class Controller:
         """Return the owners of the movable bins, by colocation group."""
         return self._plan.groups.apart(self._routing.owners(time)) if self._plan.exchanges else {}
 
-    def report(self, worker: WorkerId, event: Event) -> None:
-        """Handle a worker's report about its partitions, its bins or a checkpoint."""
-        match event:
-            case {"event": "reads"}:
-                self.assignment.report(worker, event)
-            case {
-                "event": "bin_moved", "operator": str(operator), "bin": int(bin),
-                "time": int(time), "bytes": int(size), "keys": int(keys),
-            }:  # fmt: skip
-                self.migrations.installed(InstalledPart(operator, bin, time, size, keys))
-            case {"event": "precopied", "number": int(number), "manifest": bytes(manifest)}:
-                self.migrations.pre_copies.precopied(
-                    number, read_manifest(self._plan, worker, manifest)
-                )
-            case {
-                "event": "staged", "operator": str(operator), "number": int(number),
-                "bytes": int(size),
-            }:  # fmt: skip
+    def report(self, worker: WorkerId, report: WorkerReport) -> None:
+        """Handle a worker's report. Raises MeanderError for one that does not fit the flow."""
+        match report:
+            case PartitionsRead():
+                self.assignment.report(worker, report)
+            case BinInstalled():
+                self.migrations.installed(report)
+            case BinPreCopied(number=number, manifest=data):
+                manifest = read_manifest(self._plan, worker, data)
+                self.migrations.pre_copies.precopied(number, manifest)
+            case BinPrefetched(number, operator, _, size):
                 self.migrations.pre_copies.prefetched(number, operator, size)
-            case {
-                "event": "bin_unreadable", "operator": str(operator), "bin": int(bin),
-                "number": int() | None as number, "time": int() | None as time,
-                "reason": str(reason),
-            }:  # fmt: skip
-                self.migrations.bin_unreadable(operator, Bin(bin), number, time, reason)
-            case {"event": "bins", "operator": str(operator), "bins": list(bins)}:
+            case BinUnreadableReport():
+                self.migrations.bin_unreadable(report)
+            case BinSizes(operator, bins):
                 for bin, size, heat in bins:
                     number = self._plan.groups.number(operator, bin)
                     self.migrations.sizes.note(operator, number, size)
                     self.migrations.sizes.note_heat(operator, number, heat)
-            case {"event": "held" | "aligned" | "full" | "frozen" | "unwritten" | "sent"}:
-                self.checkpoints.report(worker, event)
+            case ResultsSuppressed():
+                self._events += self.replays.report(worker, report)
+            case LayerUnreadableReport(reason):
+                event: Event = {"type": "layer_unreadable", "worker": int(worker), "reason": reason}
+                self._events.append(event)
             case _:
-                self._events += self._events_of(worker, event)
-
-    def _events_of(self, worker: WorkerId, event: Event) -> list[Event]:
-        """Return the events that follow from a report that changes nothing else."""
-        match event:
-            case {"event": "replay_checked", "sink": str(sink), "tallies": list(tallies)}:
-                return self.replays.report(worker, sink, tallies)
-            case {"event": "layer_unreadable", "reason": str(reason)}:
-                return [{"type": "layer_unreadable", "worker": int(worker), "reason": reason}]
-        return []
+                self.checkpoints.report(worker, report)
 
     def receive(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Handle one frame of a worker. Raise `MeanderError` for a frame that only workers may

@@ -10,7 +10,7 @@ reader.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.control.reports import PartitionsRead
 from meander.dataflow.coordinator.closed_times import ClosedTimes
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.progress.capability import Capability
@@ -69,15 +70,12 @@ class PartitionAssignment:
         self._unassigned: list[Place] = []
         """New partitions that have no reader yet."""
 
-    def report(self, worker: WorkerId, event: Mapping[str, object]) -> None:
+    def report(self, worker: WorkerId, report: PartitionsRead) -> None:
         """Handle a worker's report of its first partitions and of the number of partitions."""
-        number = self._numbers[str(event["source"])]
-        partitions, total = event["partitions"], event["total"]
-        assert isinstance(partitions, list)
-        assert isinstance(total, int | None)
+        number = self._numbers[report.source]
         self._unreported[number].discard(worker)
-        self._readers |= {(number, Partition(partition)): worker for partition in partitions}
-        self._totals[worker, number] = total or 0
+        self._readers |= {(number, Partition(one)): worker for one in report.partitions}
+        self._totals[worker, number] = report.total or 0
         # A partition without a known reader may belong to a worker that has not reported yet.
         if not self._unreported[number]:
             most = max(total for (_, of), total in self._totals.items() if of == number)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from meander.dataflow.control.reports import ResultsSuppressed
 from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_history import CommittedResults, History, PreviousWorker
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
@@ -24,7 +25,7 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.schemas.refused import RowRefused
 from meander.state.checkpoint.checkpoint import ReplayFrom
-from meander.state.keys.ids import ExecutionId, WorkerId, member_name
+from meander.state.keys.ids import WorkerId, member_name
 
 NEVER = 1 << 62
 Event = dict[str, object]
@@ -54,16 +55,17 @@ class Replay:
         """Nothing more is suppressed here."""
         self._over = True
 
-    def report(self) -> Event | None:
+    def report(self) -> ResultsSuppressed | None:
         """What the coordinator is told, once."""
         if self._told or not self._over:
             return None
         self._told = True
+        of = self._earlier.predecessors
         found = [
-            [*self._earlier.predecessors[number], tally.count, tally.digest]
+            (of[number].life, of[number].worker, tally.count, tally.digest)
             for number, tally in self._found.items()
         ]
-        return {"event": "replay_checked", "sink": self._sink, "tallies": found}
+        return ResultsSuppressed(self._sink, found)
 
 
 class Replays:
@@ -103,12 +105,13 @@ class Replays:
             ReplayFrom(sink, max(self._history.anew(sink), until)) for sink in self._before
         )
 
-    def report(self, worker: WorkerId, sink: str, tallies: Iterable[Iterable[int]]) -> list[Event]:
+    def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[Event]:
         """A worker says what it has suppressed of a sink; what is to be said once all have. Raises
         MeanderError where it is not what was out."""
+        sink = report.sink
         self._reported[sink].add(worker)
-        for life, number, count, digest in tallies:
-            predecessor = PreviousWorker(ExecutionId(life), WorkerId(number))
+        for life, number, count, digest in report.tallies:
+            predecessor = PreviousWorker(life, number)
             self._found[sink, predecessor] += Checksum(count, digest)
         if not self._reported[sink] >= self._members:
             return []

@@ -9,8 +9,9 @@ has of the outboxes leaves in one transaction, which says so. Cost: one record p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from meander.dataflow.control.reports import OutboxesSent, OutboxFull, SendReport
 from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import Transactions
@@ -36,7 +37,7 @@ class TransactionLoop:
         clock: Clock,
         every: float,
         allowed: bool,
-        report: Callable[[dict[str, object]], None],
+        report: SendReport,
     ) -> None:
         """`allowed` says whether the flow has a checkpoint to come back to; `report` tells the
         coordinator. Without transactions there is nothing to do."""
@@ -92,7 +93,7 @@ class TransactionLoop:
     def _sent(self, checkpoint: int) -> None:
         """All is out that it has of the outboxes."""
         self._told_full = False
-        self._report({"event": "sent", "checkpoint": checkpoint})
+        self._report(OutboxesSent(checkpoint))
 
     def step(self) -> bool:
         """Begin a transaction's commit where one is due; whether that was so."""
@@ -138,7 +139,7 @@ class TransactionLoop:
         """Nothing gets room in an outbox before another checkpoint."""
         if not self._told_full and any(outbox.full for outbox in self._outboxes):
             self._told_full = True
-            self._report({"event": "full"})
+            self._report(OutboxFull())
 
     def _due(self, transactions: Transactions) -> bool:
         if not self._wanted(transactions) or self._clock.monotonic() < self._next:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from meander.dataflow.control.reports import BinSizes, LayerUnreadableReport
 from meander.dataflow.migration.migrator import Migrator, OutgoingState
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -79,8 +80,7 @@ class Snapshots(BaseOperator):
         if bins:
             heat = (keyed.heat - known)[bins].tolist()
             sizes = map(keyed.trace.size, bins)
-            reported = [[int(bin), *one] for bin, *one in zip(bins, sizes, heat, strict=True)]
-            self._report({"event": "bins", "operator": keyed.name, "bins": reported})
+            self._report(BinSizes(keyed.name, list(zip(bins, sizes, heat, strict=True))))
 
     def _start_writing(self) -> None:
         while self._waiting and len(self._writing) < AT_ONCE:
@@ -113,7 +113,7 @@ class Snapshots(BaseOperator):
             with self._throttle.spending():
                 return outgoing.keyed.trace.tend(ENTRIES)
         except LayerUnreadable as error:
-            self._report({"event": "layer_unreadable", "reason": str(error)})
+            self._report(LayerUnreadableReport(str(error)))
             return True
 
     def _is_moving(self, outgoing: OutgoingState, bin: Bin) -> bool:

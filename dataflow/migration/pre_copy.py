@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from meander.dataflow.control.reports import BinPreCopied
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.state.keys.ids import Bin
@@ -105,12 +106,5 @@ class PreCopyWriter:
 
     def _report_precopied(self, manifest: Manifest) -> None:
         self._reported.add(manifest.bin)
-        self._report(
-            {
-                "event": "precopied",
-                "number": self._numbers[manifest.bin],
-                "operator": manifest.operator,
-                "bin": int(manifest.bin),
-                "manifest": manifest.to_bytes(),
-            }
-        )
+        number, data = self._numbers[manifest.bin], manifest.to_bytes()
+        self._report(BinPreCopied(number, manifest.operator, manifest.bin, data))

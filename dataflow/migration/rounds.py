@@ -11,20 +11,10 @@ from dataclasses import dataclass, field
 
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import BinInstalled
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import Bin, WorkerId
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledPart:
-    """A report that one operator of the new owner has installed its part of a bin."""
-
-    operator: str
-    bin: int
-    time: int
-    bytes: int
-    keys: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,7 @@ class Round:
         """Whether the workers have received the round."""
         return not self.unsent
 
-    def install(self, part: InstalledPart) -> BinInTransit | None:
+    def install(self, part: BinInstalled) -> BinInTransit | None:
         """Note an installed part; return its bin once all of it has moved."""
         transit = self.awaited.get(part.bin)
         if part.time != self.time or transit is None or part.operator not in transit.awaited:

@@ -10,14 +10,16 @@ O(pending bins) per turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.control.command import MoveBins, Refused, used_before
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.instructions import Instruction, Revoke, Rewrite
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import BinInstalled, BinUnreadableReport
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration import events
@@ -26,13 +28,7 @@ from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
 from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.pre_copy_tracker import PreCopyTracker
-from meander.dataflow.migration.rounds import (
-    BinInTransit,
-    BinMove,
-    InstalledPart,
-    Round,
-    RunningMigration,
-)
+from meander.dataflow.migration.rounds import BinInTransit, BinMove, Round, RunningMigration
 from meander.dataflow.progress.capability import Capability
 from meander.state.keys.ids import Bin, WorkerId
 
@@ -142,10 +138,9 @@ class MigrationScheduler:
 
     # -- reports of workers
 
-    def bin_unreadable(
-        self, operator: str, bin: Bin, number: int | None, time: int | None, reason: str
-    ) -> None:
+    def bin_unreadable(self, report: BinUnreadableReport) -> None:
         """Handle unreadable layers, found by a prefetch or at the time of a move."""
+        operator, bin, time, reason = report.operator, report.bin, report.time, report.reason
         numbered = self._groups.number(operator, bin)
         if time is not None:
             for round in self.rounds():
@@ -157,7 +152,7 @@ class MigrationScheduler:
                         )
                     )
             return
-        for running in self.pre_copies.bin_unreadable(number, operator, bin):
+        for running in self.pre_copies.bin_unreadable(report.number, operator, bin):
             kept_in_place = numbered in running.waiting and not running.command.staffing
             if kept_in_place:
                 running.waiting.remove(numbered)
@@ -170,10 +165,10 @@ class MigrationScheduler:
                 events.bin_unreadable(running.command.id, bin, operator, reason, kept_in_place)
             )
 
-    def installed(self, part: InstalledPart) -> None:
+    def installed(self, part: BinInstalled) -> None:
         """Note that an operator has installed its part of a bin."""
-        part = replace(part, bin=self._groups.number(part.operator, Bin(part.bin)))
-        self.sizes.note(part.operator, Bin(part.bin), part.bytes)
+        part = replace(part, bin=self._groups.number(part.operator, part.bin))
+        self.sizes.note(part.operator, part.bin, part.bytes)
         for running in self.running:
             for round in running.rounds:
                 if (moved := round.install(part)) is not None:

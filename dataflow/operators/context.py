@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meander.dataflow.backpressure.inflight import Inflight
 from meander.dataflow.backpressure.throttle import MoveThrottle
+from meander.dataflow.control.reports import SendReport
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.progress.progress import Progress
@@ -16,9 +17,6 @@ from meander.state.keys.ids import LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
 from meander.state.times.antichain import Antichain
-
-Report = Callable[[dict[str, object]], None]
-"""Takes a JSON-able event for the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class OperatorContext:
     control: Callable[[], Antichain]
     """Returns the control frontier, in times of the operator's scope."""
     counters: Counter[str]
-    report: Report
+    report: SendReport
     inflight: Inflight
     throttle: MoveThrottle
     topic: StateTopic

@@ -31,6 +31,7 @@ from meander.dataflow.backpressure.inflight import Inflight
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.partition_handoff import PartitionHandoff
+from meander.dataflow.control.reports import SendReport
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
@@ -52,7 +53,7 @@ from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_handover import Handover
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
-from meander.dataflow.operators.context import OperatorContext, Report
+from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -120,7 +121,7 @@ class OperatorFactory:
     progress: Progress
     ways: Ways
     meters: Meters
-    report: Report
+    report: SendReport
     counters: Counter[str] = field(default_factory=Counter)
     operators: list[Operator] = field(default_factory=list)
     nodes: dict[str, Operator] = field(init=False)

@@ -20,6 +20,12 @@ from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_restore import StateRestore
 from meander.dataflow.checkpoint.writer import CheckpointWriter, SnapshotContents
+from meander.dataflow.control.reports import (
+    PartitionsRead,
+    SnapshotFailed,
+    SnapshotStored,
+    WorkerReport,
+)
 from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.graph.graph import Edge, Location
 from meander.dataflow.interfaces import Frame, Links
@@ -73,7 +79,7 @@ class Worker:
             else Progress(plan.graph, site.me, members_of(site.workers), links)
         )
         self._credit = Credit(plan.flow.link_credit)
-        self._reports: list[dict[str, object]] = []
+        self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
         operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
         self._meters = Meters(plan.graph, operators)
@@ -160,8 +166,8 @@ class Worker:
         busy = self._freezing.busy or self._committing.busy
         return finished and not busy and self._site.dead.pending() == 0
 
-    def reports(self) -> list[dict[str, object]]:
-        """Events for the coordinator since the last call, JSON-able."""
+    def reports(self) -> list[WorkerReport]:
+        """The reports for the coordinator since the last call."""
         self._tell_replays()
         for name, source in self._assembly.sources.items():
             if source.total != self._totals[name]:
@@ -177,9 +183,7 @@ class Worker:
 
     def _tell_reads(self, name: str, begun: list[int]) -> None:
         total = self._totals[name] = self._assembly.sources[name].total
-        self._reports.append(
-            {"event": "reads", "source": name, "partitions": begun, "total": total}
-        )
+        self._reports.append(PartitionsRead(name, begun, total))
 
     @property
     def counters(self) -> Counter[str]:
@@ -414,11 +418,11 @@ class Worker:
 
     def _tell_part(self, held: list[tuple[int, int]], part: Checkpoint) -> None:
         *slices, last = cut(part.to_bytes())
-        self._reports += [_slice(part.number, one, [], False) for one in slices]
-        self._reports.append(_slice(part.number, last, held, True))
+        self._reports += [SnapshotStored(part.number, one, [], last=False) for one in slices]
+        self._reports.append(SnapshotStored(part.number, last, held, last=True))
 
     def _tell_failed(self, number: int, reason: str) -> None:
-        self._reports.append({"event": "unwritten", "checkpoint": number, "reason": reason})
+        self._reports.append(SnapshotFailed(number, reason))
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; whether any did."""
@@ -500,8 +504,3 @@ def _records(at: Location, waiting: Sequence[Message]) -> list[InFlight]:
 
 def _size(frame: Frame) -> int:
     return sum(map(len, frame))
-
-
-def _slice(number: int, data: bytes, held: list[tuple[int, int]], last: bool) -> dict[str, object]:
-    """What the coordinator hears of a worker's part of a checkpoint, a slice at a time."""
-    return {"event": "frozen", "checkpoint": number, "slice": data, "held": held, "last": last}

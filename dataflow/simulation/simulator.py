@@ -22,6 +22,7 @@ from meander.dataflow.checkpoint.recording import Recording
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.exactly_once.commit_history import History, Written
@@ -81,9 +82,9 @@ class SimNetwork:
     def __init__(self) -> None:
         self.lanes: dict[Lane, deque[Frame]] = {}
         self.inboxes: dict[WorkerId, list[tuple[WorkerId, Frame]]] = {}
-        self.reports: dict[Lane, deque[Event]] = {}
+        self.reports: dict[Lane, deque[WorkerReport]] = {}
         """On their way to the coordinator, whatever has become of their senders."""
-        self.reported: list[tuple[WorkerId, Event]] = []
+        self.reported: list[tuple[WorkerId, WorkerReport]] = []
         """Those that it has yet to look at."""
 
     def busy(self) -> list[Lane]:
@@ -99,17 +100,17 @@ class SimNetwork:
         else:
             _bring(sender, self.lanes[lane], self.inboxes.setdefault(receiver, []), count)
 
-    def report(self, worker: WorkerId, events: Iterable[Event]) -> None:
+    def report(self, worker: WorkerId, reports: Iterable[WorkerReport]) -> None:
         """Put a worker's reports under way."""
-        self.reports.setdefault((worker, COORDINATOR, "reports"), deque()).extend(events)
+        self.reports.setdefault((worker, COORDINATOR, "reports"), deque()).extend(reports)
 
     @property
     def reporting(self) -> bool:
         """Whether there are reports that the coordinator has not looked at, but for those of sizes:
         many bins have some under way all the time."""
-        queued = (event for queue in self.reports.values() for event in queue)
-        heard = (event for _, event in self.reported)
-        return any(event["event"] != "bins" for event in chain(heard, queued))
+        queued = (report for queue in self.reports.values() for report in queue)
+        heard = (report for _, report in self.reported)
+        return any(not isinstance(report, BinSizes) for report in chain(heard, queued))
 
 
 def _bring(sender: WorkerId, queue: deque[T], inbox: list[tuple[WorkerId, T]], count: int) -> None:
@@ -504,8 +505,8 @@ class Simulation:
     def _conduct(self) -> None:
         self.controller.step()
         reported, self.network.reported = self.network.reported, []
-        for worker, event in reported:
-            self.controller.report(worker, event)
+        for worker, report in reported:
+            self.controller.report(worker, report)
         self.collect()
 
     def _turn(self, worker: Worker) -> None:

@@ -13,7 +13,8 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, ToWorker
+from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, Report, ToWorker
+from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.wire import (
     CUTS,
@@ -76,7 +77,7 @@ def test_what_is_not_damaged_is_taken(kind: Kind) -> None:
 
 def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     """Every message, every payload and all news that members of a flow can send each other, and
-    every message of the app."""
+    every message and every report of the app."""
     messages = [decode(kind.frame) for kind in KINDS if kind.read is decode]
     payloads = {type(message.payload) for message in messages if isinstance(message, DataFrame)}
     news = {message.news for message in messages if isinstance(message, MemberFrame)}
@@ -85,7 +86,12 @@ def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     }
     assert payloads == set(get_args(Payload))
     assert news == set(get_args(News))
-    said = {type(kind.read(kind.frame)) for kind in KINDS if kind.read is not decode}
+    read = [kind.read(kind.frame) for kind in KINDS if kind.read is not decode]
+    reports = {
+        type(one) for message in read if isinstance(message, Report) for one in message.reports
+    }
+    assert reports == set(get_args(WorkerReport))
+    said = {*map(type, read)}
     assert said == {PeerLeft}.union(*map(get_args, (Knock, Reply, ToWorker, FromWorker)))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.migration.events import Event
+from meander.dataflow.control.reports import BinInstalled, WorkerReport
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -105,14 +105,14 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(
     visited.sink(visits, "visits")
     visited.process("linger", Tour, linger, leave, codec=Tours()).sink(tours, "tours")
 
-    carried: set[tuple[object, int]] = set()
+    carried: set[tuple[str, int]] = set()
     with TestFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
         take = run.sim.controller.report
 
-        def report(worker: WorkerId, event: Event) -> None:
-            if event["event"] == "bin_moved" and event["keys"]:
-                carried.add((event["operator"], int(worker)))
-            take(worker, event)
+        def report(worker: WorkerId, report: WorkerReport) -> None:
+            if isinstance(report, BinInstalled) and report.keys:
+                carried.add((report.operator, int(worker)))
+            take(worker, report)
 
         monkeypatch.setattr(run.sim.controller, "report", report)
         run.run()

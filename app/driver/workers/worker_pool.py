@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 
+from msgspec import structs
+
 from meander.app.driver.workers.joining import Newcomers
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end
@@ -245,7 +247,7 @@ class WorkerPool:
                     report(sender, told)
                 case Done(counters=counters):
                     hand.done = True
-                    hand.beat = hand.beat.model_copy(update={"counters": counters})
+                    hand.beat = structs.replace(hand.beat, counters=counters)
                 case PeerAdded() | Released() as news:
                     self._hear_of(sender, news)
                 case Stopped():

@@ -18,6 +18,7 @@ from itertools import chain
 
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.instructions import Prefetch
+from meander.dataflow.control.reports import BinInstalled
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.context import OperatorContext
@@ -272,7 +273,7 @@ class IncomingBins:
                 raise
             self._unreadable[move] = incoming.time, incoming.delivery
             self._trace.condemn(manifest.layers)
-            self._report(bin_unreadable(manifest, manifest.epoch, error))
+            self._report(bin_unreadable(manifest, error, time=manifest.epoch))
             return True
         self._unreadable.pop(move, None)
         self._trace.adopt(manifest)
@@ -296,16 +297,7 @@ class IncomingBins:
 
     def _arrived(self, manifest: Manifest, bytes: int, keys: int) -> None:
         bin, time = manifest.bin, manifest.epoch
-        self._report(
-            {
-                "event": "bin_moved",
-                "operator": manifest.operator,
-                "bin": int(bin),
-                "time": time,
-                "bytes": bytes,
-                "keys": keys,
-            }
-        )
+        self._report(BinInstalled(manifest.operator, bin, time, bytes, keys))
         if bin not in self._awaited or time not in self._awaited[bin]:
             self._early.add((bin, time))
             return

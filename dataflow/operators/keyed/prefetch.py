@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meander.dataflow.control.reports import BinPrefetched, BinUnreadableReport
 from meander.dataflow.operators.context import OperatorContext
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
@@ -118,28 +119,16 @@ class PrefetchedBins:
                 staged.done = staged.installation.step(ENTRIES)
         except MeanderError as error:
             self.spare(manifest.bin)
-            self._report(bin_unreadable(manifest, None, error) | {"number": staged.number})
+            self._report(bin_unreadable(manifest, error, number=staged.number))
             return True
         if staged.done:
-            self._report(
-                {
-                    "event": "staged",
-                    "number": staged.number,
-                    "operator": manifest.operator,
-                    "bin": int(manifest.bin),
-                    "bytes": staged.installation.bytes,
-                }
-            )
+            size = staged.installation.bytes
+            self._report(BinPrefetched(staged.number, manifest.operator, manifest.bin, size))
         return staged.done
 
 
-def bin_unreadable(manifest: Manifest, time: int | None, error: MeanderError) -> dict[str, object]:
-    """The report that a bin's layers cannot be read, as of a move's time or ahead of it."""
-    return {
-        "event": "bin_unreadable",
-        "operator": manifest.operator,
-        "bin": int(manifest.bin),
-        "number": None,
-        "time": time,
-        "reason": str(error),
-    }
+def bin_unreadable(
+    manifest: Manifest, error: MeanderError, *, number: int | None = None, time: int | None = None
+) -> BinUnreadableReport:
+    """The report that a bin's layers cannot be read, in a pre-copy or at the time of its move."""
+    return BinUnreadableReport(manifest.operator, manifest.bin, number, time, str(error))

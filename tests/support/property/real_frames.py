@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from meander.app.protocol.messages import (
@@ -51,6 +52,23 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import (
+    Aligned,
+    BinInstalled,
+    BinPreCopied,
+    BinPrefetched,
+    BinSizes,
+    BinUnreadableReport,
+    LayerUnreadableReport,
+    OutboxesSent,
+    OutboxFull,
+    PartitionsRead,
+    ResultsSuppressed,
+    SnapshotFailed,
+    SnapshotStored,
+    SourcesPaused,
+    WorkerReport,
+)
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
@@ -200,21 +218,24 @@ def _of_app() -> Iterator[Kind]:
     key, address = b"k" * 40, "tcp://127.0.0.1:40123"
     versions = {"Python": "3.11", "numpy": "2.4"}
     listed = [MemberInfo(worker=worker, address=address, public=key) for worker in (-1, 0, 2)]
-    moved = {"event": "bin_moved", "operator": "n", "bin": 3, "time": 7, "bytes": 9, "keys": 1}
-    of = {"operator": "n", "bin": 3}
-    precopied = {"event": "precopied", "number": 5, "manifest": _manifest(2).to_bytes(), **of}
-    staged = {"event": "staged", "number": 5, "bytes": 9, **of}
-    unreadable = {
-        "event": "bin_unreadable",
-        "number": 5,
-        "time": None,
-        "reason": "its checksum is 1",
-        **of,
-    }
-    late = {**unreadable, "number": None, "time": 7}
-    layer = {"event": "layer_unreadable", "reason": "its checksum is 1"}
-    tallies = [[1 << 42, 0, 17, (1 << 64) - 1], [1 << 43, 2, 0, 0]]
-    replay_checked = {"event": "replay_checked", "sink": "counts", "tallies": tallies}
+    moved = BinInstalled("n", Bin(3), 7, 9, 1)
+    precopied = BinPreCopied(5, "n", Bin(3), _manifest(2).to_bytes())
+    staged = BinPrefetched(5, "n", Bin(3), 9)
+    unreadable = BinUnreadableReport("n", Bin(3), 5, None, "its checksum is 1")
+    late = BinUnreadableReport("n", Bin(3), None, 7, "its checksum is 1")
+    layer = LayerUnreadableReport("its checksum is 1")
+    sizes = BinSizes("n", [(Bin(3), 9 << 20, 17), (Bin(300), 0, 0)])
+    taken: list[WorkerReport] = [
+        SourcesPaused(7, 5 << 40),
+        Aligned(7),
+        SnapshotFailed(7, "the disk is full"),
+    ]
+    sent: list[WorkerReport] = [OutboxesSent(7), OutboxFull()]
+    stored = SnapshotStored(7, b"slice", [(3, 5 << 40)], last=True)
+    tallies = [
+        (ExecutionId(1 << 42), WorkerId(0), 17, (1 << 64) - 1),
+        (ExecutionId(1 << 43), WorkerId(2), 0, 0),
+    ]
     register = Register(
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
@@ -222,7 +243,7 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(KNOCK, register, Ready(token=b"t" * 32), alive)
     turned = Rejection(reason="its launch token is unknown")
     yield from _read_by(REPLY, MemberList(peers=listed), turned, Go(), HeartbeatAck())
-    reads = {"event": "reads", "source": "lines", "partitions": [0, 3], "total": 4}
+    reads = PartitionsRead("lines", [0, 3], 4)
     again = Restart(
         worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
         door_key=key,
@@ -239,7 +260,7 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(FROM_PEER, PeerLeft())
     yield from _read_by(
         FROM_WORKER,
-        WorkerHeartbeat.model_validate(_standing()),
+        msgspec.convert(_standing(), WorkerHeartbeat),
         Log(
             logger="meander",
             level=30,
@@ -247,9 +268,9 @@ def _of_app() -> Iterator[Kind]:
             fields={"seconds": 1.5, "port": 9092},
             detail="",
         ),
-        Report.model_validate({"events": [moved, reads, moved]}),
-        Report.model_validate({"events": [precopied, staged, unreadable, late, layer]}),
-        Report.model_validate({"events": [replay_checked]}),
+        Report([moved, reads, moved, sizes]),
+        Report([precopied, staged, unreadable, late, layer]),
+        Report([*taken, stored, *sent, ResultsSuppressed("counts", tallies)]),
         PeerAdded(worker=2),
         Released(worker=0),
         Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),

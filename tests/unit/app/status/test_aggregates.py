@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from meander.app.status.aggregates import latencies, partitions, queues, stays
 from meander.app.status.worker_stats import WorkerStats
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
@@ -41,5 +43,5 @@ def test_durations_are_those_of_all_workers_also_of_those_that_have_left() -> No
 
 
 def test_what_has_not_been_timed_is_left_out() -> None:
-    quiet = beat(1, {}, {}).model_copy(update={"operators": {}, "sources": {}})
+    quiet = structs.replace(beat(1, {}, {}), operators={}, sources={})
     assert latencies(WorkerStats({WorkerId(0): quiet})) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from meander.app.protocol.messages import Durations, OperatorStats, SourceStats, WorkerHeartbeat
@@ -31,13 +32,14 @@ def observer(clock: SimClock) -> Observer:
 
 def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> WorkerHeartbeat:
     """Of a worker with (partition, time, state) of source `in`, and an operator `n`."""
-    reading = SourceStats.model_validate(
+    reading = msgspec.convert(
         {
             "partitions": [lane[0] for lane in lanes],
             "times": [lane[1] for lane in lanes],
             "states": [lane[2] for lane in lanes],
             "delays": NONE,
-        }
+        },
+        SourceStats,
     )
     work = OperatorStats(received=received, sent=sent, busy=0.0, took=NONE)
     return WorkerHeartbeat(

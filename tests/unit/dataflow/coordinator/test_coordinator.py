@@ -10,6 +10,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
@@ -223,7 +224,7 @@ def test_a_bin_has_moved_and_a_command_is_completed_when_every_operator_has_repo
 ) -> None:
     """A worker's word may come long after the frontier has passed the move."""
     controller = flow.run.sim.controller
-    late: list[tuple[WorkerId, dict[str, object]]] = []
+    late: list[tuple[WorkerId, WorkerReport]] = []
     with monkeypatch.context() as patched:
         patched.setattr(controller, "report", lambda *report: late.append(report))
         flow.submit("m", (0,), 1)

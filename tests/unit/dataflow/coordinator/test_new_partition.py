@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 import pytest
+from msgspec import structs
 
 from meander import Flow, KafkaSink, KafkaSource
 from meander import testing as topics
@@ -16,6 +17,7 @@ from meander.app.recovery.decision_log import written
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.control.reports import PartitionsRead
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
@@ -165,12 +167,12 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
 
 def test_nothing_is_new_before_all_have_said_what_they_read(flow: Growing) -> None:
     """I2: who has not spoken may read it from the start on."""
-    told = {"event": "reads", "source": "source", "partitions": [], "total": PARTITIONS + 1}
+    told = PartitionsRead("source", [], PARTITIONS + 1)
     flow.controller.assignment._unreported[0].add(ZERO)
     flow.controller.report(ONE, told)
     flow.controller.step()
     assert not flow.written
-    flow.controller.report(ZERO, told | {"partitions": [PARTITIONS]})
+    flow.controller.report(ZERO, structs.replace(told, partitions=[PARTITIONS]))
     flow.controller.step()
     assert not flow.written
 

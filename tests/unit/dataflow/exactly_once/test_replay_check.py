@@ -12,6 +12,7 @@ import pytest
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import ResultsSuppressed
 from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_history import NOBODY, History, PreviousWorker, Written
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -136,11 +137,11 @@ def replays(accept: bool = False) -> Replays:
 
 def test_results_are_compared_once_all_who_ever_were_members_have_said_theirs() -> None:
     found = replays()
-    assert found.report(ZERO, "sink", [(FIRST, 0, 4, 500)]) == []
+    assert found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, 4, 500)])) == []
     found.join(WorkerId(2))
-    assert found.report(ONE, "sink", [(FIRST, 0, 2, 6)]) == []
+    assert found.report(ONE, ResultsSuppressed("sink", [(FIRST, ZERO, 2, 6)])) == []
     assert found.awaited == ["sink"]
-    said = found.report(WorkerId(2), "sink", [])
+    said = found.report(WorkerId(2), ResultsSuppressed("sink", []))
     assert said == [{"type": "replay_checked", "sink": "sink", "results": 6, "wrong": []}]
     assert not found.awaited
 
@@ -155,13 +156,13 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
     wrong = f"of worker 0 in life 5 6, and {said}"
     for accept in (False, True):
         found = replays(accept)
-        found.report(ONE, "sink", [])
+        found.report(ONE, ResultsSuppressed("sink", []))
         if accept:
-            (event,) = found.report(ZERO, "sink", [(FIRST, 0, count, digest)])
+            (event,) = found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
             assert event["wrong"] == [wrong]
             continue
         with pytest.raises(MeanderError) as caught:
-            found.report(ZERO, "sink", [(FIRST, 0, count, digest)])
+            found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
         assert caught.value.concerns == "sink 'sink'"
         assert wrong in caught.value.cause
         assert "have 'n' give the same" in caught.value.remedy

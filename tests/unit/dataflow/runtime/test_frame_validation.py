@@ -20,6 +20,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.reports import BinPreCopied
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
@@ -260,7 +261,7 @@ def test_a_report_of_layers_that_a_flow_does_not_have_is_refused_in_the_senders_
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     controller = start(flow, workers=2).sim.controller
-    said = {"event": "precopied", "number": 1, "operator": "n", "bin": 0, "manifest": manifest}
+    said = BinPreCopied(1, "n", Bin(0), manifest)
     with pytest.raises(MeanderError, match=f"worker 1: {wrong}"):
         controller.report(PEER, said)
 
