@@ -171,15 +171,8 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
             assert accepted["type"] == "checkpoint_accepted"
             assert taken["number"] == 1 + death
             assert flow.workers[survivor] == process, "who is not killed keeps its process"
-        assert (
-            len(
-                re.findall(
-                    r"state_restored .*keys=0 .*bins_retained=[1-9]",
-                    flow.said,
-                )
-            )
-            == 2
-        )
+        restored = re.findall(r"state_restored .*keys=0 .*bins_retained=[1-9]", flow.said)
+        assert len(restored) == 2
         wanted = Counter(word for text in texts(0, 3000) for word in text.split())
         pairs = {*with_totals(wanted)}
         until(
