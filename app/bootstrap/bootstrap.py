@@ -187,7 +187,7 @@ def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> Dat
         _column(frame, key, "key").alias("key"), _column(frame, state, "state").alias("state")
     )
     kind = chosen.schema["state"].dataType
-    if Initial(node).own and not isinstance(kind, BinaryType):
+    if Initial(node).has_own_codec and not isinstance(kind, BinaryType):
         raise SetupError(
             f"operator {node.name!r}",
             f"it has a codec of its own, and the states are of type {kind.simpleString()}",

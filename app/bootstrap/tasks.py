@@ -95,14 +95,16 @@ def _initial(job: Job, folder: Path) -> Initial:
 def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatch:
     column = batch.column(1)
     values, states = plain(batch.column(0)), plain(column)
-    if initial.named and pa.types.is_struct(column.type):
+    if initial.has_fields and pa.types.is_struct(column.type):
         names = [one.name for one in column.type]
         states = [
             dict(zip(names, state, strict=True)) if isinstance(state, tuple) else state
             for state in states
         ]
     keys = initial.keys(values)
-    data = initial.encoded(values, states) if initial.own else initial.states(values, states)
+    data = (
+        initial.encoded(values, states) if initial.has_own_codec else initial.states(values, states)
+    )
     bins = job.space.bins_of(job.space.hash_keys(keys)).astype(np.int32)
     return _batch(bins * job.parts >> job.space.bits, bins, keys, data)
 

@@ -59,7 +59,7 @@ from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordin
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.errors import WorkerLost
-from meander.dataflow.exactly_once.marker_retention import MarkerRetention, untrimmed
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import Wait, Waits
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
@@ -460,7 +460,7 @@ class Coordinator:
         return CheckpointCoordinator(
             plan, self._prepared.execution, None if found is None else found.checkpoint,
             self._links, SystemClock(), writing.write, writing.retire,
-            MarkerRetention(self._marks.ask, self._marks.forget) if once else untrimmed(),
+            MarkerRetention(self._marks.ask, self._marks.forget) if once else without_markers(),
             () if found is None else [*found.savepoints.values()],
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],

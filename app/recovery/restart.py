@@ -37,7 +37,7 @@ from meander.connectors.topics.full_read import whole
 from meander.connectors.topics.topics import Names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
-from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_what_is_out
+from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
 from meander.dataflow.control.decisions import Begins, Joins, Obeys
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
@@ -104,7 +104,7 @@ def newest_checkpoint(
         outside += misplaced(known.begun, plan)
         sources = [one.name for one in plan.sources]
         outside += other_topics(known.begun, dict(zip(sources, prepared.topics, strict=True)))
-    left = replace(checkpoint, cut=without_what_is_out(plan, checkpoint.cut, history))
+    left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
     twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
     before = [one.number for one in older.values()]
     if not options.skip_lost:
@@ -170,7 +170,7 @@ def begin(
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
     begins = replace(
-        RestorePlan.of(plan, options.workers, checkpoint).begins, topics=prepared.topics
+        RestorePlan.of(plan, options.workers, checkpoint).start_decision, topics=prepared.topics
     )
     if found is not None and begins.checkpoint is not None:
         oldest = min(found.earlier, default=found.offset)

@@ -422,7 +422,10 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
         restoring=restoring,
         operators={
             name: OperatorStats(
-                received=work.received, sent=work.sent, busy=work.busy, took=_durations(work.took)
+                received=work.received,
+                sent=work.sent,
+                busy=work.busy,
+                took=_durations(work.durations),
             )
             for name, work in worker.work().items()
         },

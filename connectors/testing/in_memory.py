@@ -195,9 +195,9 @@ class TopicWriter(Unhurried):
         rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
         return partial(self._append, rows, made)
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of a batch as it would lie there. Raises RowRefused as `made`."""
-        return self._rows.tally(batch)
+        return self._rows.checksum(batch)
 
     def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
         now = self._now_ms()

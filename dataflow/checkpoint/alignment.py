@@ -1,10 +1,10 @@
-"""A worker's part in what comes before a freeze, where less is to be in flight.
+"""The alignment of one worker before a checkpoint with few bytes in flight.
 
-Its sources stop, and say how far they have sent. When the coordinator says how far any source has,
-all send up to there, and nothing later; so what is before drains, and nothing else comes.
-Guarantees that what this worker has read and the sinks have not passed is within the bound when it
-says so: it can only become less. No link is blocked: what has to wait lies in the log. Cost: two
-frames and two reports per worker.
+Its sources pause and report how far they have sent. The coordinator names the furthest time of any
+source as the limit. All sources send up to the limit and nothing later, so earlier records drain.
+Guarantees that the unpassed bytes of this worker are within the bound when it reports so: they can
+only become fewer. No link blocks: waiting records stay in the log. Cost: two frames and two reports
+per worker.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from meander.state.times.time import MIN_TIME
 
 
 class Alignment:
-    """That of one worker."""
+    """An alignment of the sources of one worker."""
 
     def __init__(
         self, sources: Collection[SourceOperator], inflight: Inflight, report: SendReport
     ) -> None:
         self._sources, self._inflight, self._report = sources, inflight, report
-        self._waits: PauseFrame | None = None
+        self._awaited: PauseFrame | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether it is waited for that less is in flight."""
-        return self._waits is not None
+        """Whether the worker waits for bytes in flight to drain."""
+        return self._awaited is not None
 
-    def hear(self, frame: PauseFrame) -> None:
-        """The coordinator's word."""
+    def receive(self, frame: PauseFrame) -> None:
+        """Handle a pause of the coordinator."""
         furthest = max((source.furthest for source in self._sources), default=MIN_TIME)
         limit = furthest if frame.limit is None else frame.limit
         for source in self._sources:
@@ -41,22 +41,22 @@ class Alignment:
         if frame.limit is None:
             self._report(SourcesPaused(frame.checkpoint, furthest))
         else:
-            self._waits = frame
+            self._awaited = frame
 
     def step(self) -> None:
-        """See whether as little as may be is in flight."""
-        if self._waits is not None and self._aligned(self._waits):
-            self._report(Aligned(self._waits.checkpoint))
-            self._waits = None
+        """Report once few enough bytes are in flight."""
+        if self._awaited is not None and self._aligned(self._awaited):
+            self._report(Aligned(self._awaited.checkpoint))
+            self._awaited = None
 
     def release(self) -> None:
-        """All has been frozen, or it has been given up: sources go on."""
-        self._waits = None
+        """Let the sources continue after a freeze or a cancelled checkpoint."""
+        self._awaited = None
         for source in self._sources:
             source.hold(None)
 
     def _aligned(self, frame: PauseFrame) -> bool:
-        assert frame.limit is not None, "it says how far"
+        assert frame.limit is not None, "the frame has a limit"
         left = self._inflight.unpassed
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)
         few = bool(frame.most) and left <= frame.most

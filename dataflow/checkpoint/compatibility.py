@@ -1,8 +1,8 @@
-"""Whether a flow can start from a checkpoint, and from what of it.
+"""The compatibility check: whether a flow can start from a checkpoint, and from which parts of it.
 
-Guarantees that each mismatch is named, all at once, and that nothing is left out unless that is
-allowed; an operator that the checkpoint does not know starts empty. Records in flight go on only
-where what comes has come through the same (`api/lineage.py`). Cost: O(manifests, pieces), once.
+Guarantees that one error names all mismatches, and that nothing is dropped without permission. An
+operator that the checkpoint does not know starts empty. In-flight records continue only where the
+operators behind their input are the same (`api/lineage.py`). Cost: O(manifests, pieces), once.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ def expect_fits(
     checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = (),
     twice: Sequence[str] = (), earlier: int | None = None, skip: str = "",
 ) -> None:  # fmt: skip
-    """Raises SetupError where a flow cannot start from a checkpoint, with all that is in the way;
-    `outside` is what its topics are in the way with, and `skip` how that is passed over, if it can
-    be; `twice` what would come twice, `earlier` the number of another to start from. What the flow
-    has no place for may be dropped, and is told in the log."""
+    """Raise `SetupError` with all reasons why a flow cannot start from a checkpoint.
+
+    `outside` are mismatches of its topics, and `skip` how to ignore them, if possible. `twice` are
+    results that would be written twice; `earlier` is the number of another checkpoint. With
+    `allow_dropped` a log line names each dropped part.
+    """
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
@@ -39,60 +41,61 @@ def expect_fits(
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
         help += ["give it that codec"] if codecs else []
         if in_flight and not allow_dropped:
-            help.append(_settled(plan.flow.name))
+            help.append(_without_in_flight(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != BEGINNING:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += [skip] if skip else []
-        help += ["have it come twice with --allow-nondeterminism"] if twice else []
+        help += ["accept results twice with --allow-nondeterminism"] if twice else []
         if earlier is not None and strange and not (bins or outside or twice):
-            help.append(f"go on from an earlier checkpoint, such as --from {earlier}")
-        anew = (
-            "write it anew with meander bootstrap --replace"
+            help.append(f"start from an earlier checkpoint, such as --from {earlier}")
+        again = (
+            "write it again with meander bootstrap --replace"
             if checkpoint.cut == BEGINNING
-            else f"define the flow as it was, or have it start anew with meander reset"
+            else f"define the flow as before, or start it from scratch with meander reset"
             f" {plan.flow.name}"
         )
         where = f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}"
-        raise SetupError(where, "; ".join(wrong), ", or ".join([*help, anew]))
+        raise SetupError(where, "; ".join(wrong), ", or ".join([*help, again]))
     for one in strange:
         log.warning("state_dropped", checkpoint=checkpoint.number, state=one)
 
 
-def misplaced(begun: Begins, plan: Plan) -> list[str]:
-    """What of a flow has another place than in the life that has begun last: bins and rulings are
-    known by these places alone."""
+def misplaced(last: Begins, plan: Plan) -> list[str]:
+    """Return the groups and sources whose numbers differ from those of the last execution.
+
+    Bins and timestamp overrides refer to groups and sources by these numbers alone.
+    """
     return [
-        f"{what} were {_named(had)}, and are {_named(has)}, in another order or others in their"
-        " midst"
+        f"{what} were {_named(had)}, and are now {_named(has)}, in another order or with"
+        " others in their midst"
         for what, had, has in (
-            ("groups of operators that move together", begun.groups, tuple(plan.groups.names)),
-            ("sources", begun.sources, tuple(one.name for one in plan.sources)),
+            ("groups of operators that move together", last.groups, tuple(plan.groups.names)),
+            ("sources", last.sources, tuple(one.name for one in plan.sources)),
         )
         if has[: len(had)] != had and (what != "sources" or plan.flow.delivery == "exactly_once")
     ]
 
 
 def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
-    """What is out that a flow would give once more where it goes on from a checkpoint, as nothing
-    says that it is the same."""
+    """Return the committed results that the flow would write again after a start from a
+    checkpoint."""
     if plan.flow.delivery == "at_least_once":
         return []
     sent, timed = history.last_sent, history.timed(checkpoint.execution)
     found = [
-        f"sink {sink!r} has sent results since without waiting for checkpoints of them, as it does"
-        " now"
+        f"sink {sink!r} has committed results since without an outbox, and now it has one"
         for sink in sorted(timed & plan.outboxes)
     ]
     new = sorted(plan.timed.keys() - timed)
     found += [
-        f"sink {sink!r} has sent results since, and the flow has none of that name: if one of"
-        f" {_named(new)} has taken its place, that would send them again"
+        f"sink {sink!r} has committed results since, and the flow has no such sink: if one of"
+        f" {_named(new)} replaces it, it would write them again"
         for sink in sorted(timed.difference(plan.before) if new else ())
     ]
     if sent > checkpoint.number:
         found.append(
-            f"what checkpoint {sent} held in outboxes is out, and what would come of the same"
-            " records now may be something else"
+            f"outbox contents of checkpoint {sent} are committed, and a replay of the same"
+            " records may give other results"
         )
     return found
 
@@ -102,7 +105,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
-    """What of a checkpoint the flow has a place for."""
+    """Return the parts of a checkpoint that fit the flow."""
     cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
     strange = _strange_places(checkpoint, plan)
     sources = {source.name for source in plan.sources}
@@ -121,14 +124,14 @@ def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
 
 
 def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    """What the flow has no place for, but for records in flight."""
+    """Return the mismatches of states, positions and notifications."""
     cut, known = checkpoint.cut, [node.name for node in plan.keyed]
     return [
         *_strange_states(checkpoint, known),
-        *(f"it says how far source {name!r} was read, and the flow has none of that name"
+        *(f"it holds positions of source {name!r}, and the flow has no such source"
           for name in sorted({one.source for one in cut.positions}
                              - {source.name for source in plan.sources})),
-        *(f"keys have asked operator {name!r} for calls, and the flow has none of that name"
+        *(f"it holds notifications of operator {name!r}, and the flow has no such operator"
           for name in sorted({one.operator for one in cut.notices}.difference(known))),
     ]  # fmt: skip
 
@@ -142,25 +145,27 @@ def _strange_states(checkpoint: Checkpoint, known: Collection[str]) -> list[str]
     there = ", ".join(map(repr, known)) or "none"
     return [
         f"it holds states of {name!r}, and the flow has no such operator (up to {keys[name]:,}"
-        f" keys, {size:,} bytes; the flow's own with state: {there})"
+        f" keys, {size:,} bytes; its stateful operators:  {there})"
         for name, size in sorted(sizes.items())
     ]
 
 
 def _unplaced(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    """The records in flight that the flow has no place for."""
-    strange, held = _strange_places(checkpoint, plan), Counter[tuple[str, str]]()
+    """Return the mismatches of in-flight records."""
+    strange, records = _strange_places(checkpoint, plan), Counter[tuple[str, str]]()
     for piece in checkpoint.cut.pieces:
         if piece.at in strange:
             what = "an outbox of sink" if plan.in_outbox(piece) else "operator"
-            held[f"{what} {piece.node!r}", strange[piece.at]] += piece.records
+            records[f"{what} {piece.node!r}", strange[piece.at]] += piece.records
     return [f"{count:,} records are on their way to {at}, {why}"
-            for (at, why), count in sorted(held.items())]  # fmt: skip
+            for (at, why), count in sorted(records.items())]  # fmt: skip
 
 
 def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, int], str]:
-    """The inputs at which records in flight cannot go on, and why; of those of which the checkpoint
-    does not say how records came there, the names have to do."""
+    """Return the inputs at which in-flight records cannot continue, and why.
+
+    Where the checkpoint has no lineage of an input, its name has to suffice.
+    """
     had, has = {way.at: way for way in checkpoint.cut.ways}, plan.ways
     found = dict[tuple[str, int], str]()
     keyless = {piece.at for piece in checkpoint.cut.pieces if not piece.keyed}
@@ -178,7 +183,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
 
 
 def _others(had: InputLineage, has: InputLineage) -> list[str]:
-    """What is another at an input: records may have a new reader more, and nothing else."""
+    """Return the changes of an input's lineage; records may gain a reader, and nothing else."""
     found = list[str]()
     if had.behind != has.behind:
         was, now = (", then ".join(way.behind) for way in (had, has))
@@ -189,18 +194,18 @@ def _others(had: InputLineage, has: InputLineage) -> list[str]:
     return found
 
 
-def _settled(flow: str) -> str:
-    """How to change a flow with records in flight."""
+def _without_in_flight(flow: str) -> str:
+    """Return how to change a flow with in-flight records."""
     return (
         "run the flow as it was, have nothing in flight in a checkpoint by meander checkpoint"
-        f" {flow} --policy aligned --savepoint settled, stop it, and run the changed one with"
-        " --from settled"
+        f" {flow} --policy aligned --savepoint aligned, stop it, and run the changed one with"
+        " --from aligned"
     )
 
 
 def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     had, has = checkpoint.space.count, plan.flow.space.count
-    return [] if had == has else [f"it is of {had} bins, and the flow has {has}"]
+    return [] if had == has else [f"it has {had} bins, and the flow has {has}"]
 
 
 def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
@@ -224,4 +229,9 @@ def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:
         return []
     alone = groups.names[1:]
     had = owned // groups.count - 1
-    return [f"the bins of {had} operators were moved alone, of {len(alone)} are: {_named(alone)}"]
+    return [
+        (
+            f"the bins of {had} operators moved separately, and now those of {len(alone)} do:"
+            f" {_named(alone)}"
+        )
+    ]

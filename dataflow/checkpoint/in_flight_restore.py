@@ -1,11 +1,12 @@
-"""Records in flight of a checkpoint, put back where they go on: read lazily, a few pieces ahead.
+"""The in-flight restore returns records of a checkpoint to their inputs, reading a few pieces
+ahead.
 
-Guarantees I3 and I9 through a recovery: each worker reads what is its own by the new map,
-downstream first, and what comes anew waits behind it, so of one key or partition nothing overtakes
-what was ahead of it. Around a move operators and sinks keep the order (`Migrator.resume`). And I1:
-what has not been read counts with its least time, from the opening on. A checkpoint that is taken
-meanwhile refers to what was not read. Cost: every worker reads the pieces of keyed streams that any
-of its bins may be in, and keeps the rows of its own.
+Guarantees I3 and I9 through a recovery: each worker reads its own records by the new routing,
+downstream first. New records wait behind them, so no record of a key or partition overtakes an
+earlier one. Around a move operators and sinks keep the order (`Migrator.resume`). Guarantees I1:
+unread pieces count with their least time from the opening on. A checkpoint taken meanwhile
+references unread pieces. Cost: every worker reads the keyed pieces that may hold its bins, and
+keeps its own rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from meander.state.layers.parts import wholes
 from meander.state.layers.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
-"""What is asked for at once: a piece alone takes as long as some."""
+"""The bytes that are requested at once: a piece alone takes as long as several."""
 
 
 class InFlightRestore:
-    """One worker's reading of them."""
+    """A restore of the in-flight records of one worker."""
 
     def __init__(
         self,
@@ -54,17 +55,17 @@ class InFlightRestore:
         self._mine = np.flatnonzero(self._owners == me)
         self._nodes = {node.name: (n, node) for n, node in enumerate(plan.nodes)}
         pieces = [piece for piece in start.cut.pieces if self._may_have(piece)]
-        self._led_to = Counter(at for leading in plan.graph.reach.values() for at in leading)
-        # Downstream first, so that who waits for what is ahead waits for no piece behind; of one
-        # operator in the order in which they were persisted.
+        self._downstream_of = Counter(at for leading in plan.graph.reach.values() for at in leading)
+        # Downstream first, so that no waiting record depends on a piece behind it; for one operator
+        # in the stored order.
         self._left = deque(sorted(pieces, key=self._turn))
         self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
         self._left_at = Counter(map(self._location, self._left))
-        """How many of these pieces there are by input."""
+        """The number of unread pieces by input."""
         self._payload: bytes | None = None
-        """Of the next piece, once it is here."""
+        """The next piece, once it has been fetched."""
         self.read, self.total = 0, sum(piece.size for piece in pieces)
-        """Bytes, and of how many."""
+        """The bytes read, and their total."""
         keyless = {self._location(piece) for piece in pieces if not piece.keyed}
         self._ahead = {at: plan.ahead(at) for at in keyless}
         for piece in self._left:
@@ -74,26 +75,32 @@ class InFlightRestore:
 
     @property
     def unread(self) -> list[Piece]:
-        """What has not gone on yet, of this worker's own."""
+        """The unread pieces, restricted to this worker's records."""
         left = map(self._restricted, self._left)
         return [piece for piece in left if piece.bins is None or any(piece.bins)]
 
     def _turn(self, piece: Piece) -> tuple[int, int, bool]:
-        """By what pieces are sorted: a place leads to fewer others than those that lead to it, and
-        to as many where both lie on one loop. A sink takes nothing before what lay in its outbox.
+        """Return the sort key of a piece.
+
+        A location reaches fewer others than those upstream of it, and as many on a common loop. A
+        sink receives nothing before the contents of its outbox.
         """
-        led_to = self._led_to[self._location(piece)]
+        led_to = self._downstream_of[self._location(piece)]
         return led_to, -self._nodes[piece.node][0], not self._plan.in_outbox(piece)
 
     def step(self) -> bool:
-        """Put the next piece back, once those before it have been taken; whether it was."""
+        """Restore the next piece once earlier ones have been received; return whether it was."""
         if not self._left:
             return False
         piece = self._left[0]
         location = self._location(piece)
         if self._payload is None:
             self._payload = next(self._found)
-        if self._payload is None or not self._may_go_on(piece) or not self._inputs[location].taken:
+        if (
+            self._payload is None
+            or not self._may_continue(piece)
+            or not self._inputs[location].taken
+        ):
             return False
         payload, self._payload = self._payload, None
         self._left.popleft()
@@ -105,13 +112,16 @@ class InFlightRestore:
         return True
 
     def _admit(self, here: Location) -> None:
-        """Once all that was at an input has been put back, what came anew follows."""
+        """Let new records follow once all pieces of an input have been restored."""
         if not self._left_at[here]:
             self._inputs[here].admit()
 
-    def _may_go_on(self, piece: Piece) -> bool:
-        """Before records without keys go on to where nobody sorts them, nothing as early may be
-        left ahead of them on any worker: of one partition that is what could be overtaken."""
+    def _may_continue(self, piece: Piece) -> bool:
+        """Return whether a piece may continue.
+
+        Records without keys that no operator sorts wait until no earlier record is left ahead of
+        them on any worker.
+        """
         if piece.keyed:
             return True
         least = self._progress.least(self._ahead[self._location(piece)])
@@ -129,7 +139,8 @@ class InFlightRestore:
         changes.add(location, piece.time, -1)
 
     def _batch(self, at: Location, columns: Columns) -> Batch:
-        """As its input takes it; a loop's stream without keys used to have some that had them."""
+        """Return records as their input receives them; a stream of a loop may have lost its keys
+        since."""
         keys = columns.keys if at in self._plan.with_keys else None
         return Batch(
             columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
@@ -145,14 +156,15 @@ class InFlightRestore:
         return np.flatnonzero(mine)
 
     def _may_have(self, piece: Piece) -> bool:
-        """Records without a key go on at one worker, others at the owners of their bins."""
+        """Return whether this worker owns records of a piece; those without keys belong to one
+        worker."""
         if not piece.keyed:
             return self._start.rank(piece.worker) == self._me
         left = self._restricted(piece).bins
         return left is None or any(left)
 
     def _restricted(self, piece: Piece) -> Piece:
-        """What of a piece is this worker's."""
+        """Return a piece with this worker's records only."""
         if not piece.keyed:
             return piece._replace(worker=self._me)
         first, count = self._first(piece), self._plan.flow.space.count
@@ -166,5 +178,5 @@ class InFlightRestore:
         return self._plan.input_at(*piece.at)
 
     def _first(self, piece: Piece) -> int:
-        """The number of the first bin of whoever owns records at an operator's input."""
+        """Return the number of the first bin of an operator's group."""
         return self._plan.groups.first(group_of(self._nodes[piece.node][1]))

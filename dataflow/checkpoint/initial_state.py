@@ -1,8 +1,8 @@
-"""The states that an operator starts from: plain values as its store holds them.
+"""Initial states of an operator: plain values, encoded as its store holds them.
 
-Guarantees that a key is encoded as those of the flow's records are, so that both meet, and a state
-as the operator itself would have written it; what it could not have is refused, with its key.
-Cost: about 1 us an entry.
+Guarantees that a key is encoded like the keys of the flow's records, so that both meet. Guarantees
+that a state is encoded as the operator itself would have written it. Other states are rejected with
+their key. Cost: about 1 us per entry.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
 
 _SHOWN = 200
-"""Characters of a key in an error."""
+"""The characters of a key in an error."""
 
 
 class Initial:
-    """Encodes what one operator starts from.
+    """An encoder of the initial states of one operator.
 
     >>> from meander import Flow, columns
     >>> from meander.dataflow.simulation.in_memory import ListSource
@@ -49,41 +49,42 @@ class Initial:
         self._node = node
 
     @property
-    def own(self) -> bool:
+    def has_own_codec(self) -> bool:
         """Whether the operator has a codec of its own."""
         return self._node.codec.name != PLAIN.name
 
     @property
-    def named(self) -> bool:
-        """Whether a state is a dict: what has fields is one then, by their names."""
+    def has_fields(self) -> bool:
+        """Whether a state is a dict, so that fields are named."""
         logic = self._node.logic
         return not isinstance(logic, ColumnFold) and isinstance(logic.init(), dict)
 
     def keys(self, keys: Sequence[object]) -> list[bytes]:
-        """Keys as the flow's are. Raises SetupError for one that is null, or no plain value."""
+        """Encode keys as the flow does. Raise `SetupError` for null or a value that is not
+        plain."""
         if None in keys:
-            raise self._unfit(None, "it is null", "leave out what has no key")
-        return self._each(keys, keys, _keys, "it is none that a flow could have")
+            raise self._unfit(None, "it is null", "leave out rows without a key")
+        return self._each(keys, keys, _keys, "no flow can have this key")
 
     def states(self, keys: Sequence[object], states: Sequence[object]) -> list[bytes]:
-        """The states of these keys, encoded. Raises SetupError for what is no state of this
-        operator."""
+        """Encode the states of some keys. Raise `SetupError` for a state that this operator cannot
+        have."""
         if None in states:
             where = [key for key, state in zip(keys, states, strict=True) if state is None]
-            raise self._unfit(where[0], "its state is null", "leave out what has no state")
+            raise self._unfit(where[0], "its state is null", "leave out rows without a state")
         encode = self._columns if isinstance(self._node.logic, ColumnFold) else self._values
         return self._movable(keys, self._each(keys, states, encode, "its state does not fit"))
 
     def encoded(self, keys: Sequence[object], data: Sequence[object]) -> list[bytes]:
-        """The same where the operator's own codec has encoded them: they are read for a test."""
-        wrong = "its state is none that the codec has written"
-        return self._movable(keys, self._each(keys, data, self._again, wrong))
+        """Return states that the operator's own codec has encoded; they are decoded as a check."""
+        wrong = "the codec has not written its state"
+        return self._movable(keys, self._each(keys, data, self._reencoded, wrong))
 
     def _values(self, states: Sequence[object]) -> list[bytes]:
         return list(map(self._node.codec.encode, states))
 
     def _columns(self, states: Sequence[object]) -> list[bytes]:
-        """States of a fold over columns, as it writes them: each number of its column's type."""
+        """Encode states of a fold over columns, each number in the type of its column."""
         logic, layout = self._node.logic, self._node.layout
         assert isinstance(logic, ColumnFold)
         rows = [state if isinstance(state, tuple) else (state,) for state in states]
@@ -97,15 +98,15 @@ class Initial:
             return self._values([number for (number,) in plain])
         return self._values(plain)
 
-    def _again(self, data: Sequence[object]) -> list[bytes]:
+    def _reencoded(self, data: Sequence[object]) -> list[bytes]:
         known = [one for one in data if isinstance(one, bytes)]
         again = [self._node.codec.encode(self._node.codec.decode(one)) for one in known]
         if again != data:
-            raise ValueError("read and written again it is other bytes")
+            raise ValueError("decoding and encoding it gives other bytes")
         return again
 
     def _movable(self, keys: Sequence[object], states: list[bytes]) -> list[bytes]:
-        """The encoded states of keys. Raises SetupError for one that is too large beside its
+        """Return encoded states. Raise `SetupError` for one that is too large together with its
         key."""
         for key, state in zip(keys, states, strict=True):
             if len(state) <= LARGEST - KEY_LIMIT:
@@ -123,7 +124,8 @@ class Initial:
         encode: Callable[[Sequence[object]], list[bytes]],
         wrong: str,
     ) -> list[bytes]:
-        """All at once; where one does not fit it is looked for, so that the error names its key."""
+        """Encode all values at once; where one does not fit, find it, so that the error names its
+        key."""
         try:
             return encode(values)
         except failure():  # an own codec is the user's
@@ -132,7 +134,7 @@ class Initial:
                     encode([value])
                 except failure() as error:
                     cause = error.cause if isinstance(error, MeanderError) else told(error)
-                    remedy = "give what the operator itself would have kept"
+                    remedy = "give a state that the operator itself would have"
                     raise self._unfit(key, f"{wrong}: {cause}", remedy) from error
             raise
 
@@ -144,14 +146,20 @@ class Initial:
 def write(
     plan: Plan, states: Mapping[str, Mapping[object, object]], topic: StateTopic
 ) -> list[Manifest]:
-    """Layers of the states with which a flow starts, by operator and key; asks a topic in memory
-    until they lie there. Raises SetupError for states that the flow could not have."""
+    """Write layers of initial states, by operator and key, to a topic in memory; wait until it has
+    them.
+
+    Raise `SetupError` for states that the flow cannot have.
+    """
     nodes = {keyed.name: keyed for keyed in plan.keyed}
     sequence, written = count(), []
     for operator, found in states.items():
         if operator not in nodes:
-            raise SetupError(f"operator {operator!r}", "the flow has no state of that name",
-                             f"name one of {', '.join(nodes)}")  # fmt: skip
+            raise SetupError(
+                f"operator {operator!r}",
+                "the flow has no stateful operator of that name",
+                f"name one of {', '.join(nodes)}",
+            )
         initial = Initial(nodes[operator])
         keys = initial.keys([*found])
         entries: dict[Bin, dict[bytes, bytes]] = {}
@@ -159,13 +167,13 @@ def write(
             entries.setdefault(plan.flow.space.bin_of(key), {})[key] = state
         for bin, some in entries.items():
             layer = LayerId(ExecutionId(0), COORDINATOR, next(sequence))
-            given, codec_name = Given(operator), nodes[operator].codec.name
-            given.add(sorted(some), [some[key] for key in sorted(some)])
-            given.end()
-            extraction = first_layer(given, layer, operator, bin, codec_name, topic)
-            while not extraction.step(len(some)):
-                """A topic in memory answers each time it is asked, or at the next."""
-            written.append(extraction.manifest)
+            layer_input, codec_name = Given(operator), nodes[operator].codec.name
+            layer_input.add(sorted(some), [some[key] for key in sorted(some)])
+            layer_input.end()
+            writer = first_layer(layer_input, layer, operator, bin, codec_name, topic)
+            while not writer.step(len(some)):
+                """A topic in memory answers within two steps."""
+            written.append(writer.manifest)
     return written
 
 

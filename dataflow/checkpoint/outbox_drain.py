@@ -1,9 +1,9 @@
-"""When outboxes are empty for good: before a worker leaves, and before the flow ends.
+"""The outbox drain: it empties all outboxes before a worker leaves and before the flow ends.
 
-Results in an outbox leave by a checkpoint. So a worker that has given its bins and partitions away
-goes only once all that was to come to it has come, and a checkpoint that was begun after that has
-been sent; and so does the flow that has come to its end. Guarantees that nothing comes to an outbox
-that was found empty. Cost: a checkpoint for each who leaves, and one at the end.
+Results leave an outbox by a checkpoint. A worker without bins and partitions therefore exits in two
+steps. First all its remaining records arrive; then a checkpoint that started afterwards has
+committed the outbox contents. The end of a flow works likewise. Guarantees that no result enters an
+outbox that was found empty. Cost: one checkpoint per leaving worker, and one at the end.
 """
 
 from __future__ import annotations
@@ -13,35 +13,36 @@ from meander.state.keys.ids import WorkerId
 
 
 class OutboxDrain:
-    """That of the outboxes of one life; without any, all are empty."""
+    """A drain of all outboxes of one execution."""
 
     def __init__(self, checkpoints: CheckpointCoordinator, outboxes: bool) -> None:
         self._checkpoints, self._outboxes = checkpoints, outboxes
-        self._leavers: dict[WorkerId, int] = {}
-        """The last checkpoint that had been begun when all had come that was to come to each."""
+        self._leaving: dict[WorkerId, int] = {}
+        """The last checkpoint that had started when all records of a leaving worker had arrived."""
         self._ended: int | None = None
-        """The last that had been begun when the flow had come to its end."""
+        """The last checkpoint that had started when the flow ended."""
 
-    def left(self, worker: WorkerId, come: bool) -> bool:
-        """Whether nothing more comes to a leaver, as `come` says, and its outboxes are empty."""
-        if not (come and self._outboxes):
-            return come
-        return self._sent_after(self._leavers.setdefault(worker, self._checkpoints.number))
+    def is_drained(self, worker: WorkerId, arrived: bool) -> bool:
+        """Return whether a leaving worker's outboxes are empty; `come` tells whether all its
+        records arrived."""
+        if not (arrived and self._outboxes):
+            return arrived
+        return self._sent_after(self._leaving.setdefault(worker, self._checkpoints.number))
 
     def end(self) -> None:
-        """Nothing more comes to any outbox."""
+        """Note that no more results enter any outbox."""
         if self._outboxes and self._ended is None:
             self._ended = self._checkpoints.number
 
     @property
     def over(self) -> bool:
-        """Whether nothing is in any outbox, nor will be."""
+        """Whether all outboxes are empty for good."""
         return not self._outboxes or self._sent_after(self._ended)
 
     @property
-    def waits(self) -> bool:
-        """Whether a checkpoint is waited for."""
-        waiting = [self._ended, *self._leavers.values()]
+    def awaits_checkpoint(self) -> bool:
+        """Whether the drain waits for a checkpoint."""
+        waiting = [self._ended, *self._leaving.values()]
         return any(one is not None and not self._sent_after(one) for one in waiting)
 
     def _sent_after(self, number: int | None) -> bool:

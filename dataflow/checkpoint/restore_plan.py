@@ -1,8 +1,9 @@
-"""Who begins with what: a checkpoint laid out over the workers of a new life.
+"""The restore plan assigns a checkpoint to the workers of a new execution.
 
-Guarantees that each bin, partition and record in flight is one worker's, and that as little as
-possible is another's than before: the n-th worker is the n-th of the checkpoint's, what those had
-who are no more is shared out, and newcomers get their share. Cost: O(bins), once.
+Guarantees that each bin, partition and in-flight record belongs to one worker, and that as few as
+possible change their worker. The n-th worker takes the share of the checkpoint's n-th worker. The
+shares of missing workers are distributed, and additional workers get their share. Cost: O(bins),
+once.
 """
 
 from __future__ import annotations
@@ -26,89 +27,90 @@ from meander.state.layers.manifest import Manifest
 from meander.state.times.time import MIN_TIME
 
 T = TypeVar("T")
-UNBORN: Final = ExecutionId(0)
-"""Before all lives."""
+NO_EXECUTION: Final = ExecutionId(0)
+"""The id before all executions."""
 Place = tuple[str, int]
-"""A source's name, and one of its partitions."""
+"""The name of a source, and one of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What all workers begin with."""
+    """A plan of what each worker starts with."""
 
     workers: int
     owners: tuple[WorkerId, ...]
-    """Of each bin, group after group."""
+    """The owner of each bin, group after group."""
     readers: Mapping[Place, WorkerId]
-    """Of the partitions that have been read before."""
+    """The readers of partitions that have been read before."""
     manifests: Sequence[Manifest] = ()
     cut: Cut = BEGINNING
     number: int = 0
-    """The checkpoint's; 0 where there is none."""
-    life: ExecutionId = UNBORN
-    """That which has taken it."""
+    """The number of the checkpoint; 0 without one."""
+    execution: ExecutionId = NO_EXECUTION
+    """The execution that took the checkpoint."""
     history: History = NO_HISTORY
     past: OverrideHistory = NO_PAST
-    """What sources have ruled in earlier lives."""
+    """The timestamp overrides of earlier executions."""
     sources: tuple[str, ...] = ()
-    """Of the flow, by number."""
+    """The names of the flow's sources, by number."""
     groups: tuple[str, ...] = ()
     retained: int = 3
-    """How many of this life's checkpoints stay."""
+    """The number of retained checkpoints of this execution."""
 
     @staticmethod
     def of(
         plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
         history: History = NO_HISTORY,
     ) -> RestorePlan:  # fmt: skip
-        """A checkpoint over so many workers; None of a flow that has no past and no states."""
+        """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
         checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
         cut = BEGINNING if checkpoint is None else checkpoint.cut
-        cut = without_what_is_out(plan, cut, history)
+        cut = without_sent_results(plan, cut, history)
         number = 0 if checkpoint is None else checkpoint.number
-        life = UNBORN if checkpoint is None else checkpoint.execution
+        execution = NO_EXECUTION if checkpoint is None else checkpoint.execution
         manifests = () if checkpoint is None else checkpoint.manifests
-        begun = RestorePlan(
+        plan_start = RestorePlan(
             workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},
-            manifests=manifests, number=number, life=life, history=history,
+            manifests=manifests, number=number, execution=execution, history=history,
             past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
         if cut == BEGINNING:
-            return begun
+            return plan_start
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
-        owned = laid_out(bins, len(ranks), workers)
+        owned = redistributed(bins, len(ranks), workers)
         return replace(
-            begun, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
-            readers=laid_out(readers, len(ranks), workers),
+            plan_start, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
+            readers=redistributed(readers, len(ranks), workers),
         )  # fmt: skip
 
     def joining(self, plan: Plan) -> RestorePlan:
-        """What a worker begins with that joins later: others tell it all, but what was before."""
+        """Return the plan of a worker that joins later: it knows the history and receives all
+        else."""
         return RestorePlan.of(plan, self.workers, history=self.history)
 
     @property
     def at(self) -> CheckpointId:
-        """The checkpoint."""
-        return CheckpointId(self.life, self.number)
+        """The id of the checkpoint."""
+        return CheckpointId(self.execution, self.number)
 
     @property
-    def begins(self) -> Begins:
-        """What the journal is told of it."""
+    def start_decision(self) -> Begins:
+        """The decision that records the start of this execution."""
         number = self.number if self.resumes else None
         names = self.sources, self.groups
-        anew, retained = self.cut.anew, self.retained
-        return Begins(self.time, self.owners, self.workers, number, *names, anew, retained)
+        replay_from, retained = self.cut.anew, self.retained
+        return Begins(self.time, self.owners, self.workers, number, *names, replay_from, retained)
 
     @property
     def time(self) -> int:
-        """No command of an earlier time is outstanding, and none may come: what is out was decided
-        without it."""
-        mark = self.history.mark
-        return max(self.cut.time, mark + (mark > MIN_TIME))
+        """The least time for new commands: none is outstanding there, and results before it are
+        committed."""
+        marker = self.history.latest_marker
+        return max(self.cut.time, marker + (marker > MIN_TIME))
 
     @property
     def resumes(self) -> bool:
@@ -117,17 +119,17 @@ class RestorePlan:
 
     @property
     def moves(self) -> list[Moves]:
-        """Those around which records in flight of one bin may be of two workers."""
+        """The moves around which two workers may have in-flight records of one bin."""
         least = min((outer(piece.time) for piece in self.cut.pieces), default=self.cut.time)
         return [one for one in self.history.moves if least < one.time < self.cut.time]
 
     def rank(self, old: WorkerId) -> WorkerId:
-        """Who takes the place of one of the checkpoint's workers."""
+        """Return the worker that takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
 
 
-def without_what_is_out(plan: Plan, cut: Cut, history: History) -> Cut:
-    """Without what has left the outboxes since the cut."""
+def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:
+    """Return the cut without outbox contents that have been committed since."""
     return replace(
         cut,
         pieces=tuple(
@@ -138,7 +140,8 @@ def without_what_is_out(plan: Plan, cut: Cut, history: History) -> Cut:
 
 
 def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
-    """With the partitions that an earlier life began to read after the cut: at the same time."""
+    """Add the partitions that an earlier execution started to read after the cut, at the same
+    times."""
     known = {(one.source, one.partition) for one in cut.positions}
     newer = list[Position]()
     for order in history.orders:
@@ -154,17 +157,17 @@ def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
     return replace(cut, positions=(*cut.positions, *newer))
 
 
-def laid_out(held: Mapping[T, WorkerId], before: int, workers: int) -> dict[T, WorkerId]:
-    """Who has what, when there were so many workers and now are others.
+def redistributed(assigned: Mapping[T, WorkerId], before: int, workers: int) -> dict[T, WorkerId]:
+    """Return the owner of each thing when the number of workers changes.
 
-    >>> held = {"a": WorkerId(0), "b": WorkerId(0), "c": WorkerId(1), "d": WorkerId(2)}
-    >>> laid_out(held, 3, 2), laid_out(held, 3, 4)
+    >>> assigned = {"a": WorkerId(0), "b": WorkerId(0), "c": WorkerId(1), "d": WorkerId(2)}
+    >>> redistributed(assigned, 3, 2), redistributed(assigned, 3, 4)
     ({'a': 0, 'b': 0, 'c': 1, 'd': 0}, {'a': 0, 'b': 3, 'c': 1, 'd': 2})
     """
-    staying = [WorkerId(worker) for worker in range(min(before, workers))]
-    orphans = [thing for thing, worker in held.items() if worker >= workers]
-    given = shared_out(orphans, staying)
-    found = dict(held) | {thing: worker for worker, some in given.items() for thing in some}
-    newcomers = [WorkerId(worker) for worker in range(before, workers)]
-    shares = share_of(found, newcomers, [*staying, *newcomers]) if newcomers else {}
+    remaining = [WorkerId(worker) for worker in range(min(before, workers))]
+    unowned = [thing for thing, worker in assigned.items() if worker >= workers]
+    shared = shared_out(unowned, remaining)
+    found = dict(assigned) | {thing: worker for worker, some in shared.items() for thing in some}
+    joining = [WorkerId(worker) for worker in range(before, workers)]
+    shares = share_of(found, joining, [*remaining, *joining]) if joining else {}
     return found | {thing: worker for worker, some in shares.items() for thing in some}

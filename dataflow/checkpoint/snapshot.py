@@ -1,11 +1,11 @@
-"""One worker's part in a cut: Chandy and Lamport's snapshot, of whole workers (design 5, FLIP-76).
+"""Snapshots of one worker at a cut, after Chandy and Lamport, of whole workers (design 5, FLIP-76).
 
-On the first word of a checkpoint, the coordinator's or the number in a message, a worker freezes
-all operators and queues at once, between two steps; so nobody takes a message that was sent after
-its sender's freeze before its own. Then it records of each link what was sent before that: markers
-overtake messages and say how many. Guarantees that every record is in one place of the cut: in its
-source's log, in flight, or in a state. Cost: a reference to each batch that is held, and a copy of
-its values where users' functions could change them in place.
+A trigger or the number in a message starts the snapshot: the worker freezes all operators and
+queues between two steps. So no worker receives a message from after its sender's freeze before its
+own freeze. Then the worker records of each link the messages from before the cut; markers overtake
+messages and state their number. Guarantees that every record is in one place of the cut: in the log
+of its source, in flight, or in a state. Cost: a reference to each held batch, and a copy of values
+that user functions could change in place.
 """
 
 from __future__ import annotations
@@ -33,167 +33,173 @@ from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
 from meander.state.times.time import Time
 
 SHARE = 4
-"""How much longer a turn writes than it does all else, while a checkpoint is being taken."""
+"""The time of a turn for writing a checkpoint, as a multiple of the time for all else."""
 
 
 LONGEST = 0.05
-"""Seconds that a turn writes at most."""
+"""The most seconds that a turn writes."""
 
 
 class PendingSnapshot(Protocol):
-    """What has been frozen, and is being written."""
+    """A frozen worker's part that is being written."""
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
-        """A message was on its way."""
+        """Add a message that was on its way."""
 
     def complete(self) -> None:
-        """Nothing more was."""
+        """End the recording of messages."""
 
     def step(self) -> bool:
-        """Write a little; whether anything was done."""
+        """Write a slice; return whether anything was done."""
 
     @property
     def done(self) -> bool:
         """Whether all is written."""
 
     def cancel(self) -> None:
-        """It is given up."""
+        """Give up the snapshot."""
 
 
 @dataclass(slots=True)
 class _Recording:
-    """A cut of which not all links have been recorded."""
+    """A cut whose links are not all recorded."""
 
     contents: PendingSnapshot
-    before: Counter[WorkerId]
-    """How many messages had been sent to each peer."""
+    sent: Counter[WorkerId]
+    """The number of messages sent to each peer before the cut."""
     members: tuple[WorkerId, ...] | None = None
-    """Who takes part; None before the coordinator has said so."""
+    """The members of the cut; None before the trigger."""
 
 
 class SnapshotHandler:
-    """Those of one worker, one at a time; `freeze` is given the number, `keep` which of the earlier
-    ones are kept; `complete` is called once one exists, `cancelled` once one is given up."""
+    """A handler of the snapshots of one worker, one at a time.
+
+    `freeze` starts snapshot n; `retain` receives the numbers of the retained checkpoints.
+    `complete` and `cancelled` are called when a checkpoint exists or is cancelled.
+    """
 
     def __init__(
-        self, me: WorkerId, links: Links, settling: Alignment,
+        self, me: WorkerId, links: Links, alignment: Alignment,
         freeze: Callable[[int], PendingSnapshot],
-        keep: Callable[[Sequence[int]], None], complete: Callable[[CompleteFrame], None],
+        retain: Callable[[Sequence[int]], None], complete: Callable[[CompleteFrame], None],
         cancelled: Callable[[int], None], clock: Clock,
     ) -> None:  # fmt: skip
         self.number = 0
-        """The last for which this worker has frozen."""
-        self._me, self._links, self._freeze, self._keep = me, links, freeze, keep
-        self._complete, self._cancelled, self._settling = complete, cancelled, settling
+        """The last checkpoint for which this worker has frozen."""
+        self._me, self._links, self._freeze, self._retain = me, links, freeze, retain
+        self._complete, self._cancelled, self._alignment = complete, cancelled, alignment
         self._clock = clock
-        self._sent, self._got = Counter[WorkerId](), Counter[WorkerId]()
+        self._sent, self._received = Counter[WorkerId](), Counter[WorkerId]()
         self._markers: dict[WorkerId, MarkerFrame] = {}
-        """The newest of each peer."""
+        """The newest marker of each peer."""
         self._recording: _Recording | None = None
         self._contents: PendingSnapshot | None = None
         self._unanswered: dict[int, PendingSnapshot] = {}
-        """Of checkpoints of which it has not been heard that they exist, or have been given up."""
+        """The snapshots of checkpoints that are neither complete nor cancelled."""
 
     @property
     def busy(self) -> bool:
-        """Whether something frozen has not been written."""
+        """Whether a snapshot is not written."""
         return self._contents is not None and not self._contents.done
 
     def welcome(self, number: int) -> None:
-        """This worker joins a flow of which so many have been begun."""
+        """Note the number of the last checkpoint when this worker joins."""
         self.number = max(self.number, number)
 
-    def sends(self, peer: WorkerId) -> int:
-        """A message is about to leave: the number that it is to carry."""
+    def note_sent(self, peer: WorkerId) -> int:
+        """Count a message to a peer; return the checkpoint number that it carries."""
         self._sent[peer] += 1
         return self.number
 
-    def meets(self, number: int) -> None:
-        """A message has come of a sender that had frozen for so many."""
-        self._reach(number)
+    def reach(self, number: int) -> None:
+        """Freeze, unless this worker has frozen for this checkpoint."""
+        self._freeze_once(number)
 
-    def takes(
+    def note_received(
         self, sender: WorkerId, number: int, at: Location, time: Time, payload: Payload
     ) -> None:
-        """The same message is taken."""
-        self._got[sender] += 1
+        """Count a received message, and record it where it was sent before the cut."""
+        self._received[sender] += 1
         if self._recording is not None and number < self.number:
             self._recording.contents.record(at, time, payload)
-            self._settle()
+            self._complete_recording()
 
-    def hear(self, sender: WorkerId, frame: CheckpointFrame) -> None:
-        """The coordinator's word, or a peer's. Raises MeanderError for one that may not say so."""
+    def receive(self, sender: WorkerId, frame: CheckpointFrame) -> None:
+        """Handle a frame of the coordinator or a peer. Raise `MeanderError` where the sender may
+        not send it."""
         match frame:
             case PauseFrame():
-                self._settling.hear(frame)
+                self._alignment.receive(frame)
             case CancelFrame(number):
-                self._settling.release()
+                self._alignment.release()
                 self._cancel(number)
             case MarkerFrame():
                 self._markers[sender] = frame
-                self._settle()
+                self._complete_recording()
             case CompleteFrame():
                 self._unanswered.pop(frame.checkpoint, None)
                 self._complete(frame)
-            case TriggerFrame(number, members, kept):
+            case TriggerFrame(number, members, retained):
                 if sender != COORDINATOR or self._me not in members:
-                    raise MeanderError(member_name(sender), "its word of a checkpoint is none")
-                self._reach(number)
-                self._keep(kept)
-                self._mark(members)
+                    raise MeanderError(member_name(sender), "it sent an invalid checkpoint trigger")
+                self._freeze_once(number)
+                self._retain(retained)
+                self._send_markers(members)
 
     def step(self, seconds: float) -> bool:
-        """Write a little of what has been frozen; where the operators took so many seconds of the
-        last turn, go on for `SHARE` times as long: else slow functions would delay it. Whether
-        anything was done."""
-        self._settling.step()
+        """Write a slice of the frozen contents; return whether anything was done.
+
+        It continues for `SHARE` times the seconds of the operators' last turn: slow functions would
+        delay it otherwise.
+        """
+        self._alignment.step()
         if self._contents is None:
             return False
         until = self._clock.monotonic() + min(SHARE * seconds, LONGEST)
-        worked = goes_on = self._contents.step()
-        while goes_on and self._clock.monotonic() < until:
-            goes_on = self._contents.step()
+        worked = more = self._contents.step()
+        while more and self._clock.monotonic() < until:
+            more = self._contents.step()
         return worked
 
-    def _reach(self, number: int) -> None:
+    def _freeze_once(self, number: int) -> None:
         """Freeze, unless that has been done."""
         if number > self.number:
-            self._begin(number)
+            self._start(number)
 
-    def _begin(self, number: int) -> None:
+    def _start(self, number: int) -> None:
         self.number = number
-        self._settling.release()
+        self._alignment.release()
         for earlier in self._unanswered.values():
-            # It has been given up, and that word is still on its way.
+            # This checkpoint has been cancelled, and the frame about it is still on its way.
             if not earlier.done:
                 earlier.cancel()
         self._contents = self._unanswered[number] = self._freeze(number)
         self._recording = _Recording(self._contents, self._sent.copy())
 
     def _cancel(self, number: int) -> None:
-        """One is given up for which this worker may have frozen."""
+        """Cancel a checkpoint for which this worker may have frozen."""
         if (contents := self._unanswered.pop(number, None)) is not None:
             contents.cancel()
         self._cancelled(number)
         if number == self.number:
             self._contents = self._recording = None
 
-    def _mark(self, members: tuple[WorkerId, ...]) -> None:
-        """Tell the peers what had been sent to them before."""
+    def _send_markers(self, members: tuple[WorkerId, ...]) -> None:
+        """Send each peer the number of messages sent to it before the cut."""
         recording = self._recording
         if recording is None:
             return
         recording.members = members
         for peer in members:
             if peer != self._me:
-                marker = MarkerFrame(self.number, recording.before[peer])
+                marker = MarkerFrame(self.number, recording.sent[peer])
                 self._links.send(peer, encode_cut(marker))
-        # The peers wait for it, and what this turn writes takes a while.
+        # The peers wait for the markers, and writing takes the rest of the turn.
         self._links.flush()
-        self._settle()
+        self._complete_recording()
 
-    def _settle(self) -> None:
-        """See whether all that was sent before has come."""
+    def _complete_recording(self) -> None:
+        """End the recording once all messages from before the cut have come."""
         recording = self._recording
         if recording is None or recording.members is None:
             return
@@ -201,7 +207,11 @@ class SnapshotHandler:
             marker = self._markers.get(peer)
             if peer == self._me:
                 continue
-            if marker is None or marker.checkpoint != self.number or self._got[peer] < marker.sent:
+            if (
+                marker is None
+                or marker.checkpoint != self.number
+                or self._received[peer] < marker.sent
+            ):
                 return
         recording.contents.complete()
         self._recording = None

@@ -1,9 +1,10 @@
-"""The states with which a worker begins: out of layers on the state topic into its stores.
+"""The state restore loads the states of one worker from the layers on the state topic into its
+stores.
 
-Guarantees that nothing is scheduled before all of them are installed, so every record meets its
-key's history, and that they are those that were written (I4), or the flow ends with the layer's
-name. Fuelled: a step installs a slice of each of some bins, so that the worker is heard of
-meanwhile, and fetching one bin overlaps installing another. Cost: 2 to 3 us a small entry.
+Guarantees that all states are installed before any operator runs, so every record meets the history
+of its key. Guarantees that the states are those that were written (I4); otherwise the flow ends
+with the name of the layer. A step installs a slice of several bins, so heartbeats continue and
+fetching overlaps installing. Cost: 2 to 3 us per small entry.
 """
 
 from __future__ import annotations
@@ -26,73 +27,73 @@ from meander.state.store.store import IncomingTable, ingest
 log = LineLogger(__name__)
 
 ENTRIES = 2048
-"""Entries installed per bin and step."""
+"""The entries installed per bin and step."""
 AT_ONCE_BYTES = 32 << 20
-"""How much of bins that are installed side by side may be in memory: what is asked for together is
-read in one sweep, and what comes together is taken in at once."""
+"""The most bytes of concurrently loaded bins in memory: one sweep reads what is requested together,
+and one step ingests what arrives together."""
 LONGEST = 0.02
-"""Seconds of a step, but for what is taken in then."""
+"""The seconds of a step, without the ingestion at its end."""
 EVERY = 5.0
-"""Seconds between two lines of the log."""
+"""The seconds between two log lines."""
 
 
 class StateRestore:
-    """What one worker loads before it begins; `step` until `done`."""
+    """A restore of one worker's states; call `step` until `done`."""
 
     def __init__(
         self,
         at: CheckpointId,
         operators: Iterable[KeyedOperator],
         manifests: Iterable[Manifest],
-        lacking: Iterable[Delta],
+        deltas: Iterable[Delta],
         bundles: Sequence[Bundle],
         topic: StateTopic,
         in_flight: StateTopic,
         clock: Clock,
     ) -> None:
-        self._lacking = {(one.operator, one.bin): one.remainder for one in lacking}
+        self._deltas = {(one.operator, one.bin): one.remainder for one in deltas}
         self._bundles = bundles
         self._bundled = defaultdict[tuple[str, Bin], list[DeltaEntries]](list)
         self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
         self._unread = deque(bundles)
         self._at, self._operators = at, {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
-        self._here = self._go_back()
+        self._survived = self._rollback()
         self._topic, self._clock = topic, clock
         self._installing: deque[tuple[Manifest, LayerLoader]] = deque()
         self._tables: list[IncomingTable] = []
         layers = [
             layer
             for manifest in self._left
-            if (manifest.operator, manifest.bin) not in self._here
+            if (manifest.operator, manifest.bin) not in self._survived
             for layer in manifest.layers
         ]
         self._keys = sum(layer.count for layer in layers)
         self._loaded = 0
         sizes = [*(layer.bytes for layer in layers), *(one.place.size for one in bundles)]
         self.read, self.total = 0, sum(sizes)
-        """Bytes, and of how many."""
-        self._began = self._said = clock.monotonic()
+        """The bytes read, and their total."""
+        self._started_at = self._logged_at = clock.monotonic()
 
     @property
     def done(self) -> bool:
-        """Whether all is installed."""
+        """Whether all states are installed."""
         return not (self._left or self._installing or self._unread)
 
     @property
     def left(self) -> list[Manifest]:
-        """The bins that are not installed, as they lie on the topic."""
+        """The manifests of the bins that are not installed."""
         return [*self._left, *(manifest for manifest, _ in self._installing)]
 
     @property
-    def lacking(self) -> list[Delta]:
-        """What the layers of these lack."""
+    def deltas(self) -> list[Delta]:
+        """The deltas of these bins."""
         left = self._places_left
-        return [Delta(*at, rest) for at, rest in self._lacking.items() if at in left]
+        return [Delta(*at, rest) for at, rest in self._deltas.items() if at in left]
 
     @property
     def bundles(self) -> list[Bundle]:
-        """Where it lies what others of these lack."""
+        """The bundles with deltas of these bins."""
         left = self._places_left
         some = (
             one._replace(bins=tuple(bin for bin in one.bins if (one.operator, bin) in left))
@@ -105,43 +106,45 @@ class StateRestore:
         return {(manifest.operator, manifest.bin) for manifest in self.left}
 
     def step(self) -> bool:
-        """Install a slice of each bin under way; whether a bin was begun or finished, or any key
-        installed. Raises LayerCorrupt where a layer is not what was written."""
+        """Install a slice of each bin under way; return whether anything was done.
+
+        Raise `LayerCorrupt` where a layer differs from what was written.
+        """
         if self._unread:
-            return self._read()
+            return self._read_bundles()
         before = len(self._left), self._loaded
-        held = sum(installation.held for _, installation in self._installing)
-        while self._left and held < AT_ONCE_BYTES:
+        bytes_held = sum(loader.held for _, loader in self._installing)
+        while self._left and bytes_held < AT_ONCE_BYTES:
             manifest = self._left.popleft()
-            if (timers := self._here.get((manifest.operator, manifest.bin))) is not None:
+            if (timers := self._survived.get((manifest.operator, manifest.bin))) is not None:
                 self._installed(manifest, timers)
                 continue
             store = self._operators[manifest.operator].store
-            installation = LayerLoader(store, manifest, self._topic, ingest=self._tables.append)
-            self._installing.append((manifest, installation))
-            held += installation.held
+            loader = LayerLoader(store, manifest, self._topic, ingest=self._tables.append)
+            self._installing.append((manifest, loader))
+            bytes_held += loader.held
         self._install()
-        self._tell()
+        self._log_progress()
         return before != (len(self._left), self._loaded)
 
     def _install(self) -> None:
-        """A slice of as many bins as there is time for, in turn."""
+        """Install slices of as many bins as the time allows, in turn."""
         until = self._clock.monotonic() + LONGEST
         for _ in range(len(self._installing)):
-            manifest, installation = self._installing.popleft()
-            if installation.step(ENTRIES):
-                self._installed(manifest, installation.timers)
-                self._loaded += installation.count
-                self.read += installation.bytes
+            manifest, loader = self._installing.popleft()
+            if loader.step(ENTRIES):
+                self._installed(manifest, loader.timers)
+                self._loaded += loader.count
+                self.read += loader.bytes
             else:
-                self._installing.append((manifest, installation))
+                self._installing.append((manifest, loader))
             if self._clock.monotonic() > until:
                 break
         ingest(self._tables)
         self._tables.clear()
 
-    def _read(self) -> bool:
-        """As many bundles as are here and there is time for; whether there was one."""
+    def _read_bundles(self) -> bool:
+        """Read the bundles that have arrived while there is time; return whether there was one."""
         until, before = self._clock.monotonic() + LONGEST, len(self._unread)
         while self._unread and self._clock.monotonic() <= until:
             if (data := next(self._reading)) is None:
@@ -154,9 +157,9 @@ class StateRestore:
                     self._bundled[operator, bin].append(remainder)
         return len(self._unread) < before
 
-    def _go_back(self) -> dict[tuple[str, Bin], Timers]:
-        """Have what is here of an earlier life, of the bins that are to be loaded, be what the
-        checkpoint says, and drop all else; with its timers."""
+    def _rollback(self) -> dict[tuple[str, Bin], Timers]:
+        """Return surviving bins to the checkpoint and drop all others; return the timers of the
+        bins."""
         found = dict[tuple[str, Bin], Timers]()
         for name, keyed in self._operators.items():
             wanted = {manifest.bin for manifest in self._left if manifest.operator == name}
@@ -168,22 +171,22 @@ class StateRestore:
         keyed = self._operators[manifest.operator]
         keyed.trace.adopt(manifest)
         at = manifest.operator, manifest.bin
-        remainder = self._lacking.get(at) or overlaid(self._bundled.pop(at, ()))
+        remainder = self._deltas.get(at) or overlaid(self._bundled.pop(at, ()))
         keyed.arrivals.add(manifest.bin, remainder, timers)
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         now = self._clock.monotonic()
-        if not self.done and now < self._said + EVERY:
+        if not self.done and now < self._logged_at + EVERY:
             return
-        self._said = now
-        seconds = now - self._began
+        self._logged_at = now
+        seconds = now - self._started_at
         rate = self._loaded / seconds if seconds else 0.0
         if self.done:
             log.info(
                 "state_restored",
                 keys=self._loaded,
                 seconds=round(seconds, 1),
-                bins_retained=len(self._here),
+                bins_retained=len(self._survived),
             )
         elif rate:
             log.info(

@@ -1,7 +1,8 @@
-"""Values of a checkpoint on their way to a topic, in order: pieces in flight, and bundles.
+"""Uploads of the values of a checkpoint to a topic, in order: pieces, bundles and checkpoint parts.
 
-Guarantees that `placed` has the values of which all parts are durable, each with its places, and
-that after `cancel` nothing of all this stays on the topic. Cost: a look at the oldest per turn.
+Guarantees that `placed` holds the values whose parts are all durable, each with its locations.
+Guarantees that nothing stays on the topic after `cancel`. Cost: a check of the oldest part per
+turn.
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ from meander.state.layers.parts import keyed
 from meander.state.layers.topic import Appendable, RecordLocation, Ticket
 
 T = TypeVar("T")
-Places = tuple[RecordLocation, ...]
+Locations = tuple[RecordLocation, ...]
 
 
-class Sending(Generic[T]):
-    """The values of one kind; `lying` notes in a value where its parts lie."""
+class Upload(Generic[T]):
+    """An upload of values of one kind; `with_locations` adds the locations of its parts to a
+    value."""
 
-    def __init__(self, topic: Appendable, lying: Callable[[T, Places], T]) -> None:
-        self._topic, self._lying = topic, lying
+    def __init__(self, topic: Appendable, with_locations: Callable[[T, Locations], T]) -> None:
+        self._topic, self._with_locations = topic, with_locations
         self._tickets: deque[tuple[Ticket, int]] = deque()
-        """Of each part that is not known to be durable, and its bytes."""
+        """The ticket and the bytes of each part that is not durable."""
         self._under_way: deque[tuple[int, T]] = deque()
-        """How many parts each value has."""
+        """The number of parts of each value, and the value."""
         self._found: list[RecordLocation] = []
-        """Where parts of the oldest value lie."""
-        self._places: list[RecordLocation] = []
-        """Where all parts of the values in `placed` lie."""
+        """The locations of the durable parts of the oldest value."""
+        self._locations: list[RecordLocation] = []
+        """The locations of all parts of the values in `placed`."""
         self.placed: list[T] = []
-        """What is durable."""
+        """The durable values."""
         self.bytes = 0
-        """Bytes of the parts that are not known to be durable."""
+        """The bytes of the parts that are not durable."""
 
     def __len__(self) -> int:
-        """How many values are not known to be durable."""
+        """Return the number of values that are not durable."""
         return len(self._under_way)
 
     def send(self, key: bytes, payload: bytes, one: T) -> None:
-        """Send a value, in parts where it is larger than one."""
+        """Send a value, in parts where it exceeds one record."""
         parts = keyed(key, payload)
         for name, part in parts:
             self._tickets.append((self._topic.append(name, part), len(part)))
             self.bytes += len(part)
         self._under_way.append((len(parts), one))
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Return whether any value has become durable."""
         before = len(self.placed)
         while self._tickets:
@@ -60,16 +62,16 @@ class Sending(Generic[T]):
             count, one = self._under_way[0]
             if len(self._found) == count:
                 self._under_way.popleft()
-                self.placed.append(self._lying(one, tuple(self._found)))
-                self._places += self._found
+                self.placed.append(self._with_locations(one, tuple(self._found)))
+                self._locations += self._found
                 self._found = []
         return len(self.placed) > before
 
     def cancel(self) -> None:
-        """Have all of them forgotten."""
+        """Forget all values."""
         for ticket, _ in self._tickets:
             self._topic.abandon(ticket)
-        self._topic.forget([*self._places, *self._found])
-        for known in (self._tickets, self._under_way, self._found, self._places, self.placed):
+        self._topic.forget([*self._locations, *self._found])
+        for known in (self._tickets, self._under_way, self._found, self._locations, self.placed):
             known.clear()
         self.bytes = 0

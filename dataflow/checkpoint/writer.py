@@ -1,9 +1,10 @@
-"""What one worker writes of a checkpoint: records in flight, and what of its states has changed.
+"""The checkpoint writer: one worker's part of a checkpoint, with in-flight records and state
+changes.
 
-Guarantees that what is reported is durable and is all that was frozen here: references to batches,
-which nobody changes, and the states as they were (`states.py`). Fuelled: a turn writes a slice of
-each; what lies side by side is written together, as a recovery reads piece after piece. Cost: 4 to
-12 us a record in flight.
+Guarantees that the reported part is durable and is all that was frozen here. It holds references to
+batches, which no operator changes, and the frozen states (`state_writer.py`). A turn writes a
+slice. Adjacent records share a piece, as a recovery reads piece after piece. Cost: 4 to 12 us per
+in-flight record.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.state_writer import StateWriter
-from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.graph.graph import Location
@@ -36,40 +37,40 @@ from meander.state.layers.topic import StateTopic
 from meander.state.times.time import Time
 
 ROWS = 1024
-"""Records of a piece at most: about a millisecond of encoding."""
+"""The most records of a piece: about a millisecond of encoding."""
 BYTES = 256 << 10
-"""About what they take, unless one alone takes more."""
+"""About the most bytes of a piece, unless one record exceeds them."""
 WINDOW = 32
-"""Pieces on their way to the topic at once;"""
+"""The most pieces on their way to the topic."""
 WINDOW_BYTES = 16 << 20
-"""and about their bytes, but for one piece that takes more."""
+"""About the most bytes on their way, unless one piece exceeds them."""
 
 
 @dataclass(slots=True)
 class SnapshotContents:
-    """What has been frozen on one worker, but for its states."""
+    """The frozen contents of one worker, without its states."""
 
-    underway: list[Iterable[InFlight]]
-    """Those that go on first come first."""
+    in_flight: list[Iterable[InFlight]]
+    """In-flight records; downstream ones come first."""
     behind: list[InFlight]
-    """What waits until all that is unread has been put back where it waits."""
-    deliveries: list[BinHandoff]
-    parcels: list[tuple[str, PartitionHandoff]]
-    """By source."""
-    notices: list[Notice]
+    """Records that wait until all unread pieces have been restored."""
+    bin_handoffs: list[BinHandoff]
+    partition_handoffs: list[tuple[str, PartitionHandoff]]
+    """The positions of partitions, by source."""
+    notifications: list[Notice]
     unread: Sequence[Piece]
-    """Of the checkpoint that the flow has started from, what has not gone on yet."""
+    """Pieces of the checkpoint from which the flow started that are not restored yet."""
     unloaded: Sequence[Manifest]
-    """The bins of it that are not here yet."""
-    lacking: Sequence[Delta]
+    """The bins of that checkpoint that are not loaded yet."""
+    deltas: Sequence[Delta]
     bundles: Sequence[Bundle]
-    """What their layers lack."""
-    anew: Sequence[ReplayFrom]
-    """From when on its sinks have let nothing go."""
+    """The deltas and bundles that complete the layers of unloaded bins."""
+    replay_from: Sequence[ReplayFrom]
+    """The time from which each sink has released no result."""
 
 
 class CheckpointWriter:
-    """One worker's part of one checkpoint; `report` is given it once it is durable."""
+    """A writer of one worker's part of one checkpoint; `report` receives the durable part."""
 
     def __init__(
         self,
@@ -77,13 +78,13 @@ class CheckpointWriter:
         plan: Plan,
         execution: ExecutionId,
         number: int,
-        held: SnapshotContents,
-        outlets: Sequence[OutgoingState],
+        contents: SnapshotContents,
+        outgoing: Sequence[OutgoingState],
         topic: StateTopic,
         report: Callable[[Checkpoint], None],
         fail: Callable[[int, str], None],
     ) -> None:
-        self._me, self._plan, self._held = me, plan, held
+        self._me, self._plan, self._contents = me, plan, contents
         self._execution, self._number = execution, number
         self._report, self._fail = report, fail
         self._inputs = {
@@ -91,73 +92,78 @@ class CheckpointWriter:
             for name, ports in plan.ports.items()
             for place, at in enumerate(ports.inputs)
         }
-        self._recorded = [*held.behind]
+        self._recorded = [*contents.behind]
         self._ahead: int | None = None
-        """How many pieces go on before all that is unread; None before that is known."""
+        """The number of pieces before the unread ones; None before it is known."""
         self._complete = self.done = False
-        self._pieces_left: Iterator[InFlight] | None = _in_pieces(held.underway)
+        self._pieces_left: Iterator[InFlight] | None = _in_pieces(contents.in_flight)
         self._sequence = 0
-        self._sending = Sending[Piece](topic, lambda one, places: one._replace(places=places))
-        self._states = StateWriter(me, execution, number, outlets, held.unloaded, topic)
+        self._upload = Upload[Piece](topic, lambda one, locations: one._replace(places=locations))
+        self._states = StateWriter(me, execution, number, outgoing, contents.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
-        """A message was on its way here."""
+        """Add a message that was on its way here."""
         match payload:
             case Batch():
                 self._recorded.append(InFlight(at, time, payload))
             case BinHandoff():
-                self._held.deliveries.append(payload)
+                self._contents.bin_handoffs.append(payload)
             case PartitionHandoff():
                 name, _ = self._inputs[at]
-                self._held.parcels.append((name, payload))
+                self._contents.partition_handoffs.append((name, payload))
 
     def complete(self) -> None:
-        """Nothing more was."""
+        """End the recording of messages."""
         self._complete = True
 
     def cancel(self) -> None:
-        """It is given up: what has been written is forgotten."""
+        """Give up the part and forget what has been written."""
         self.done = True
         self._states.cancel()
-        self._sending.cancel()
+        self._upload.cancel()
 
     def step(self) -> bool:
-        """Write a little; whether anything was done."""
+        """Write a slice; return whether anything was done."""
         if self.done:
             return False
         try:
             sent = self._send()
         except UnencodableError as error:
             self.cancel()
-            self._fail(self._number, f"a record in flight cannot be written: {error}")
+            self._fail(self._number, f"an in-flight record cannot be encoded:  {error}")
             return True
-        placed = self._sending.look()
+        placed = self._upload.poll()
         written = self._states.step()
-        if self._sent and not self._sending and self._states.done:
+        if self._all_sent and not self._upload and self._states.done:
             self._finish(self._part())
         return sent or placed or written or self.done
 
     def _finish(self, part: Checkpoint) -> None:
-        """Report the part, or give it up where a layer that it names has proved unreadable since:
-        its bin has a new base in the next checkpoint."""
-        spoilt = self._states.unreadable(part.manifests)
-        if spoilt is None:
+        """Report the part, or fail where one of its layers has become unreadable.
+
+        The bin of that layer gets a new base in the next checkpoint.
+        """
+        unreadable = self._states.unreadable(part.manifests)
+        if unreadable is None:
             self.done = True
             self._report(part)
             return
         self.cancel()
-        named = f"bin {spoilt.bin} of operator {spoilt.operator!r}"
-        self._fail(self._number, f"a layer of {named} cannot be read, and is written again")
+        named = f"bin {unreadable.bin} of operator {unreadable.operator!r}"
+        self._fail(
+            self._number,
+            f"a layer of {named} is unreadable; the next checkpoint writes the bin again",
+        )
 
     @property
-    def _sent(self) -> bool:
+    def _all_sent(self) -> bool:
         return self._complete and self._pieces_left is None
 
-    # -- records in flight
+    # -- in-flight records
 
     def _send(self) -> bool:
-        """The next piece; what came by links comes last."""
-        full = len(self._sending) >= WINDOW or self._sending.bytes >= WINDOW_BYTES
+        """Send the next piece; recorded messages come last."""
+        full = len(self._upload) >= WINDOW or self._upload.bytes >= WINDOW_BYTES
         if self._pieces_left is None or full:
             return False
         found = next(self._pieces_left, None)
@@ -170,48 +176,48 @@ class CheckpointWriter:
             self._ahead = self._sequence
             self._pieces_left, self._recorded = _in_pieces([self._recorded]), []
             return True
-        self._begin(found)
+        self._send_piece(found)
         return True
 
-    def _begin(self, one: InFlight) -> None:
+    def _send_piece(self, one: InFlight) -> None:
         name, place = self._inputs[one.location]
         header = Header(self._execution, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
-        batch, rounds = one.batch, rounds_of(one.time)
+        batch, iterations = one.batch, rounds_of(one.time)
         placed = batch.hashes is not None or one.location in self._plan.placed
         bins = self._plan.flow.space.bins_of(batch.places) if placed else None
         columns = Columns(
-            rounds, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
+            iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
-        least = at(int(batch.times.min()), rounds)
+        least = at(int(batch.times.min()), iterations)
         piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
-        self._sending.send(header.key, payload, piece)
+        self._upload.send(header.key, payload, piece)
 
-    # -- the whole
+    # -- the part
 
     def _part(self) -> Checkpoint:
-        held = self._held
-        manifests = [*self._states.manifests, *(one.manifest for one in held.deliveries)]
-        lacking = [
-            *held.lacking,
+        contents = self._contents
+        manifests = [*self._states.manifests, *(one.manifest for one in contents.bin_handoffs)]
+        deltas = [
+            *contents.deltas,
             *(Delta(one.manifest.operator, one.manifest.bin, one.remainder)
-              for one in held.deliveries),
+              for one in contents.bin_handoffs),
         ]  # fmt: skip
         positions = (
             Position(
-                source, parcel.partition, self._me, parcel.rest.offset, parcel.rest.end,
-                parcel.maximum, parcel.newest, parcel.frontier,
+                source, handoff.partition, self._me, handoff.rest.offset, handoff.rest.end,
+                handoff.maximum, handoff.newest, handoff.frontier,
             )
-            for source, parcel in held.parcels
+            for source, handoff in contents.partition_handoffs
         )  # fmt: skip
-        placed = self._sending.placed
+        placed = self._upload.placed
         cut = Cut(
-            lacking=tuple(lacking), bundles=(*held.bundles, *self._states.bundles),
-            positions=tuple(positions), notices=tuple(held.notices),
-            pieces=(*placed[: self._ahead], *held.unread, *placed[self._ahead :]),
-            anew=tuple(held.anew),
+            lacking=tuple(deltas), bundles=(*contents.bundles, *self._states.bundles),
+            positions=tuple(positions), notices=tuple(contents.notifications),
+            pieces=(*placed[: self._ahead], *contents.unread, *placed[self._ahead :]),
+            anew=tuple(contents.replay_from),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._execution, space, 0, tuple(manifests), cut)
@@ -222,8 +228,7 @@ def _in_pieces(many: Iterable[Iterable[InFlight]]) -> Iterator[InFlight]:
 
 
 def _together(many: Iterable[InFlight]) -> Iterator[InFlight]:
-    """What lies side by side in as many records of the topic as it takes: a transaction has a few
-    results, and many wait at once."""
+    """Join adjacent batches into pieces: a transaction has few results, and many wait at once."""
     near, rows, weight = list[InFlight](), 0, 0
     for one in many:
         one = one._replace(batch=one.batch.measured())
@@ -237,9 +242,12 @@ def _together(many: Iterable[InFlight]) -> Iterator[InFlight]:
 
 
 def _alike(one: InFlight, other: InFlight) -> bool:
-    """Whether their records go on at one place, in the same rounds, and all have keys or are of one
-    partition: those without wait for what is as early as the first of their piece, which says
-    nothing of another partition's."""
+    """Return whether two batches may share a piece.
+
+    They belong to one input and the same iterations, and have keys or belong to one partition.
+    Records without keys wait for the least time of their piece, which must not depend on another
+    partition.
+    """
     if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
         return False
     keyed = one.batch.keys is not None
@@ -259,7 +267,7 @@ def _joined(near: list[InFlight]) -> InFlight:
 
 
 def _pieces(one: InFlight) -> Iterator[InFlight]:
-    """What records of the topic can hold."""
+    """Cut a batch into pieces that fit into one record of the topic."""
     batch = one.batch
     most = max(1, min(ROWS, BYTES * len(batch) // max(1, batch.weight)))
     if len(batch) <= most:

@@ -1,1 +1,1 @@
-"""The coordinator's part in the dataflow."""
+"""The coordinator: commands, closed times, workers and partition assignment."""

@@ -199,7 +199,7 @@ class Controller:
         self.checkpoints.expect(savepoint)
         if id:
             self.use(id)
-        self.checkpoints.ask(id, policy, savepoint)
+        self.checkpoints.request(id, policy, savepoint)
 
     def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Reassign a source partition to another worker. Raise `Refused` where that is
@@ -233,7 +233,7 @@ class Controller:
         return self._plan.groups.apart(self._routing.owners(time)) if self._plan.exchanges else {}
 
     def report(self, worker: WorkerId, report: WorkerReport) -> None:
-        """Handle a worker's report. Raises MeanderError for one that does not fit the flow."""
+        """Handle a worker's report about its partitions, its bins or a checkpoint."""
         match report:
             case PartitionsRead():
                 self.assignment.report(worker, report)
@@ -374,7 +374,7 @@ class Controller:
         closed_before = self._closed_times.next_time()
         self._progress.flush()
         self.workers.admit(worker, self.checkpoints.frozen)
-        self.checkpoints.greet(worker)
+        self.checkpoints.welcome(worker)
         self.replays.join(worker)
         for moves in initial_moves(self._routing, closed_before):
             self._send_decision(worker, self._plan.migrator.inputs[0], moves)
@@ -412,13 +412,15 @@ class Controller:
         time = self.closed_before if self.closed_before is not None else self._closed_times.last
         if self._progress.is_quiescent():
             self._outbox_drain.end()
-        wanted = self.checkpoints.wanted(self.closed_before is not None, self._outbox_drain.waits)
+        wanted = self.checkpoints.wanted(
+            self.closed_before is not None, self._outbox_drain.awaits_checkpoint
+        )
         if wanted and not self.workers.changing and self._all_open():
-            self.checkpoints.begin(tuple(self.workers.all), self._request_advance)
+            self.checkpoints.start(tuple(self.workers.all), self._request_advance)
         if self.checkpoints.aligned:
             members, owners = tuple(self.workers.all), tuple(self.owners())
-            anew = self.replays.anew(self.workers.until)
-            cut = Cut(time, members, owners, anew=anew, ways=(*self._plan.ways.values(),))
+            replay_from = self.replays.replay_from(self.workers.until)
+            cut = Cut(time, members, owners, anew=replay_from, ways=(*self._plan.ways.values(),))
             self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended, commit markers may have any time.
         self._events += self.checkpoints.step(time if self.closed_before is not None else LATEST)
@@ -447,7 +449,7 @@ class Controller:
                 worker, self.closed_before, self._closed_times.request_advance(self.closed_before)
             )
         for worker, until in self.workers.drained.items():
-            if self._outbox_drain.left(worker, self._ended_before(until)):
+            if self._outbox_drain.is_drained(worker, self._ended_before(until)):
                 self.workers.announce_exit(worker)
                 self.decisions.take(
                     LeaveDecision(worker, until), partial(self.workers.send_exit, worker)

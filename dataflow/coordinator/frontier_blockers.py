@@ -16,9 +16,9 @@ from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.loop_times import outer
 
 Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
-"""The kind of a blocker: partitions of a source; times held by an operator; undelivered results of
-a sink; messages on their way to an operator; states of moving bins; a partition on its way to
-another worker; or times still open for commands."""
+"""The kind of a blocker: partitions of a source; times of an operator's capabilities; undelivered
+results of a sink; messages on their way to an operator; states of moving bins; a partition on its
+way to another worker; or times still open for commands."""
 
 
 @dataclass(frozen=True, slots=True)

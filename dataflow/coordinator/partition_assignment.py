@@ -111,8 +111,10 @@ class PartitionAssignment:
         return {place: self._next_reader(place, active) for place in self._unassigned}
 
     def _next_reader(self, place: Place, active: Sequence[WorkerId]) -> WorkerId:
-        held = Counter(worker for worker, other in self._planned_readers() if other[0] == place[0])
-        return min(active, key=lambda worker: (held[worker], worker))
+        counts = Counter(
+            worker for worker, other in self._planned_readers() if other[0] == place[0]
+        )
+        return min(active, key=lambda worker: (counts[worker], worker))
 
     def _planned_readers(self) -> Iterable[tuple[WorkerId, Place]]:
         """Return the readers as they will be after all transfers."""

@@ -64,8 +64,8 @@ class Workers:
     @property
     def changing(self) -> bool:
         """Whether a worker is about to join, or has been released and has not left."""
-        dismissed = any(leaving.released for leaving in self.leaving.values())
-        return bool(self._expected) or dismissed
+        released = any(leaving.released for leaving in self.leaving.values())
+        return bool(self._expected) or released
 
     @property
     def drained(self) -> dict[WorkerId, int]:
@@ -163,12 +163,12 @@ def initial_moves(routing: Routing, closed_before: int) -> list[Moves]:
     """Return the routing that a joining worker needs, as moves: the current owners, then coming
     changes."""
     owners = routing.owners(max(closed_before - 1, MIN_TIME))
-    held = {
+    owned = {
         owner: tuple(Bin(b) for b, one in enumerate(owners) if one == owner)
         for owner in sorted(set(owners))
     }
     # No command has an empty id, so these sort before other moves of the same time.
-    now = [Moves("", closed_before, owner, bins) for owner, bins in held.items()]
+    now = [Moves("", closed_before, owner, bins) for owner, bins in owned.items()]
     return [*now, *(moves for moves in routing.unsettled() if moves.time >= closed_before)]
 
 

@@ -1,10 +1,10 @@
-"""Tallies: how many results there are, and a checksum of which, whatever their order.
+"""Checksums: the number of results and a digest of them in any order.
 
-Guarantees that two tallies of the same results are equal, and that those of other results are not,
-but with a chance of 2**-64: the digest is the sum of a hash of each result, its time, its key and
-its value as the sink writes them. So tallies of parts, on whichever workers, add up to that of the
-whole. A result's place in the flow's order is no part of it: it changes with the flow's operators.
-Cost: 0.1 to 0.2 us a result, in native code.
+Guarantees that two checksums of the same results are equal, and of different results only with a
+chance of 2**-64. The digest sums up a hash of each result: its time, key and value as the sink
+writes them. So checksums of parts, on any workers, add up to that of the whole. The place of a
+result in the total order does not count: it changes with the operators of the flow. Cost: 0.1 to
+0.2 us per result, in native code.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from meander.dataflow.records.batch import Int64s
 
 _WRAP = (1 << 64) - 1
 _NULL = b"\xff null"
-"""Stands for a key or a value that is none: neither JSON nor UTF-8."""
+"""Replaces a missing key or value; it is neither JSON nor UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """Of some results.
+    """A count and a digest of some results.
 
     >>> whole = Checksum.of(np.array([7, 8]), [b"a", None], [b"1", b"2"])
     >>> first = Checksum.of(np.array([7]), [b"a"], [b"1"])
@@ -40,7 +40,7 @@ class Checksum:
 
     @staticmethod
     def of(times: Int64s, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Checksum:
-        """Of results as they are written, shapes (n,)."""
+        """Return the checksum of results as they are written, shapes (n,)."""
         seeds = map(xxh3_64_intdigest, _there(keys), times.astype(np.uint64).tolist())
         hashes = map(xxh3_64_intdigest, _there(values), seeds)
         return Checksum(len(values), int(np.fromiter(hashes, np.uint64, len(values)).sum()))
@@ -53,11 +53,11 @@ class Checksum:
 
 
 class Out(NamedTuple):
-    """Results that are out: all of some, from a time on."""
+    """A checksum of committed results, all of some from a time on."""
 
     since: int
-    """None of them is of an earlier time."""
-    tally: Checksum
+    """No result has an earlier time."""
+    checksum: Checksum
 
 
 def _there(column: Sequence[bytes | None]) -> Iterable[bytes]:

@@ -1,11 +1,12 @@
-"""What earlier lives of a flow have left behind: which results are out, and what was ruled.
+"""The commit history: the results and timestamp overrides that earlier executions have committed.
 
-Guarantees I5 for results: one of (bin b, time t) is out if and only if in some earlier life the
-mark of b's owner at t was later than t (design 5; the latest life's marks alone would be wrong
-after a second crash). It went out in the first of these, as all later ones have suppressed it.
-Owners follow from how a life began and what its coordinator decided. A decision that nobody ever
-heard of does no harm: its time is not before any mark of its life. Cost: one comparison per batch
-behind the greatest mark, before it a look-up per record and life.
+Guarantees I5 for results: a result of (bin b, time t) is committed if and only if, in some earlier
+execution, the marker of b's owner at t was later than t. The markers of the latest execution alone
+would be wrong after a second crash (design 5). The first such execution committed the result, as
+all later ones suppressed it. Owners follow from the start of an execution and the decisions of its
+coordinator. An unsent decision does no harm: its time is not before any marker of its execution.
+Cost: one comparison per batch behind the latest marker; before it one look-up per record and
+execution.
 """
 
 from __future__ import annotations
@@ -37,61 +38,68 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
 
-NOBODY = -1
+NOT_COMMITTED = -1
 Written = tuple[ExecutionId, Decision]
-"""A decision of a life."""
+"""A decision and its execution."""
 
 
 class PreviousWorker(NamedTuple):
-    """A worker in a life of the flow that is over."""
+    """A worker of an earlier execution."""
 
-    life: ExecutionId
+    execution: ExecutionId
     worker: WorkerId
 
 
 @dataclass(slots=True)
-class _Life:
-    """One that has come to an end."""
+class _PastExecution:
+    """The decisions and markers of an earlier execution."""
 
-    begins: Begins
+    start: Begins
     changes: list[Moves | Revoke] = field(default_factory=list)
-    marks: defaultdict[str, dict[WorkerId, int]] = field(
+    markers: defaultdict[str, dict[WorkerId, int]] = field(
         default_factory=lambda: defaultdict[str, dict[WorkerId, int]](dict)
     )
-    """Of each sink, by worker."""
-    out: defaultdict[tuple[str, WorkerId], list[Out | None]] = field(
+    """The latest marker times, by sink and worker."""
+    results: defaultdict[tuple[str, WorkerId], list[Out | None]] = field(
         default_factory=lambda: defaultdict[tuple[str, WorkerId], list[Out | None]](list)
     )
-    """Of each sink on each worker what left with its marks, in order; None where nobody knows."""
-    rulings: list[TimestampOverride] = field(default_factory=list)
+    """The committed results of each marker, by sink and worker, in order; None where they are
+    unknown."""
+    recorded_overrides: list[TimestampOverride] = field(default_factory=list)
     sent: set[Author] = field(default_factory=set)
-    """Whose part of which checkpoint's outboxes is out."""
+    """The outboxes and checkpoints whose contents are committed."""
 
-    def ruled(self) -> Iterator[TimestampOverride]:
-        """What its sources have ruled; where a partition had come to its end, what follows is not
-        before anything that is out of this life."""
-        mark = max((time for marks in self.marks.values() for time in marks.values()), default=0)
-        for one in self.rulings:
-            yield one._replace(time=mark) if one.time == BEHIND_ALL else one
+    def overrides(self) -> Iterator[TimestampOverride]:
+        """Yield its timestamp overrides.
+
+        At the end of a partition, an override behind all records gets the latest marker's time:
+        nothing before it is uncommitted.
+        """
+        latest = max(
+            (time for times in self.markers.values() for time in times.values()), default=0
+        )
+        for one in self.recorded_overrides:
+            yield one._replace(time=latest) if one.time == BEHIND_ALL else one
 
     def moves(self, space: BinSpace) -> list[Moves]:
-        """Those that were not revoked, by time; each names the bins alone that changed hands."""
+        """Return the moves that were not revoked, by time, each with only the bins that changed
+        owner."""
         routing, found = self.routing(space), list[Moves]()
         for one in routing.unsettled():
             bins = np.array(one.bins, np.int64)
             owners = routing.destinations(bins, np.full(len(bins), one.time - 1))
-            given = bins[owners != one.target]
-            found.append(replace(one, bins=tuple(map(Bin, given.tolist()))))
+            moved = bins[owners != one.target]
+            found.append(replace(one, bins=tuple(map(Bin, moved.tolist()))))
         return found
 
-    def mark_of(self, sinks: Collection[str]) -> int:
-        """The greatest of some sinks'."""
-        some = (time for sink in sinks for time in self.marks.get(sink, {}).values())
+    def latest_marker(self, sinks: Collection[str]) -> int:
+        """Return the latest marker of some sinks."""
+        some = (time for sink in sinks for time in self.markers.get(sink, {}).values())
         return max(some, default=MIN_TIME)
 
     def routing(self, space: BinSpace) -> Routing:
-        """Who owned which bin when."""
-        routing = Routing(space, self.begins.owners)
+        """Return the routing of this execution."""
+        routing = Routing(space, self.start.owners)
         for change in self.changes:
             match change:
                 case Moves():
@@ -101,204 +109,216 @@ class _Life:
         return routing
 
     def by_worker(self, sink: str) -> Int64s:
-        """A sink's mark on each worker; of those who have committed nothing, the least time."""
+        """Return a sink's marker on each worker; workers without one have the least time."""
         targets = (change.target for change in self.changes if isinstance(change, Moves))
-        marks = self.marks[sink]
-        found = np.full(1 + max(*self.begins.owners, *targets, *marks), MIN_TIME, np.int64)
-        for worker, time in marks.items():
+        markers = self.markers[sink]
+        found = np.full(1 + max(*self.start.owners, *targets, *markers), MIN_TIME, np.int64)
+        for worker, time in markers.items():
             found[worker] = time
         return found
 
-    def claims(self, sink: str, anew: int) -> Iterator[tuple[WorkerId, Out]]:
-        """What each worker has committed of a sink's results, as far as all of it comes again
-        where all from a time on do: of a transaction that began earlier some may not."""
-        for worker in self.marks.get(sink, ()):
-            left = self.out[sink, worker]
-            whole = [out for out in left if out is not None and out.since >= anew]
+    def claims(self, sink: str, replay_from: int) -> Iterator[tuple[WorkerId, Out]]:
+        """Yield the results of a sink that each worker has committed, as far as all of them come
+        again.
+
+        Some results of a transaction that started before `replay_from` may not come again.
+        """
+        for worker in self.markers.get(sink, ()):
+            left = self.results[sink, worker]
+            whole = [out for out in left if out is not None and out.since >= replay_from]
             if whole and None not in left:
-                yield worker, Out(whole[0].since, sum((out.tally for out in whole), Checksum()))
+                yield worker, Out(whole[0].since, sum((out.checksum for out in whole), Checksum()))
 
 
 @dataclass(frozen=True, slots=True)
 class EndedExecution:
-    """What a life that is over has committed of one sink."""
+    """The commits of one sink in an execution that has ended."""
 
-    life: ExecutionId
+    execution: ExecutionId
     routing: Routing
-    marks: Int64s
-    """Of each worker, shape (workers,)."""
+    markers: Int64s
+    """The marker of each worker, shape (workers,)."""
 
 
 class CommittedResults:
-    """Which results of one sink are out already, and who has committed them.
+    """The committed results of one sink, and the workers that committed them.
 
     >>> space = BinSpace(1)
-    >>> begins = Begins(0, (WorkerId(0), WorkerId(1)), 2)
-    >>> mark = CommitMarker(ExecutionId(1), WorkerId(1), {"sink": 50})
-    >>> earlier = History(space, [(ExecutionId(1), begins)], [mark]).of("sink", 0)
-    >>> whose = earlier.whose(np.array([0, 1, 1]), np.array([40, 40, 50]))
-    >>> [earlier.predecessors[number] if number != NOBODY else None for number in whose]
-    [None, PreviousWorker(life=1, worker=1), None]
+    >>> start = Begins(0, (WorkerId(0), WorkerId(1)), 2)
+    >>> marker = CommitMarker(ExecutionId(1), WorkerId(1), {"sink": 50})
+    >>> committed = History(space, [(ExecutionId(1), start)], [marker]).of("sink", 0)
+    >>> found = committed.committed_by(np.array([0, 1, 1]), np.array([40, 40, 50]))
+    >>> [None if n == NOT_COMMITTED else committed.previous_workers[n] for n in found]
+    [None, PreviousWorker(execution=1, worker=1), None]
     """
 
     def __init__(
         self,
-        lives: Iterable[EndedExecution],
+        executions: Iterable[EndedExecution],
         first: int,
         claims: Mapping[PreviousWorker, Out],
         replays: bool,
     ) -> None:
         """The sink's bins have numbers from `first` on."""
-        self._first, self._lives = first, list(lives)
+        self._first, self._executions = first, list(executions)
         self.claims, self.replays = claims, replays
-        """What is known of what they have committed; whether the flow has lived before at all."""
-        self.predecessors = [
-            PreviousWorker(one.life, WorkerId(worker))
-            for one in self._lives
-            for worker in range(len(one.marks))
+        """The known results of previous workers, and whether the flow has run before."""
+        self.previous_workers = [
+            PreviousWorker(one.execution, WorkerId(worker))
+            for one in self._executions
+            for worker in range(len(one.markers))
         ]
-        """By number."""
-        self.mark = max((int(one.marks.max()) for one in self._lives), default=MIN_TIME)
-        """The greatest of all: nothing of it or later is out."""
+        """The previous workers, by number."""
+        self.latest_marker = max(
+            (int(one.markers.max()) for one in self._executions), default=MIN_TIME
+        )
+        """The latest marker: no result at or after this time is committed."""
 
-    def whose(self, bins: Int64s, times: Int64s) -> Int64s:
-        """Of some bins' results at some times, shapes (n,), who has committed each: a number of
-        `predecessors`, or NOBODY."""
-        found = np.full(len(times), NOBODY, np.int64)
-        if self.mark > int(times.min(initial=self.mark)):
+    def committed_by(self, bins: Int64s, times: Int64s) -> Int64s:
+        """Return the previous worker that committed each result, given by bins and times, shapes
+        (n,).
+
+        The result holds indexes into `previous_workers`, or `NOT_COMMITTED`.
+        """
+        found = np.full(len(times), NOT_COMMITTED, np.int64)
+        if self.latest_marker > int(times.min(initial=self.latest_marker)):
             first = 0
-            for one in self._lives:
+            for one in self._executions:
                 owners = one.routing.destinations(bins + self._first, times)
-                out = (found == NOBODY) & (one.marks[owners] > times)
+                out = (found == NOT_COMMITTED) & (one.markers[owners] > times)
                 found[out] = first + owners[out]
-                first += len(one.marks)
+                first += len(one.markers)
         return found
 
-    def settle(self, time: int) -> None:
-        """Nothing will be asked of before a time."""
-        for one in self._lives:
+    def compact(self, time: int) -> None:
+        """Drop the routing before a time, for which no query will come."""
+        for one in self._executions:
             one.routing.settle(Antichain.of(time))
 
 
 class History:
-    """Of all lives before this one."""
+    """A history of all executions before this one."""
 
     def __init__(
         self,
         space: BinSpace,
         journal: Iterable[Written] = (),
-        marks: Iterable[CommitMarker] = (),
+        markers: Iterable[CommitMarker] = (),
         past: OverrideHistory = NO_PAST,
     ) -> None:
-        """`past` is known otherwise than by marks."""
+        """`past` replaces the timestamp overrides of the markers where it is known."""
         self._known = past
         self._space = space
-        self._lives: dict[ExecutionId, _Life] = {}
-        self.mark = MIN_TIME
-        """The greatest of all: no life to come decides anything for a time before it."""
+        self._executions: dict[ExecutionId, _PastExecution] = {}
+        self.latest_marker = MIN_TIME
+        """The latest marker: no later execution takes a decision for an earlier time."""
         self.orders: list[ReassignPartition] = []
-        """Partitions that had come to their topics."""
+        """The orders of partitions that were new on their topics."""
         for execution, decision in effective(journal):
-            self._note(execution, decision)
-        for mark in marks:
-            self._mark(mark)
+            self._add_decision(execution, decision)
+        for marker in markers:
+            self._add_marker(marker)
 
     def past(self, reached: Mapping[int, Collection[str]]) -> OverrideHistory:
-        """What sources have ruled; `reached` are the sinks to which each leads, by its number."""
+        """Return the timestamp overrides; `reached` maps the number of each source to its sinks."""
         if self._known is not NO_PAST:
             return self._known
-        ruled = [one for life in self._lives.values() for one in life.ruled()]
-        marks = {
-            source: max([MIN_TIME, *(life.mark_of(sinks) for life in self._lives.values())])
+        overrides = [one for past in self._executions.values() for one in past.overrides()]
+        latest = {
+            source: max(
+                [MIN_TIME, *(past.latest_marker(sinks) for past in self._executions.values())]
+            )
             for source, sinks in reached.items()
         }
-        return OverrideHistory(self.mark, [*map(begins, self.orders), *ruled], marks)
+        return OverrideHistory(
+            self.latest_marker, [*map(start_override, self.orders), *overrides], latest
+        )
 
     def of(self, sink: str, first: int) -> CommittedResults:
-        """Of a sink whose bins have numbers from `first` on."""
-        lives = (
-            EndedExecution(execution, life.routing(self._space), life.by_worker(sink))
-            for execution, life in self._lives.items()
-            if sink in life.marks
+        """Return the committed results of a sink whose bins have numbers from `first` on."""
+        executions = (
+            EndedExecution(execution, past.routing(self._space), past.by_worker(sink))
+            for execution, past in self._executions.items()
+            if sink in past.markers
         )
-        return CommittedResults(lives, first, self.claims(sink), self.replays)
+        return CommittedResults(executions, first, self.claims(sink), self.replays)
 
     def sent(self, author: Author) -> bool:
-        """Whether what has been written of an outbox is out: all of it, or nothing."""
-        life = self._lives.get(author.execution)
-        return life is not None and author in life.sent
+        """Return whether the contents of an outbox are committed: all of them, or nothing."""
+        past = self._executions.get(author.execution)
+        return past is not None and author in past.sent
 
     @property
     def last_sent(self) -> int:
-        """The last checkpoint of which anything in an outbox is out; 0 where nothing is."""
-        sent = (one.checkpoint for life in self._lives.values() for one in life.sent)
+        """The last checkpoint with committed outbox contents; 0 without one."""
+        sent = (one.checkpoint for past in self._executions.values() for one in past.sent)
         return max(sent, default=0)
 
     @property
     def moves(self) -> list[Moves]:
-        """All that were decided and not revoked, of the bins that really changed hands."""
-        return [one for life in self._lives.values() for one in life.moves(self._space)]
+        """All moves that were not revoked, with only the bins that changed owner."""
+        return [one for past in self._executions.values() for one in past.moves(self._space)]
 
     def timed(self, since: ExecutionId) -> set[str]:
-        """The sinks that have said by times what is out, from a life on."""
-        lives = (life for execution, life in self._lives.items() if execution >= since)
-        return {sink for life in lives for sink in life.marks}
+        """Return the sinks that have markers with times since an execution."""
+        executions = (past for execution, past in self._executions.items() if execution >= since)
+        return {sink for past in executions for sink in past.markers}
 
     @property
     def replays(self) -> bool:
-        """Whether the flow has lived before."""
-        return len(self._lives) > 1
+        """Whether the flow has run before."""
+        return len(self._executions) > 1
 
     def claims(self, sink: str) -> dict[PreviousWorker, Out]:
-        """What of a sink's results the replay has to give again, by who has committed it."""
-        anew = self._begun_anew.get(sink)
+        """Return the results of a sink that the replay has to give again, by previous worker."""
+        replay_from = self._replayed_from.get(sink)
         return {
             PreviousWorker(execution, worker): out
-            for execution, life in self._lives.items()
-            if anew is not None
-            for worker, out in life.claims(sink, anew)
+            for execution, past in self._executions.items()
+            if replay_from is not None
+            for worker, out in past.claims(sink, replay_from)
         }
 
-    def anew(self, sink: str) -> int:
-        """Of no result from this time on it matters whether it was let go of before this life."""
-        lives = self._lives.values()
-        marked = (life.mark_of([sink]) for life in lives)
-        return self._begun_anew.get(sink, max(marked, default=MIN_TIME))
+    def replay_from(self, sink: str) -> int:
+        """Return the time from which on no earlier execution has dropped a result that matters."""
+        executions = self._executions.values()
+        marked = (past.latest_marker([sink]) for past in executions)
+        return self._replayed_from.get(sink, max(marked, default=MIN_TIME))
 
     @property
-    def _begun_anew(self) -> dict[str, int]:
-        """From when on results come again in this life."""
+    def _replayed_from(self) -> dict[str, int]:
+        """The times from which on results come again in this execution, by sink."""
         last = self._last
-        return {} if last is None else dict(self._lives[last].begins.anew)
+        return {} if last is None else dict(self._executions[last].start.anew)
 
-    def _note(self, execution: ExecutionId, decision: Decision) -> None:
+    def _add_decision(self, execution: ExecutionId, decision: Decision) -> None:
         match decision:
             case Begins(checkpoint=None):
-                # What is out of before has nothing to do with a flow that begins anew.
+                # A flow that starts from scratch has nothing to do with earlier commits.
                 self.orders.clear()
-                self._lives = {execution: _Life(decision)}
+                self._executions = {execution: _PastExecution(decision)}
             case Begins():
-                self._lives[execution] = _Life(decision)
+                self._executions[execution] = _PastExecution(decision)
             case Moves() | Revoke() if execution == self._last:
-                self._lives[execution].changes.append(decision)
+                self._executions[execution].changes.append(decision)
             case ReassignPartition(offset=int()) if execution == self._last:
                 self.orders.append(decision)
 
     @property
     def _last(self) -> ExecutionId | None:
-        """The life that had begun last: what an earlier one decides then counts for nothing."""
-        return next(reversed(self._lives), None)
+        """The execution that started last: later decisions of an earlier one do not count."""
+        return next(reversed(self._executions), None)
 
-    def _mark(self, mark: CommitMarker) -> None:
-        if (life := self._lives.get(mark.execution)) is None:
+    def _add_marker(self, marker: CommitMarker) -> None:
+        if (past := self._executions.get(marker.execution)) is None:
             return
-        for sink, time in mark.times.items():
-            life.marks[sink][mark.worker] = time
-            life.out[sink, mark.worker].append(mark.out.get(sink))
-        self.mark = max([self.mark, *mark.times.values()])
-        life.rulings.extend(mark.rulings)
-        if mark.sent:
-            life.sent.add(Author(mark.execution, mark.sent, mark.worker))
+        for sink, time in marker.times.items():
+            past.markers[sink][marker.worker] = time
+            past.results[sink, marker.worker].append(marker.out.get(sink))
+        self.latest_marker = max([self.latest_marker, *marker.times.values()])
+        past.recorded_overrides.extend(marker.overrides)
+        if marker.sent:
+            past.sent.add(Author(marker.execution, marker.sent, marker.worker))
 
 
 def effective(journal: Iterable[Written]) -> Iterator[Written]:
@@ -320,11 +340,11 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
         yield execution, decision
 
 
-def begins(order: ReassignPartition) -> TimestampOverride:
-    """What the order for a partition that nobody had read says of its records' times.
+def start_override(order: ReassignPartition) -> TimestampOverride:
+    """Return the timestamp override that follows from the order for a new partition.
 
     >>> from meander.dataflow.interfaces import Partition
-    >>> begins(ReassignPartition(0, Partition(3), 7, WorkerId(1), offset=4))
+    >>> start_override(ReassignPartition(0, Partition(3), 7, WorkerId(1), offset=4))
     TimestampOverride(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None
@@ -332,4 +352,4 @@ def begins(order: ReassignPartition) -> TimestampOverride:
 
 
 NO_HISTORY = History(BinSpace(0))
-"""Of a flow that begins."""
+"""The history of a flow that starts for the first time."""

@@ -1,9 +1,10 @@
-"""Marks: how far a worker's sinks had come, committed together with the results of before.
+"""Commit markers: how far the sinks of a worker have committed, in the same transaction as the
+results.
 
-A transaction's mark says of each of its worker's sinks: all results before this time are out, none
-from it on (design 5), and which of them left with it; or that all is out that a checkpoint has of
-the worker's outboxes. It brings along what sources have ruled since the worker's last one, so what
-is out before a time never lacks a ruling of before it. Cost: some 100 bytes a transaction.
+The marker of a transaction states for each sink a time: all results before it are committed, none
+from it on (design 5). It also holds the checksums of the transaction's results, or the checkpoint
+whose outbox contents are committed. It includes the timestamp overrides since the worker's last
+marker, so no committed result lacks an earlier override. Cost: about 100 bytes per transaction.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ from meander.state.keys.ids import ExecutionId, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class CommitMarker:
-    """What one transaction says beside its results.
+    """A marker that commits together with the results of one transaction.
 
     >>> from meander.dataflow.interfaces import Partition
     >>> override = TimestampOverride(0, Partition(3), 4, 9)
-    >>> mark = CommitMarker(ExecutionId(7), WorkerId(1), {"sink": 50}, (override,))
-    >>> CommitMarker.from_bytes(mark.to_bytes()) == mark
+    >>> marker = CommitMarker(ExecutionId(7), WorkerId(1), {"sink": 50}, (override,))
+    >>> CommitMarker.from_bytes(marker.to_bytes()) == marker
     True
     """
 
     execution: ExecutionId
     worker: WorkerId
     times: Mapping[str, int]
-    """Of each sink, by name: what is before is out."""
-    rulings: tuple[TimestampOverride, ...] = ()
-    """Those that have been heard since the last one."""
+    """The time of each sink, by name: all earlier results are committed."""
+    overrides: tuple[TimestampOverride, ...] = ()
+    """The timestamp overrides received since the last marker."""
     out: Mapping[str, Out] = field(default_factory=dict)
-    """The results in the transaction, by sink; of version 1 nobody knows."""
+    """The checksums of the results in the transaction, by sink; version 1 has none."""
     sent: int = 0
-    """The checkpoint of which all is out that it has of the worker's outboxes; 0 of none."""
+    """The checkpoint whose contents of the worker's outboxes are all committed; 0 without one."""
 
     def to_bytes(self) -> bytes:
-        """The mark as it rests on its topic."""
+        """Return the marker as a record of its topic."""
         return _FORMAT.encode(
             {
                 "execution": self.execution,
@@ -50,14 +51,14 @@ class CommitMarker:
                     {"sink": sink, "time": time, "out": _out_record(self.out.get(sink))}
                     for sink, time in self.times.items()
                 ],
-                "rulings": [one._asdict() for one in self.rulings],
+                "rulings": [one._asdict() for one in self.overrides],
                 "sent": self.sent,
             }
         )
 
     @staticmethod
     def from_bytes(data: bytes) -> CommitMarker:
-        """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
+        """Undo `to_bytes`. Raise `MeanderError` for an unknown format version."""
         record = _FORMAT.decode(data)
         return CommitMarker(
             ExecutionId(record["execution"]),
@@ -77,7 +78,7 @@ class _OutRecord(TypedDict):
     since: int
     count: int
     digest: bytes
-    """Avro has no whole numbers of 64 bits without a sign."""
+    """Avro has no unsigned integers of 64 bits."""
 
 
 class _SinkRecord(TypedDict):
@@ -86,7 +87,7 @@ class _SinkRecord(TypedDict):
     out: _OutRecord | None
 
 
-class _MarkRecord(TypedDict):
+class _MarkerRecord(TypedDict):
     execution: int
     worker: int
     sinks: list[_SinkRecord]
@@ -95,14 +96,14 @@ class _MarkRecord(TypedDict):
     sent: int
 
 
-_FORMAT: Final = Format[_MarkRecord]("mark", earlier=[1, 2])
+_FORMAT: Final = Format[_MarkerRecord]("mark", earlier=[1, 2])
 
 
 def _out_record(out: Out | None) -> _OutRecord | None:
     if out is None:
         return None
-    since, tally = out
-    return {"since": since, "count": tally.count, "digest": tally.digest.to_bytes(8, "big")}
+    since, checksum = out
+    return {"since": since, "count": checksum.count, "digest": checksum.digest.to_bytes(8, "big")}
 
 
 def _number(digest: bytes) -> int:

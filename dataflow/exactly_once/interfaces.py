@@ -1,4 +1,5 @@
-"""What exactly once asks of the world outside: transactions, one after the other, of one worker."""
+"""The interfaces of exactly-once delivery: the transactions of one worker and the writers in
+them."""
 
 from __future__ import annotations
 
@@ -15,19 +16,22 @@ T = TypeVar("T")
 
 
 class Transactions(Protocol):
-    """Those of one worker, over all of its sinks: what their writers take over becomes visible with
-    the next commit, all of it or nothing."""
+    """A sequence of transactions of one worker over all of its sinks.
+
+    What their writers have written becomes visible with the next commit, all of it or nothing.
+    """
 
     @property
     def busy(self) -> bool:
-        """Whether one is being committed. Raises MeanderError where one may have failed."""
+        """Whether a commit is under way. Raise `MeanderError` where it may have failed."""
 
     @property
     def waiting(self) -> bool:
-        """Whether writers have taken anything over that no commit has begun to make visible."""
+        """Whether writers have written anything that no commit includes yet."""
 
-    def commit(self, mark: CommitMarker) -> None:
-        """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
+    def commit(self, marker: CommitMarker) -> None:
+        """Start to commit what was written, with its commit marker, while no commit is under
+        way."""
 
     def close(self) -> None:
         """Give up what is not committed."""
@@ -35,57 +39,60 @@ class Transactions(Protocol):
 
 @runtime_checkable
 class ChecksummedWriter(SinkWriter, Protocol):
-    """A sink's way out in transactions, which knows what it writes."""
+    """A writer in transactions that knows the checksum of its results."""
 
     @property
     def taken(self) -> Checksum:
-        """Of all that it has taken over."""
+        """The checksum of all results written."""
 
-    def tally(self, batch: Batch) -> Checksum:
-        """Of a batch, were it written. Raises RowRefused as `write`."""
+    def checksum(self, batch: Batch) -> Checksum:
+        """Return the checksum of a batch as if it were written. Raise `RowRefused` as `write`
+        does."""
 
 
 @runtime_checkable
 class DeferredWriter(SinkWriter, Protocol):
-    """A sink's way out in transactions that keeps what it takes over until it is let go of."""
+    """A writer in transactions that keeps results until they are released."""
 
-    def let_go(self, ticket: int) -> None:
-        """All up to a ticket leaves with the next transaction."""
+    def release(self, ticket: int) -> None:
+        """Send all results up to a ticket with the next transaction."""
 
 
-class Keeper(Generic[T]):
-    """What is kept, under tickets 1, 2, 3, ..., and which of it is out.
+class DeferredStore(Generic[T]):
+    """A store of results under tickets 1, 2, 3, ..., which knows the released and the delivered
+    ones.
 
     >>> sent = []
-    >>> keeper = Keeper(lambda one: sent.append(one) or 7)
-    >>> keeper.keep("a"), keeper.keep("b"), keeper.let_go(1), sent
+    >>> store = DeferredStore(lambda one: sent.append(one) or 7)
+    >>> store.add("a"), store.add("b"), store.release(1), sent
     (1, 2, None, ['a'])
-    >>> keeper.out(6), keeper.out(7)
+    >>> store.delivered(6), store.delivered(7)
     (0, 1)
     """
 
-    def __init__(self, leave: Callable[[T], int]) -> None:
-        """`leave` has something leave with the next transaction, and gives the number of that."""
-        self._leave = leave
-        self._kept = deque[T]()
+    def __init__(self, send: Callable[[T], int]) -> None:
+        """`send` puts a result into the next transaction and returns the number of that
+        transaction."""
+        self._send = send
+        self._deferred = deque[T]()
         self._last = self._out = 0
-        self._leaving = deque[tuple[int, int]]()
-        """Transactions, each with the last ticket in it."""
+        self._released = deque[tuple[int, int]]()
+        """Transactions, each with its last ticket."""
 
-    def keep(self, one: T) -> int:
-        """Its ticket."""
-        self._kept.append(one)
+    def add(self, one: T) -> int:
+        """Add a result; return its ticket."""
+        self._deferred.append(one)
         self._last += 1
         return self._last
 
-    def let_go(self, ticket: int) -> None:
-        """All up to a ticket leaves."""
-        while self._last - len(self._kept) < ticket:
-            transaction = self._leave(self._kept.popleft())
-            self._leaving.append((transaction, self._last - len(self._kept)))
+    def release(self, ticket: int) -> None:
+        """Send all results up to a ticket."""
+        while self._last - len(self._deferred) < ticket:
+            transaction = self._send(self._deferred.popleft())
+            self._released.append((transaction, self._last - len(self._deferred)))
 
-    def out(self, committed: int) -> int:
-        """The last ticket that is out, where so many transactions have been committed."""
-        while self._leaving and self._leaving[0][0] <= committed:
-            _, self._out = self._leaving.popleft()
+    def delivered(self, committed: int) -> int:
+        """Return the last delivered ticket after some number of committed transactions."""
+        while self._released and self._released[0][0] <= committed:
+            _, self._out = self._released.popleft()
         return self._out

@@ -1,9 +1,9 @@
-"""Which marks no restart needs any more, so that they are read as fast after a week as at first.
+"""Marker retention: it deletes commit markers that no restart needs, so that restarts stay fast.
 
-Guarantees that a mark is forgotten only once each checkpoint that is kept was begun when all before
-a time T was known to be out, where no mark had come to T when the mark lay on its topic already:
-then nothing that it tells of is in flight there, and what was ruled with it is in the positions of
-sources. Cost: one question per checkpoint.
+Guarantees that a marker is deleted only when every retained checkpoint was started after all
+results before a time T were committed. The marker already lay on its topic then, and no marker had
+reached T. So none of its results is in flight in those checkpoints, and its timestamp overrides are
+in their positions. Cost: one query per checkpoint.
 """
 
 from __future__ import annotations
@@ -14,37 +14,39 @@ from meander.dataflow.records.loop_times import outer
 from meander.state.times.antichain import Antichain
 
 Ask = Callable[[], Callable[[], int | None]]
-"""Begins to ask where the marks end; the answer, once it is there."""
+"""Starts a query for the end of the markers; the returned function gives the answer once it has
+come."""
 
 
 class MarkerRetention:
-    """Of one life; `forget` is given an offset before which nothing is needed."""
+    """A retention of the commit markers of one execution; `forget` deletes those before an
+    offset."""
 
     def __init__(self, ask: Ask, forget: Callable[[int], None]) -> None:
         self._ask, self._forget = ask, forget
         self._asked: Callable[[], int | None] | None = None
         self._known: tuple[int, int] | None = None
-        """Where the marks ended, and T as that was heard."""
+        """The end of the markers, and T when the answer came."""
         self._unneeded: dict[int, int] = {}
-        """By checkpoint: the marks before there are not needed where it is gone on from."""
+        """By checkpoint, the offset before which a restart from it needs no markers."""
         self._forgotten = 0
 
-    def begins(self, number: int, out: Iterable[Antichain]) -> None:
-        """A checkpoint is begun; what the frontiers `out` have passed is committed, as far as is
-        known."""
+    def start_checkpoint(self, number: int, sinks: Iterable[Antichain]) -> None:
+        """Note the start of a checkpoint; the sinks have committed what their frontiers have
+        passed."""
         if self._known is not None:
             end, before = self._known
-            if all(outer(one) >= before for frontier in out for one in frontier):
+            if all(outer(one) >= before for frontier in sinks for one in frontier):
                 self._unneeded[number] = end
         self._asked, self._known = self._ask(), None
 
-    def look(self, time: int) -> None:
-        """No mark so far is later than `time`."""
+    def poll(self, time: int) -> None:
+        """Handle the answer to a query; no marker so far is later than `time`."""
         if self._asked is not None and (end := self._asked()) is not None:
             self._asked, self._known = None, (end, time)
 
-    def kept(self, oldest: int) -> None:
-        """Earlier checkpoints are not gone on from any more."""
+    def retain_from(self, oldest: int) -> None:
+        """Delete markers that only earlier checkpoints need."""
         end = self._unneeded.get(oldest, 0)
         if end > self._forgotten:
             self._forgotten = end
@@ -56,6 +58,6 @@ def _unknown() -> None:
     return None
 
 
-def untrimmed() -> MarkerRetention:
-    """Of a flow that has no marks."""
+def without_markers() -> MarkerRetention:
+    """Return the retention of a flow without markers."""
     return MarkerRetention(lambda: _unknown, lambda _: None)

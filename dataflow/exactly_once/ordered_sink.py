@@ -1,13 +1,12 @@
-"""The sink operator of exactly once: results leave in time order, each in one transaction.
+"""The ordered sink delivers results exactly once, in the order of time, in transactions.
 
-Guarantees that what it has written by the end of a step is all of its input before `mark`, and
-nothing from it on, without what earlier lives have committed (`history`), which is compared with
-what they have said of it (`replay`); in the midst of a time it is not `complete`. Records wait for
-their time and then for their commit, each on disk past a bound (I6): so the frontier behind is
-durable, and a checkpoint has what is not. Once a bin came here at t, results from t on wait until
-all results of before t are durable, of all workers (I9): of all bins, as a mark knows none. Cost: a
-sort per step in which the frontier moves, and a transaction of the others for each time at which
-bins come.
+Guarantees that the results written at the end of a step are all those before `written_before`,
+without results that earlier executions committed (`committed`). Replayed results are compared with
+the committed ones (`replay`). In the middle of a time the sink is not `complete`. Records wait for
+their time and then for their commit; beyond a limit they wait on disk (I6). So the frontier behind
+the sink is durable. When a bin moves here at t, results from t on wait until all results before t
+are durable on all workers (I9). Cost: a sort per step in which the frontier moves, and a
+transaction of the other workers for each time of moves.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meander.dataflow.exactly_once.checksum import Checksum, Out
-from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults
+from meander.dataflow.exactly_once.commit_history import NOT_COMMITTED, CommittedResults
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.exactly_once.replay_check import Replay
 from meander.dataflow.operators.buffer.rows import Rows, in_order
@@ -36,22 +35,23 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
 
 SLICE = 1024
-"""The most records that are written between two looks whether there is room."""
+"""The most records written between two checks for room."""
 TURNS = 64
-"""A turn writes this part of the bound, so that a time of many results leaves the loop alive."""
+"""A turn writes at most one such share of the limit, so that a time of many results does not block
+the loop."""
 
 
 class _Written(NamedTuple):
-    """Records whose transaction is not known to be committed."""
+    """Records of a transaction that may not be committed."""
 
     ticket: int
     rows: Rows
     size: int
-    """About how many bytes they take."""
+    """About the bytes of the records."""
 
 
 class OrderedSink(BaseOperator):
-    """One sink on one worker."""
+    """An operator that writes the results of one sink on one worker in the order of time."""
 
     def __init__(
         self,
@@ -60,86 +60,89 @@ class OrderedSink(BaseOperator):
         output: OutputPort,
         writer: ChecksummedWriter,
         guard: Guard,
-        earlier: CommittedResults,
+        committed: CommittedResults,
         loops: int,
     ) -> None:
-        """The sink lies within `loops` loops. Memory has room for `max_waiting` bytes of records
-        that wait for their time, for as many that are ready, and for half as many that wait for
-        a commit.
+        """The sink lies within `loops` loops; memory limits apply to each kind of waiting record.
+
+        `most` bytes may wait for their time, as many may be ready, and half as many may wait for a
+        commit.
         """
         self.name = context.name
         self._input, self._output, self._writer = source, output, writer
         self._guard, self._counters = guard, context.counters
         self._waiting = context.buffer("records")
-        self._most, self._space, self._earlier = context.max_waiting, context.space, earlier
+        self._most, self._space, self._committed = context.max_waiting, context.space, committed
         self._loops = loops
-        self._control, self._came = context.control, set[int]()
-        """Times at which bins came here, and of before which not all is known to be durable."""
+        self._control, self._move_times = context.control, set[int]()
+        """The times at which bins moved here, while earlier results may not be durable."""
         self._over = False
-        self._held = CapabilitySet()
+        self._capabilities = CapabilitySet()
         self._ready: deque[Rows] = deque()
         """Records whose time has passed, in order."""
         self._stored, self._stored_as = context.buffer("written"), 0
-        """The first records that are not known to be committed, where memory has no room for them;
-        all have this ticket."""
+        """The first uncommitted records, on disk; all have this ticket."""
         self._under_way: deque[_Written] = deque()
-        """The records behind those."""
+        """The uncommitted records behind those."""
         self._size = 0
-        """About how many bytes the records under way take."""
+        """About the bytes of these records."""
         self._newest = MIN_TIME - 1
-        """The time of the last that has been written."""
-        self.mark = MIN_TIME
-        """All before it has been written."""
-        self.anew = MIN_TIME
-        """Nothing from it on has been let go of."""
-        self.replay = Replay(self.name, earlier, writer)
-        self._marked = Checksum()
+        """The time of the last record that was written."""
+        self.written_before = MIN_TIME
+        """All results before this time have been written."""
+        self.replay_from = MIN_TIME
+        """No result from this time on has been dropped."""
+        self.replay = Replay(self.name, committed, writer)
+        self._drained = Checksum()
         self._since: int | None = None
-        """Of what has been marked as out, and the first time of what has not."""
+        """The checksum of the results in commit markers, and the first time of other written
+        results."""
 
     @property
     def complete(self) -> bool:
-        """Whether what has been written is all before `mark`: in the midst of a time it is not."""
-        return self._newest < self.mark
+        """Whether all written results lie before `written_before`: not in the middle of a time."""
+        return self._newest < self.written_before
 
-    def left(self) -> Out:
-        """What has been written since the last call."""
+    def drain_written(self) -> Out:
+        """Return the checksum of the results written since the last call."""
         taken = self._writer.taken
-        out = Out(self.mark if self._since is None else self._since, taken - self._marked)
-        self._marked, self._since = taken, None
+        out = Out(
+            self.written_before if self._since is None else self._since, taken - self._drained
+        )
+        self._drained, self._since = taken, None
         return out
 
     def expect(self, bin: Bin, time: int) -> None:
-        """A bin's results come here from a time on."""
-        self._came.add(time)
+        """Expect the results of a bin from a time on."""
+        self._move_times.add(time)
 
     def schedule(self) -> bool:
-        """Take records, write those whose time has passed, let go of what is out."""
+        """Receive records, write those whose time has passed, and drop committed ones."""
         received = not self._over and self._receive()
         written = self._write()
         released = self._release()
         worked = received or written or released
         if worked or self._over:
-            worked |= self._relieve()
+            worked |= self._spill()
             rows = chain(self._ready, (one.rows for one in self._under_way))
             times = (some.least_time for some in rows)
-            self._held.downgrade(*least_of(*self._waiting.owed, *self._stored.owed, *times))
+            self._capabilities.downgrade(*least_of(*self._waiting.owed, *self._stored.owed, *times))
         return worked
 
     def finished(self) -> bool:
-        """Whether all is out."""
+        """Return whether all results are committed."""
         return not (self._under_way or self._stored.spilled)
 
     def underway(self) -> Iterable[InFlight]:
-        """What is not known to be out, and what waits for its time."""
+        """Return the uncommitted records and those that wait for their time."""
         at = self._input.location
         here = chain((one.rows for one in self._under_way), self._ready)
-        held = [InFlight.held(at, rows.least_time, rows.batch) for rows in here]
+        uncommitted = [InFlight.held(at, rows.least_time, rows.batch) for rows in here]
         stored, waiting = (
             (InFlight(at, rows.least_time, rows.batch) for rows in pool.rows())
             for pool in (self._stored, self._waiting)
         )
-        return chain(stored, held, waiting)
+        return chain(stored, uncommitted, waiting)
 
     def close(self) -> None:
         """Close the writer."""
@@ -149,31 +152,33 @@ class OrderedSink(BaseOperator):
         received = False
         for message in self._input.hold():
             received = True
-            self._held.retain(self._output.mint(message))
+            self._capabilities.retain(self._output.mint(message))
             batch, rounds = message.payload, rounds_of(message.time)
             assert isinstance(batch, Batch)
             self._waiting.add(Rows.of(batch, 0, rounds, message.arrived))
         return received
 
     def _write(self) -> bool:
-        # What it gets may be here before the word of the move that brings it.
+        # Results of a moved bin may arrive before the move itself.
         passed = self._least(self._input.frontier, self._control())
         moved = not self._ready and self._make_ready(passed)
         written = self._write_some()
         least = self._ready[0].least if self._ready else self._waiting.least
         waiting = [] if least is None else [least]
-        # Once nothing comes any more, what may be read in a later run comes behind all there was.
-        self.mark = min((*passed, *waiting), default=max(self.mark, self._newest + 1))
-        if self.mark >= self._earlier.mark or not (passed or waiting):
+        # Once the input has ended, results of a later run come after all these.
+        self.written_before = min(
+            (*passed, *waiting), default=max(self.written_before, self._newest + 1)
+        )
+        if self.written_before >= self._committed.latest_marker or not (passed or waiting):
             self.replay.end()
         return moved or written
 
     def _make_ready(self, passed: list[int]) -> bool:
-        """Take records whose time has passed; whether any were, or more may be next time."""
-        # In the midst of a time it has to go on: only then can a transaction be committed.
+        """Take records whose time has passed; return whether there were any, or more are left."""
+        # In the middle of a time it must continue, since no transaction can commit before its end.
         if self._writer.full and self.complete:
             return False
-        until = [*passed, *self._held_back()]
+        until = [*passed, *self._blocked_times()]
         bound = Antichain.of(*(at(time, (0,) * self._loops) for time in until))
         ready, more = self._waiting.passed(bound)
         for rows in in_order(ready) if ready else ():
@@ -182,18 +187,18 @@ class OrderedSink(BaseOperator):
 
     @staticmethod
     def _least(*frontiers: Antichain) -> list[int]:
-        """The least outer time of some frontiers, if there is any."""
+        """Return the least outer time of some frontiers, if there is one."""
         return sorted(outer(time) for frontier in frontiers for time in frontier)[:1]
 
-    def _held_back(self) -> list[int]:
-        """The time from which on nothing may be written yet, if there is any."""
-        if self._came:
+    def _blocked_times(self) -> list[int]:
+        """Return the time from which on no result may be written yet, if there is one."""
+        if self._move_times:
             durable = outward(self._output.frontier)
-            self._came = {time for time in self._came if durable.less_than(time)}
-        return sorted(self._came)[:1]
+            self._move_times = {time for time in self._move_times if durable.less_than(time)}
+        return sorted(self._move_times)[:1]
 
     def _slices(self, rows: Rows) -> Iterator[Rows]:
-        """Cut records that are in order, between two times where that can be."""
+        """Cut ordered records into slices, between two times where possible."""
         share, start = max(1, self._most // TURNS), 0
         times, count = rows.batch.times, len(rows)
         most = min(SLICE, 1 + share * count // rows.batch.guessed_weight)
@@ -206,32 +211,36 @@ class OrderedSink(BaseOperator):
             start = end
 
     def _write_some(self) -> bool:
-        """Write records that are ready, at most a turn's share of bytes; whether any were."""
+        """Write ready records, at most a turn's share of bytes; return whether any were written."""
         room, written = max(1, self._most // TURNS), False
         while self._ready and room > 0 and self._may_write(self._ready[0].least):
             rows = self._ready.popleft()
             room -= rows.batch.guessed_weight
             self._newest = int(rows.batch.times[-1])
-            self._write_rows(self._fresh(rows))
+            self._write_rows(self._without_committed(rows))
             written = True
         return written
 
     def _may_write(self, time: int) -> bool:
-        """Whether there is room for records of a time; in the midst of one the disk has some."""
+        """Return whether there is room for records of a time; in the middle of a time the disk has
+        room."""
         if time > self._newest:
-            return not (self._crammed or self._stored.spilled or self._writer.full)
-        while self._crammed and self._store():
+            return not (self._is_full or self._stored.spilled or self._writer.full)
+        while self._is_full and self._store():
             pass
-        return not self._crammed
+        return not self._is_full
 
     @property
-    def _crammed(self) -> bool:
-        """Whether memory has no room for more that is not known to be committed."""
+    def _is_full(self) -> bool:
+        """Whether memory has no room for more uncommitted records."""
         return 2 * self._size > self._most
 
     def _store(self) -> bool:
-        """Move the first records under way to disk; False where others than of their transaction
-        lie there, whose commit has begun."""
+        """Move the first uncommitted records to disk.
+
+        Return False while the disk holds records of an earlier transaction whose commit has
+        started.
+        """
         if self._stored.spilled and self._stored_as != self._under_way[0].ticket:
             return False
         one = self._under_way.popleft()
@@ -242,17 +251,17 @@ class OrderedSink(BaseOperator):
             pass
         return True
 
-    def _fresh(self, rows: Rows) -> Rows:
-        """Those that no earlier life has committed."""
+    def _without_committed(self, rows: Rows) -> Rows:
+        """Return the records that no earlier execution has committed."""
         bins = self._space.bins_of(rows.batch.places)
-        whose = self._earlier.whose(bins, rows.batch.times)
-        out = whose != NOBODY
+        committed_by = self._committed.committed_by(bins, rows.batch.times)
+        out = committed_by != NOT_COMMITTED
         if not out.any():
             return rows
         self._counters["suppressed"] += int(np.count_nonzero(out))
-        gone, rows = rows.split(out)
-        self.replay.add(whose[out], gone.batch)
-        self._let_go(gone)
+        committed, rows = rows.split(out)
+        self.replay.add(committed_by[out], committed.batch)
+        self._drop_rows(committed)
         return rows
 
     def _write_rows(self, rows: Rows) -> None:
@@ -274,25 +283,26 @@ class OrderedSink(BaseOperator):
                 break
             one = self._under_way.popleft()
             self._size -= one.size
-            self._let_go(one.rows)
+            self._drop_rows(one.rows)
             released = True
         if released:
-            self._earlier.settle(self.mark)
+            self._committed.compact(self.written_before)
         return released
 
     def _release_stored(self) -> bool:
-        """Drop some committed records from the disk."""
+        """Drop some committed records from disk."""
         some, _ = self._stored.passed(Antichain())
         for rows in some:
-            self._let_go(rows)
+            self._drop_rows(rows)
         return True
 
-    def _let_go(self, rows: Rows) -> None:
-        """Records are out, in order of time: no checkpoint has them any more."""
-        self.anew = max(self.anew, int(rows.batch.times[-1]) + 1)
+    def _drop_rows(self, rows: Rows) -> None:
+        """Drop committed records, in the order of time: no later checkpoint holds them."""
+        self.replay_from = max(self.replay_from, int(rows.batch.times[-1]) + 1)
         self._input.stay.over_each(rows.arrived)
 
-    def _relieve(self) -> bool:
-        """Make some room where too much waits; whether anything was done."""
+    def _spill(self) -> bool:
+        """Move waiting records to disk where they exceed the limit; return whether anything was
+        done."""
         self._over = self._waiting.size > self._most
         return self._over and bool(self._waiting.shed())

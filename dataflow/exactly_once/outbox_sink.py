@@ -1,12 +1,12 @@
-"""The sink operator of results that nobody could make again: they wait in an outbox (design 5).
+"""The outbox sink keeps results that no replay could repeat in an outbox (design 5).
 
-Behind records applied as they arrive, or a function declared non-deterministic, a replay gives
-other results than before. So what has come here leaves only once a checkpoint that holds it exists,
-in one transaction, whose mark names the checkpoint: of what a start finds in an outbox all is out,
-or nothing. Outboxes leave side by side, so results of a bin that came here at t are held back
-from t on until a checkpoint has all of before (I9): they leave with a later one. Invariant: what is
-leaving is in no other checkpoint, as none begins meanwhile; what an outbox held before comes ahead
-of all else. Cost: each result is written once more, as in flight.
+A replay gives other results behind records applied as they arrive, or behind a function declared
+nondeterministic. So results leave only once a checkpoint holds them, in one transaction whose
+marker names the checkpoint: a restart finds all of them committed, or none. Outboxes leave
+concurrently, so results of a bin that moved here at t are held back from t on until a checkpoint
+holds all earlier ones (I9). Invariant: leaving results are in no other checkpoint, as none starts
+meanwhile; restored outbox contents come first. Cost: each result is written once more, as an
+in-flight record.
 """
 
 from __future__ import annotations
@@ -34,57 +34,58 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 SLICE = 1024
-"""Records that go into an outbox between two looks whether there is room."""
+"""The records that enter an outbox between two checks for room."""
 
 
-class _Kept(NamedTuple):
-    """Records that are not known to be out."""
+class _Uncommitted(NamedTuple):
+    """Results that may not be committed."""
 
     ticket: int
     time: Time
-    """None of them is of an earlier one."""
+    """No result has an earlier time."""
     batch: Batch
 
 
 class _Cut(NamedTuple):
-    """What a checkpoint has of an outbox."""
+    """An outbox's contents in a checkpoint."""
 
     checkpoint: int
     ticket: int
-    """Of the last batch; 0 where there is none."""
+    """The ticket of the last batch; 0 without one."""
 
 
 @dataclass(slots=True)
-class _Came:
-    """Bins that came here at one time, and their results from then on."""
+class _MovedBins:
+    """Bins that moved here at one time, and their results from then on."""
 
     waiting: SpillBuffer
-    """In the order in which they came: each bears the time of the move, and its own as a mark."""
+    """The results in the order of arrival: each has the time of the move, and its own time as a
+    mark."""
     moved: npt.NDArray[np.bool_]
-    """Mask of the bins that moved here at this time; shape (bins,)."""
+    """A mask of the bins that moved here at this time; shape (bins,)."""
     admitted: bool = False
-    """Whether all of before is in checkpoints that were completed."""
+    """Whether all earlier results are in completed checkpoints."""
     ready: deque[Rows] = field(default_factory=deque)
-    """Those that go into the outbox first, as soon as there is room."""
+    """The results that enter the outbox next, as soon as there is room."""
 
     @property
     def bins(self) -> list[int]:
-        """The bins that the mask marks, ascending."""
+        """The bins of the mask, ascending."""
         found: list[int] = np.flatnonzero(self.moved).tolist()
         return found
 
     @property
-    def some(self) -> bool:
+    def has_results(self) -> bool:
         """Whether any results are held back."""
         return bool(self.ready) or self.waiting.least is not None
 
     def rows(self) -> Iterator[Rows]:
-        """All results, as of the call; they stay."""
+        """Return all results without removing them."""
         return map(_with_their_times, chain([*self.ready], self.waiting.rows()))
 
 
 class OutboxSink(BaseOperator):
-    """One sink on one worker; it lets the frontier pass what lies in its outbox."""
+    """An operator that keeps the results of one sink on one worker; frontiers pass them."""
 
     def __init__(
         self,
@@ -95,166 +96,171 @@ class OutboxSink(BaseOperator):
         guard: Guard,
         first: int,
     ) -> None:
-        """What outboxes held at the cut with which the flow has begun comes in by `before`. The
-        sink's bins have numbers from `first` on; `max_waiting` bytes of what is held back lie in
-        memory.
+        """Restored outbox contents arrive at `before`. The sink's bins have numbers from `first`
+        on.
+
+        At most `most` bytes of held-back results stay in memory.
         """
         self._space, self._first, self._control = context.space, first, context.control
         self._buffer, self._most = context.buffer, context.max_waiting
-        self._came: dict[int, _Came] = {}
-        """By time, of which not all of before is known to be in a checkpoint."""
+        self._moved: dict[int, _MovedBins] = {}
+        """The moved bins by time, while a checkpoint may lack earlier results."""
         self._results, self._before, self._writer = results, before, writer
         self._guard = guard
-        self._kept = deque[_Kept]()
+        self._uncommitted = deque[_Uncommitted]()
         self._cut = _Cut(0, 0)
-        self._leaving = 0
-        """The ticket of the last that has been let go of."""
+        self._released = 0
+        """The ticket of the last released batch."""
 
     def expect(self, bin: Bin, time: int) -> None:
-        """A bin's results come here from a time on; those of before lie in others' outboxes."""
-        if time not in self._came:
+        """Expect a bin's results from a time on; earlier results are in other outboxes."""
+        if time not in self._moved:
             moved = np.zeros(self._space.count, np.bool_)
-            self._came[time] = _Came(self._buffer(f"moved {time}"), moved)
-        self._came[time].moved[bin] = True
+            self._moved[time] = _MovedBins(self._buffer(f"moved {time}"), moved)
+        self._moved[time].moved[bin] = True
 
     def schedule(self) -> bool:
-        """Take records in, let go of what is out."""
-        took = self._take(self._before)
+        """Receive results, and drop committed ones."""
+        received = self._receive(self._before)
         if not self._before.frontier:
-            took |= self._admit()
-            # Else what is held back might grow faster than it goes into the outbox.
-            if not any(came.admitted for came in self._came.values()):
-                took |= self._take(self._results)
-            took |= self._relieve()
-        return self._release() or took
+            received |= self._admit()
+            # Otherwise held-back results might grow faster than they enter the outbox.
+            if not any(moved.admitted for moved in self._moved.values()):
+                received |= self._receive(self._results)
+            received |= self._spill()
+        return self._drop_committed() or received
 
     @property
-    def held(self) -> list[tuple[int, int]]:
-        """The bins of which results are held back, and from which times on."""
-        some = ((time, came) for time, came in self._came.items() if came.some)
-        return [(self._first + bin, time) for time, came in some for bin in came.bins]
+    def held_back(self) -> list[tuple[int, int]]:
+        """The bins whose results are held back, and from which times on."""
+        some = ((time, moved) for time, moved in self._moved.items() if moved.has_results)
+        return [(self._first + bin, time) for time, moved in some for bin in moved.bins]
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is taken in before something has left (I6)."""
+        """Whether no result can enter before others have left (I6)."""
         return self._writer.full
 
     def finished(self) -> bool:
-        """Whether all is out."""
-        return not (self._kept or any(came.some for came in self._came.values()))
+        """Return whether all results are committed."""
+        return not (self._uncommitted or any(moved.has_results for moved in self._moved.values()))
 
     def underway(self) -> Iterable[InFlight]:
-        """What is not known to be out; what is held back comes again as it came."""
-        kept = [InFlight(self._before.location, one.time, one.batch) for one in self._kept]
-        held = chain.from_iterable([came.rows() for _, came in sorted(self._came.items())])
+        """Return the uncommitted results, then the held-back ones."""
+        uncommitted = [
+            InFlight(self._before.location, one.time, one.batch) for one in self._uncommitted
+        ]
+        held_back = chain.from_iterable([moved.rows() for _, moved in sorted(self._moved.items())])
         at = self._results.location
-        return chain(kept, (InFlight(at, rows.least_time, rows.batch) for rows in held))
+        return chain(uncommitted, (InFlight(at, rows.least_time, rows.batch) for rows in held_back))
 
     def freeze(self, checkpoint: int) -> None:
-        """A checkpoint has what lies here now, with all that was to come first: what it says of the
-        two it says with one word."""
-        self._release()
-        self._take_all(self._before)
-        waiting = not self._kept or self._kept[0].ticket > self._leaving
+        """Freeze the contents for a checkpoint, restored ones included."""
+        self._drop_committed()
+        self._receive_all(self._before)
+        waiting = not self._uncommitted or self._uncommitted[0].ticket > self._released
         assert waiting, "what is leaving is in no other checkpoint"
-        self._cut = _Cut(checkpoint, self._kept[-1].ticket if self._kept else 0)
+        self._cut = _Cut(checkpoint, self._uncommitted[-1].ticket if self._uncommitted else 0)
 
     def complete(self, checkpoint: int, passed: int, held: Mapping[int, int]) -> bool:
-        """One exists: what it has of this outbox leaves with the next transaction; whether that is
-        anything. What outboxes lack of results of before `passed` is `held`, by bin from a time."""
-        for time, came in self._came.items():
-            ahead = (held.get(self._first + bin, time) for bin in came.bins)
-            came.admitted |= time <= passed and all(one >= time for one in ahead)
+        """Release the results in a completed checkpoint; return whether there are any.
+
+        `held` maps bins to the times from which on outboxes lack results before `passed`.
+        """
+        for time, moved in self._moved.items():
+            ahead = (held.get(self._first + bin, time) for bin in moved.bins)
+            moved.admitted |= time <= passed and all(one >= time for one in ahead)
         cut, self._cut = self._cut, _Cut(0, 0)
         if cut.checkpoint != checkpoint or not cut.ticket:
             return False
-        self._leaving = cut.ticket
-        self._writer.let_go(cut.ticket)
+        self._released = cut.ticket
+        self._writer.release(cut.ticket)
         return True
 
     def close(self) -> None:
         """Close the writer."""
         self._writer.close()
 
-    def _take(self, port: InputPort) -> bool:
-        took = False
+    def _receive(self, port: InputPort) -> bool:
+        received = False
         messages = port.drain()
         while not self._writer.full and self._known(port):
             if (message := next(messages, None)) is None:
                 break
-            self._keep(message)
-            took = True
-        return took
+            self._add(message)
+            received = True
+        return received
 
     def _known(self, port: InputPort) -> bool:
-        """Whether the next message is of times of which all moves are known here."""
+        """Return whether all moves up to the times of the next message are known here."""
         payload = None if port.first is None else port.first.payload
         if not isinstance(payload, Batch) or not len(payload):
             return True
         return not self._control().less_equal(int(payload.times.max()))
 
     def _admit(self) -> bool:
-        """Take some of what was held back into the outbox, as there is room; whether any was."""
-        for time, came in sorted(self._came.items()):
-            if came.admitted and not self._writer.full:
-                if not came.ready:
-                    found, more = came.waiting.passed(Antichain())
-                    came.ready += found
+        """Put some held-back results into the outbox; return whether there were any."""
+        for time, moved in sorted(self._moved.items()):
+            if moved.admitted and not self._writer.full:
+                if not moved.ready:
+                    found, more = moved.waiting.passed(Antichain())
+                    moved.ready += found
                     if not (found or more):
-                        del self._came[time]
-                if came.ready:
-                    rows, rest = came.ready.popleft().cut(SLICE)
+                        del self._moved[time]
+                if moved.ready:
+                    rows, rest = moved.ready.popleft().cut(SLICE)
                     if len(rest):
-                        came.ready.appendleft(rest)
+                        moved.ready.appendleft(rest)
                     rows = _with_their_times(rows)
                     self._put(rows.least_time, rows.batch)
                 return True
         return False
 
-    def _relieve(self) -> bool:
-        """Make some room where too much is held back; whether anything was done."""
-        if sum(came.waiting.size for came in self._came.values()) <= self._most:
+    def _spill(self) -> bool:
+        """Move held-back results to disk where they exceed the limit; return whether anything was
+        done."""
+        if sum(moved.waiting.size for moved in self._moved.values()) <= self._most:
             return False
-        return any(came.waiting.shed() for came in self._came.values())
+        return any(moved.waiting.shed() for moved in self._moved.values())
 
-    def _take_all(self, port: InputPort) -> None:
-        """Though there is no room; that is a piece at most."""
+    def _receive_all(self, port: InputPort) -> None:
+        """Receive all messages even without room; restored contents are one piece at most."""
         for message in port.drain():
-            self._keep(message)
+            self._add(message)
 
-    def _keep(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         assert isinstance(message.payload, Batch)
-        # Functions may change values in place as long as these lie here.
+        # User functions may change values in place while they wait here.
         batch = message.payload.isolated()
-        if self._came:
+        if self._moved:
             batch = self._hold_back(batch, rounds_of(message.time))
         if len(batch):
             self._put(message.time, batch)
 
     def _put(self, time: Time, batch: Batch) -> None:
         ticket = written(self._writer, self._guard, batch)
-        self._kept.append(_Kept(ticket, time, batch))
+        self._uncommitted.append(_Uncommitted(ticket, time, batch))
 
     def _hold_back(self, batch: Batch, rounds: Rounds) -> Batch:
-        """Keep the results of bins that came, from then on; the others may leave."""
+        """Hold back the results of moved bins; return the others."""
         bins = self._space.bins_of(batch.places)
-        for time, came in sorted(self._came.items(), reverse=True):
-            held = (batch.times >= time) & came.moved[bins]
+        for time, moved in sorted(self._moved.items(), reverse=True):
+            held = (batch.times >= time) & moved.moved[bins]
             if held.any():
                 some = batch.take(np.flatnonzero(held))
-                moved = replace(some, times=np.full(len(some), time, np.int64))
-                came.waiting.add(Rows(moved, some.times, rounds))
+                waiting = replace(some, times=np.full(len(some), time, np.int64))
+                moved.waiting.add(Rows(waiting, some.times, rounds))
                 batch, bins = batch.take(np.flatnonzero(~held)), bins[~held]
         return batch
 
-    def _release(self) -> bool:
+    def _drop_committed(self) -> bool:
         delivered, released = self._writer.delivered(), False
-        while self._kept and self._kept[0].ticket <= delivered:
-            self._kept.popleft()
+        while self._uncommitted and self._uncommitted[0].ticket <= delivered:
+            self._uncommitted.popleft()
             released = True
         return released
 
 
 def _with_their_times(rows: Rows) -> Rows:
-    """Results that were held back, with the times that they have."""
+    """Return held-back results with their own times."""
     return replace(rows, batch=replace(rows.batch, times=rows.marks))

@@ -1,12 +1,14 @@
-"""What comes again of results that were out: a life's replay must give what earlier lives gave.
+"""The replay check: the replay of an execution must give the results that earlier executions
+committed.
 
-Guarantees, where a difference is found, that some function gave other results than before: what is
-suppressed is summed up by who had committed it (`CommittedResults.whose`), and each of these sums
-is equal to that of its transactions' marks, of all those whose results all come again
-(`History.claims`). Invariant: each worker that has ever been a member says once what it has
-suppressed of a sink, when it can suppress nothing more, and so before it leaves, as nobody does at
-or before a mark of earlier lives; the coordinator compares once all have. Cost: results that are
-suppressed are encoded; a report per worker, sink and life.
+Guarantees that a difference it finds comes from a function that gave other results than before.
+Suppressed results are summed up by the worker that committed them
+(`CommittedResults.committed_by`). Each sum equals that of the worker's commit markers, as far as
+all results of a transaction come again (`History.claims`). Invariant: each worker that was ever a
+member reports the suppressed results of a sink once, when it can suppress no more. That is before
+it leaves, since no worker leaves at or before a marker of earlier executions. The coordinator
+compares after all reports. Cost: suppressed results are encoded; one report per worker, sink and
+execution.
 """
 
 from __future__ import annotations
@@ -32,44 +34,44 @@ Event = dict[str, object]
 
 
 class Replay:
-    """Of one sink on one worker."""
+    """A sum of the suppressed results of one sink on one worker."""
 
-    def __init__(self, sink: str, earlier: CommittedResults, writer: ChecksummedWriter) -> None:
-        self._sink, self._earlier, self._writer = sink, earlier, writer
-        claims = (earlier.claims.get(one) for one in earlier.predecessors)
+    def __init__(self, sink: str, committed: CommittedResults, writer: ChecksummedWriter) -> None:
+        self._sink, self._committed, self._writer = sink, committed, writer
+        claims = (committed.claims.get(one) for one in committed.previous_workers)
         self._since = np.array([NEVER if one is None else one.since for one in claims], np.int64)
-        """By number of who has committed: from when on what it has counts."""
+        """By number of a previous worker, the time from which on its results count."""
         self._found = defaultdict[int, Checksum](Checksum)
         self._over = False
-        self._told = not earlier.replays
+        self._reported = not committed.replays
 
-    def add(self, whose: Int64s, batch: Batch) -> None:
-        """Results are suppressed, as they are out; `whose`, shape (n,), says who has committed
-        each."""
-        counted = batch.times >= self._since[whose]
-        for number in np.unique(whose[counted]).tolist():
-            rows = np.flatnonzero(counted & (whose == number))
-            self._found[number] += _tallied(self._writer, batch.take(rows))
+    def add(self, committed_by: Int64s, batch: Batch) -> None:
+        """Add suppressed results; `committed_by`, shape (n,), holds the number of the previous
+        worker of each."""
+        counted = batch.times >= self._since[committed_by]
+        for number in np.unique(committed_by[counted]).tolist():
+            rows = np.flatnonzero(counted & (committed_by == number))
+            self._found[number] += _checksum(self._writer, batch.take(rows))
 
     def end(self) -> None:
-        """Nothing more is suppressed here."""
+        """Note that no more results are suppressed here."""
         self._over = True
 
     def report(self) -> ResultsSuppressed | None:
-        """What the coordinator is told, once."""
-        if self._told or not self._over:
+        """Return the report for the coordinator, once."""
+        if self._reported or not self._over:
             return None
-        self._told = True
-        of = self._earlier.predecessors
+        self._reported = True
+        of = self._committed.previous_workers
         found = [
-            (of[number].life, of[number].worker, tally.count, tally.digest)
-            for number, tally in self._found.items()
+            (of[number].execution, of[number].worker, checksum.count, checksum.digest)
+            for number, checksum in self._found.items()
         ]
         return ResultsSuppressed(self._sink, found)
 
 
 class Replays:
-    """Of all sinks, at the coordinator."""
+    """A comparison of the replayed results of all sinks, at the coordinator."""
 
     def __init__(
         self,
@@ -78,54 +80,61 @@ class Replays:
         members: Iterable[WorkerId],
         allow_nondeterminism: bool,
     ) -> None:
-        """`before` are the sinks, and of each the operators before it; with
-        `allow_nondeterminism` a flow whose results differ goes on."""
+        """`before` maps each sink to the operators before it.
+
+        With `allow_nondeterminism` a flow whose results differ continues.
+        """
         self._history, self._before = history, before
         self._allow_nondeterminism = allow_nondeterminism
         self._members = {*members}
-        """Who works, or has left."""
+        """The workers that are active or have left."""
         self._claims = {sink: history.claims(sink) for sink in before} if history.replays else {}
-        """What has not been compared."""
+        """The committed results that have not been compared."""
         self._reported = defaultdict[str, set[WorkerId]](set)
         self._found = defaultdict[tuple[str, PreviousWorker], Checksum](Checksum)
 
     @property
     def awaited(self) -> list[str]:
-        """The sinks of which not all has been compared that was out."""
+        """The sinks whose committed results have not all been compared."""
         return [sink for sink, claims in self._claims.items() if claims]
 
     def join(self, worker: WorkerId) -> None:
-        """A worker takes part from now on, and may be who something comes again at."""
+        """Add a worker, at which results may come again."""
         self._members.add(worker)
 
-    def anew(self, until: int) -> tuple[ReplayFrom, ...]:
-        """From when on a checkpoint has all results of a sink made anew, as far as workers do not
-        say so: those of before this life, and those who have left, let go of nothing later."""
+    def replay_from(self, until: int) -> tuple[ReplayFrom, ...]:
+        """Return the time from which on a checkpoint holds all results of each sink, except for
+        workers that report their own.
+
+        Earlier executions and workers that left have dropped no later result.
+        """
         return tuple(
-            ReplayFrom(sink, max(self._history.anew(sink), until)) for sink in self._before
+            ReplayFrom(sink, max(self._history.replay_from(sink), until)) for sink in self._before
         )
 
     def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[Event]:
-        """A worker says what it has suppressed of a sink; what is to be said once all have. Raises
-        MeanderError where it is not what was out."""
+        """Add a worker's report; return the events once all workers have reported.
+
+        Raise `MeanderError` where the replayed results differ from the committed ones.
+        """
         sink = report.sink
         self._reported[sink].add(worker)
-        for life, number, count, digest in report.tallies:
-            predecessor = PreviousWorker(life, number)
-            self._found[sink, predecessor] += Checksum(count, digest)
+        for execution, number, count, digest in report.tallies:
+            previous = PreviousWorker(execution, number)
+            self._found[sink, previous] += Checksum(count, digest)
         if not self._reported[sink] >= self._members:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
     def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[Event]:
         wrong = [
-            _difference(predecessor, out.tally, found)
-            for predecessor, out in claims.items()
-            if out.tally != (found := self._found[sink, predecessor])
+            _difference(previous, out.checksum, found)
+            for previous, out in claims.items()
+            if out.checksum != (found := self._found[sink, previous])
         ]
         if wrong and not self._allow_nondeterminism:
             raise self._differs(sink, wrong)
-        out = sum(one.tally.count for one in claims.values())
+        out = sum(one.checksum.count for one in claims.values())
         return (
             [{"type": "replay_checked", "sink": sink, "results": out, "wrong": wrong}]
             if out
@@ -136,7 +145,7 @@ class Replays:
         named = ", ".join(map(repr, self._before[sink])) or "what its source gives"
         return MeanderError(
             f"sink {sink!r}",
-            f"the replay does not give the results that were out: {'; '.join(wrong)}",
+            f"the replay differs from the committed results:  {'; '.join(wrong)}",
             f"have {named} give the same for the same records, without a clock, random numbers or"
             " the order of a set, or declare them nondeterministic; where the flow has changed, may"
             " give others, or has lost records that it had read, run it with"
@@ -146,13 +155,15 @@ class Replays:
 
 def _difference(of: PreviousWorker, out: Checksum, found: Checksum) -> str:
     again = f"{found.count:,} came again" if found.count != out.count else "as many, but others"
-    return f"of {member_name(of.worker)} in life {of.life} {out.count:,}, and {again}"
+    return (
+        f"{member_name(of.worker)} of execution {of.execution} committed {out.count:,}, and {again}"
+    )
 
 
-def _tallied(writer: ChecksummedWriter, batch: Batch) -> Checksum:
-    """Of the rows that can be written: no others were out."""
+def _checksum(writer: ChecksummedWriter, batch: Batch) -> Checksum:
+    """Return the checksum of the rows that can be encoded: no others were written."""
     while True:
         try:
-            return writer.tally(batch)
+            return writer.checksum(batch)
         except RowRefused as refused:
             batch = without(batch, refused)

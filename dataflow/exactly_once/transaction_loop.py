@@ -1,10 +1,11 @@
-"""When a worker commits what its sinks have written, and with which mark.
+"""The transaction loop: when a worker commits the results of its sinks, and with which marker.
 
-Guarantees that a transaction ends between two times at every sink, that its mark is said by that
-very transaction, and that it, or one before it, brings along all that was ruled before the mark:
-whoever sees a frontier pass a time has heard what was ruled before it. Nothing leaves before there
-is a checkpoint to come back to: without one, nobody knows where reading began. What a checkpoint
-has of the outboxes leaves in one transaction, which says so. Cost: one record per transaction.
+Guarantees that a transaction ends between two times at every sink, and that its marker commits with
+it. Guarantees that this or an earlier marker includes all timestamp overrides before its time: a
+member that sees a frontier pass a time has received earlier overrides. No result leaves before the
+first checkpoint: without one, a restart could not know where reading started. The outbox contents
+of a checkpoint leave in one transaction, whose marker names the checkpoint. Cost: one record per
+transaction.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.interfaces import Clock
 from meander.state.keys.ids import ExecutionId, WorkerId
 
-RULINGS = 2_000
-"""Those heard after which they are committed though no result is."""
+OVERRIDES = 2_000
+"""The number of received overrides after which a transaction commits even without results."""
 
 
 class TransactionLoop:
-    """One worker's transactions; `every` is how many seconds apart they are at least."""
+    """A loop of one worker's transactions, which are at least `every` seconds apart."""
 
     def __init__(
         self,
@@ -39,89 +40,105 @@ class TransactionLoop:
         allowed: bool,
         report: SendReport,
     ) -> None:
-        """`allowed` says whether the flow has a checkpoint to come back to; `report` tells the
-        coordinator. Without transactions there is nothing to do."""
+        """`allowed` states whether the flow has a checkpoint to restart from; `report` sends to the
+        coordinator.
+
+        Without transactions the loop does nothing.
+        """
         self._me, self._execution = me, execution
         self._sinks, self._transactions = sinks, transactions
         self._outboxes, self._report = outboxes, report
-        self._frozen = self._going = self._gone = 0
-        """Checkpoints: the last for which outboxes were frozen; those that they leave with by the
-        next transaction, and by the one that is being committed, or 0."""
-        self._told_full = False
-        """Whether the coordinator knows that an outbox is full, and nothing has left since."""
+        self._frozen = self._next_checkpoint = self._committing_checkpoint = 0
+        """The last checkpoint that froze the outboxes; the one whose outbox contents the next
+        transaction sends, and the one in the current commit, or 0."""
+        self._reported_full = False
+        """Whether the coordinator knows that an outbox is full and no result has left since."""
         self._clock, self._every, self._allowed = clock, every, allowed
-        self._heard = Rulings()
-        self._leaving: tuple[TimestampOverride, ...] = ()
-        """Those in the transaction that is being committed."""
+        self._overrides = Rulings()
+        self._committing_overrides: tuple[TimestampOverride, ...] = ()
+        """The overrides in the transaction that is being committed."""
         self._next = clock.monotonic()
 
-    def hear(self, rulings: Iterable[TimestampOverride]) -> None:
-        """Sources have ruled, here or elsewhere; what leaves by outboxes needs none of that."""
+    def add_overrides(self, overrides: Iterable[TimestampOverride]) -> None:
+        """Add overrides of any source; outboxes do not need them."""
         if self._sinks:
-            self._heard.add(rulings)
+            self._overrides.add(overrides)
 
     @property
-    def heard(self) -> list[TimestampOverride]:
-        """Those that this worker does not know to be committed. A worker that joins commits them
-        too: the transaction under way may be undone while that worker's is not."""
-        return [*self._leaving, *self._heard]
+    def uncommitted_overrides(self) -> list[TimestampOverride]:
+        """The overrides that may not be committed.
+
+        A joining worker commits them too: the current transaction may be undone while that worker's
+        is not.
+        """
+        return [*self._committing_overrides, *self._overrides]
 
     def freeze(self, checkpoint: int) -> None:
-        """A checkpoint has what lies in the outboxes now."""
+        """Freeze the contents of the outboxes for a checkpoint."""
         self._frozen = checkpoint
         for outbox in self._outboxes:
             outbox.freeze(checkpoint)
 
     @property
-    def held(self) -> list[tuple[int, int]]:
-        """The bins of which outboxes hold results back, from which times on."""
-        return [one for outbox in self._outboxes for one in outbox.held]
+    def held_back(self) -> list[tuple[int, int]]:
+        """The bins whose results outboxes hold back, and from which times on."""
+        return [one for outbox in self._outboxes for one in outbox.held_back]
 
     def complete(self, checkpoint: int, passed: int, held: Mapping[int, int]) -> None:
-        """One exists: there is something to come back to, and what it has may leave. All results of
-        before `passed` had come to sinks; of the bins `held` outboxes lack those from times on."""
+        """Handle a completed checkpoint: a restart is possible, and its outbox contents may leave.
+
+        All results before `passed` had reached sinks. Outboxes lack results of the bins in `held`
+        from the given times on.
+        """
         self._allowed = True
         if checkpoint != self._frozen:
-            # Of before this worker has joined.
+            # This worker joined after that checkpoint.
             return
         leaving = [outbox.complete(checkpoint, passed, held) for outbox in self._outboxes]
         if any(leaving):
-            self._going = checkpoint
+            self._next_checkpoint = checkpoint
         elif self._outboxes:
-            self._sent(checkpoint)
+            self._report_sent(checkpoint)
 
-    def _sent(self, checkpoint: int) -> None:
-        """All is out that it has of the outboxes."""
-        self._told_full = False
+    def _report_sent(self, checkpoint: int) -> None:
+        """Report that the outbox contents of a checkpoint are all committed."""
+        self._reported_full = False
         self._report(OutboxesSent(checkpoint))
 
     def step(self) -> bool:
-        """Begin a transaction's commit where one is due; whether that was so."""
+        """Start a commit where one is due; return whether it was."""
         if self._transactions is None or self._transactions.busy:
             return False
-        self._leaving = ()
-        self._tell_sent()
-        self._tell_full()
+        self._committing_overrides = ()
+        self._report_committed()
+        self._report_full()
         if not self._due(self._transactions):
             return False
         self._next = self._clock.monotonic() + self._every
-        times = {sink.name: sink.mark for sink in self._sinks}
-        left = {sink.name: sink.left() for sink in self._sinks}
-        self._gone, self._going = self._going, 0
-        self._leaving = self._heard.take()
-        mark = CommitMarker(self._execution, self._me, times, self._leaving, left, self._gone)
-        self._transactions.commit(mark)
+        times = {sink.name: sink.written_before for sink in self._sinks}
+        written = {sink.name: sink.drain_written() for sink in self._sinks}
+        self._committing_checkpoint, self._next_checkpoint = self._next_checkpoint, 0
+        self._committing_overrides = self._overrides.take()
+        marker = CommitMarker(
+            self._execution,
+            self._me,
+            times,
+            self._committing_overrides,
+            written,
+            self._committing_checkpoint,
+        )
+        self._transactions.commit(marker)
         return True
 
     def wait_seconds(self) -> float | None:
-        """Until the next is due, if anything waits for one."""
+        """Return the seconds until the next commit is due; None where nothing waits for one."""
         if self._transactions is None or not self._wanted(self._transactions):
             return None
         return max(0.001, self._next - self._clock.monotonic())
 
     @property
     def busy(self) -> bool:
-        """Whether something is being committed."""
+        """Whether a commit is under way."""
         return self._transactions is not None and self._transactions.busy
 
     def close(self) -> None:
@@ -129,16 +146,16 @@ class TransactionLoop:
         if self._transactions is not None:
             self._transactions.close()
 
-    def _tell_sent(self) -> None:
-        """What was being committed is out."""
-        gone, self._gone = self._gone, 0
-        if gone:
-            self._sent(gone)
+    def _report_committed(self) -> None:
+        """Report the outbox contents whose commit has completed."""
+        committed, self._committing_checkpoint = self._committing_checkpoint, 0
+        if committed:
+            self._report_sent(committed)
 
-    def _tell_full(self) -> None:
-        """Nothing gets room in an outbox before another checkpoint."""
-        if not self._told_full and any(outbox.full for outbox in self._outboxes):
-            self._told_full = True
+    def _report_full(self) -> None:
+        """Report once that an outbox is full: only another checkpoint can empty it."""
+        if not self._reported_full and any(outbox.full for outbox in self._outboxes):
+            self._reported_full = True
             self._report(OutboxFull())
 
     def _due(self, transactions: Transactions) -> bool:
@@ -147,4 +164,4 @@ class TransactionLoop:
         return all(sink.complete for sink in self._sinks)
 
     def _wanted(self, transactions: Transactions) -> bool:
-        return self._allowed and (transactions.waiting or len(self._heard) >= RULINGS)
+        return self._allowed and (transactions.waiting or len(self._overrides) >= OVERRIDES)

@@ -1,4 +1,5 @@
-"""The migrator moves bins away from one worker (live reconfiguration, 2.2; design 4, Migration).
+"""The migrator moves the states of bins away from one worker (live reconfiguration, 2.2; design 4,
+Migration).
 
 A command announces a move of time t, and the migrator holds a capability for t from then on. Once
 the control frontier has passed t, the old owners are certain. Once an operator's output frontier

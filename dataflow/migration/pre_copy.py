@@ -1,8 +1,8 @@
 """The pre-copy on workers: most of a bin reaches the state topic before the bin leaves.
 
 Guarantees that the reported layers of a bin stay until it has left or its move is cancelled, so its
-next owner can prefetch them. Guarantees that these layers lack little: a further layer is written
-first while records go on. Later changes move with the bin. Cost: as for a snapshot of the bin; no
+next owner can prefetch them. These layers lack only a small delta: a further layer is written first
+while records continue. Later changes move with the bin. Cost: as for a snapshot of the bin; no
 record waits for it.
 """
 

@@ -191,7 +191,8 @@ def disjoint_moves(moves: Iterable[BinMove]) -> list[BinMove]:
 def with_same_pairs(
     moves: Iterable[BinMove], chosen: Iterable[BinMove], most: int
 ) -> list[BinMove]:
-    """Return the chosen moves and others between the same workers, up to `most` of each pair.
+    """Return the chosen moves and others between the same two workers, up to `most` of each
+    pair.
 
     >>> a, b = WorkerId(0), WorkerId(1)
     >>> there, back = (a, b), (b, a)

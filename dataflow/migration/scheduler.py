@@ -1,4 +1,5 @@
-"""The migration scheduler: it prepares bins, gives rounds their times and counts moved bins.
+"""The migration scheduler of the coordinator: it prepares bins, gives rounds their times and counts
+moved bins.
 
 Guarantees that every accepted command ends, that a bin is in one round per time and command, and
 that each prepared bin moves or has its move cancelled. The rounds of one command follow each other.

@@ -84,10 +84,10 @@ class CapabilitySet:
     A capability permits all later times, so the totally ordered outer scope needs one. `retain`
     adds a capability. `downgrade` gives up all earlier times; without times it gives up all.
 
-    >>> changes, held = ChangeBatch(), CapabilitySet()
-    >>> held.retain(Capability(Location(3), (5, 2), changes))
-    >>> held.retain(Capability(Location(3), (6, 0), changes))
-    >>> held.downgrade((5, 4), (6, 1), (7, 1)); held.least
+    >>> changes, capabilities = ChangeBatch(), CapabilitySet()
+    >>> capabilities.retain(Capability(Location(3), (5, 2), changes))
+    >>> capabilities.retain(Capability(Location(3), (6, 0), changes))
+    >>> capabilities.downgrade((5, 4), (6, 1), (7, 1)); capabilities.least
     ((5, 4), (6, 1))
     """
 
@@ -112,10 +112,10 @@ class CapabilitySet:
         if len(least) == len(self._capabilities) == 1:
             self._capabilities[0].downgrade(least[0])
             return
-        kept = [self.permitting(time).delayed(time) for time in minimal(least)]
+        downgraded = [self.permitting(time).delayed(time) for time in minimal(least)]
         for known in self._capabilities:
             known.drop()
-        self._capabilities = kept
+        self._capabilities = downgraded
 
     def permitting(self, time: Time) -> Capability:
         """Return a capability for a time; with one capability the sender checks it.
@@ -127,7 +127,7 @@ class CapabilitySet:
         for known in self._capabilities:
             if less_equal(known.time, time):
                 return known
-        raise CapabilityError(f"nothing is held that permits {time}")
+        raise CapabilityError(f"no capability permits {time}")
 
     @property
     def least(self) -> tuple[Time, ...]:

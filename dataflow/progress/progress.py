@@ -189,8 +189,8 @@ class Progress:
     @property
     def cut(self) -> tuple[tuple[WorkerId, int], ...]:
         """The number of updates of each member from which the frontiers follow."""
-        heard = ((member, self._received[member]) for member in self.peers)
-        return ((self._me, self._broadcast.sent), *heard)
+        received = ((member, self._received[member]) for member in self.peers)
+        return ((self._me, self._broadcast.sent), *received)
 
     @property
     def peers(self) -> Sequence[WorkerId]:

@@ -1,8 +1,9 @@
-"""What a peer's frame may say: it is read and held against this flow before anything is done.
+"""Frame validation: a frame of a peer is decoded and checked against this flow before it has any
+effect.
 
-Guarantees that what passes names a place, a time and a payload as this flow has them; all else
-ends the flow with a sentence that names the member. Cost: a look-up per message, one comparison
-per change.
+Guarantees that a valid frame names a location, a time and a payload that this flow has. Any other
+frame ends the flow with an error that names the member. Cost: one look-up per message, one
+comparison per change.
 """
 
 from __future__ import annotations
@@ -49,33 +50,36 @@ _REMEDY = "run every worker with the same flow"
 
 
 def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
-    """A frame's meaning for this flow. Raises MeanderError, in the sender's name."""
+    """Decode and validate a frame. Raise `MeanderError` in the sender's name."""
     try:
         message = decode(frame)
     except MeanderError as error:
-        raise MeanderError(member_name(sender), f"it sent garbage: {error}") from error
+        raise MeanderError(member_name(sender), f"it sent an unreadable frame:  {error}") from error
     if wrong := _misfit(plan, sender, message):
         raise MeanderError(member_name(sender), wrong, _REMEDY)
     return message
 
 
 def read_manifest(plan: Plan, sender: WorkerId, data: bytes) -> Manifest:
-    """Where all of a bin lies, as its owner reports. Raises MeanderError, in the sender's name."""
+    """Decode and validate a manifest that the owner of a bin reports. Raise `MeanderError` in the
+    sender's name."""
     try:
         manifest = Manifest.from_bytes(data)
     except Exception as error:  # Avro raises what it likes
-        raise MeanderError(member_name(sender), f"it reported garbage: {error}") from error
+        raise MeanderError(
+            member_name(sender), f"it reported an unreadable manifest:  {error}"
+        ) from error
     if wrong := _disorder(plan, manifest.epoch, manifest):
         raise MeanderError(member_name(sender), wrong, _REMEDY)
     return manifest
 
 
 def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
-    """What this flow does not have of all that a message names, or ''."""
+    """Return how a message does not fit this flow, or ''."""
     graph = plan.graph
     match message:
-        case ProgressFrame(changes, _, rulings):
-            return _misruled(plan, rulings) or _miscount(graph, changes)
+        case ProgressFrame(changes, _, overrides):
+            return _invalid_override(plan, overrides) or _miscount(graph, changes)
         case OpeningFrame(base, _, changes):
             return _misplaced(graph, base) or _miscount(graph, changes)
         case Base():
@@ -98,7 +102,7 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
         return f"it sent a message on edge {edge}, which leads to no other member"
     target = plan.graph.edges[edge].target
     if type(payload) not in carried or not plan.takes(target, payload):
-        return f"it sent what edge {edge} does not carry"
+        return f"it sent a payload that edge {edge} does not carry"
     if not plan.graph.has(target, time):
         return f"it sent a message of time {time}, which edge {edge} does not have"
     if target in plan.commanded and (unfit := _unfit(sender)):
@@ -106,17 +110,17 @@ def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     return _disorder(plan, outer(time), payload)
 
 
-def _misruled(plan: Plan, rulings: Iterable[TimestampOverride]) -> str:
-    for origin, *numbers, last in rulings:
+def _invalid_override(plan: Plan, overrides: Iterable[TimestampOverride]) -> str:
+    for origin, *numbers, last in overrides:
         if origin >= len(plan.sources):
-            return "it rules about a source that this flow does not have"
+            return "it overrides times of a source that this flow does not have"
         if max(*numbers, last or 0) >= _INT64:
-            return "it rules about a place or time that no partition has"
+            return "it overrides an offset or time that no partition has"
     return ""
 
 
 def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
-    """What is wrong with how bins or a partition are to change hands at a time, or ''."""
+    """Return what is wrong with a transfer of bins or of a partition at a time, or ''."""
     if unknown := _unknown_bin(plan.groups, payload):
         return unknown
     match payload:
@@ -126,7 +130,7 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
             | Prefetch(manifest=Manifest(operator=name))
             | Rewrite(operator=name)
         ) if not any(name == keyed.name for keyed in plan.keyed):
-            return f"it speaks of the state of operator {name!r}, which this flow does not have"
+            return f"it names the state of operator {name!r}, which this flow does not have"
         case ReassignPartition(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"
         case ReassignPartition(partition=partition) | PartitionHandoff(partition) if (
@@ -138,11 +142,9 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
         case ReassignPartition(offset=int(offset)) if not 0 <= offset < _INT64:
             return f"it sent an order to read from offset {offset}, which no partition has"
         case Moves(target=target) | ReassignPartition(target=target) if not 0 <= target < _INT64:
-            return f"it sent an order in favour of member {target}, which is no worker"
+            return f"it sent an order for target {target}, which is not a worker"
         case PartitionHandoff(frontier=frontier) if frontier < time:
-            return (
-                f"it sent a partition that stands at {frontier}, before its message's time {time}"
-            )
+            return f"it sent a partition at time {frontier}, before its message's time {time}"
     return ""
 
 
@@ -162,13 +164,13 @@ def _unknown_bin(groups: ColocationGroups, payload: Payload | Manifest) -> str:
         case _:
             return ""
     wrong = [bin for bin in bins if not 0 <= bin < known]
-    return f"it speaks of bin {wrong[0]}, which is none of this flow's {known}" if wrong else ""
+    return f"it names bin {wrong[0]}, and this flow has {known} bins" if wrong else ""
 
 
 def _miscount(graph: Graph, changes: Iterable[Change]) -> str:
     if all(graph.has(location, time) for location, time, _ in changes):
         return ""
-    return "it counts messages at a place or time that this flow does not have"
+    return "it counts messages at a location or time that this flow does not have"
 
 
 def _misplaced(graph: Graph, base: Base) -> str:
@@ -176,8 +178,8 @@ def _misplaced(graph: Graph, base: Base) -> str:
     fits = len(bounds) == graph.locations and all(
         graph.has(Location(at), time) for at, bound in enumerate(bounds) for time in bound
     )
-    return "" if fits else "its base has a place or time that this flow does not have"
+    return "" if fits else "its base has a location or time that this flow does not have"
 
 
 def _unfit(sender: WorkerId) -> str:
-    return "" if sender == COORDINATOR else "it says what only the coordinator may say"
+    return "" if sender == COORDINATOR else "it sent a frame that only the coordinator may send"

@@ -1,4 +1,4 @@
-"""Builds one worker's operators from the plan: everything an operator gets, it gets here."""
+"""The operator factory builds one worker's operators from the plan and gives them all they need."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ from meander.dataflow.operators.stateless import Steps
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import Rounds, outward
-from meander.dataflow.runtime.worker_metrics import Meters
+from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
 from meander.state.encoding.columns import ColumnLayout
@@ -80,14 +80,14 @@ from meander.state.store.spill import Shelf
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 
-DELIVERED = 64 << 10
-"""The most bytes of a bin that are handed over without the state topic; less where all bins at once
-would take more than `move_memory`."""
+HANDOFF_BYTES = 64 << 10
+"""The most bytes of a bin in a handoff without the state topic; less where all bins at once would
+exceed `move_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """One worker's surroundings: what is opened outside the engine."""
+    """An environment of one worker: all that is opened outside the engine."""
 
     me: WorkerId
     workers: int
@@ -97,95 +97,100 @@ class WorkerEnvironment:
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
     open_shelf: Callable[[str], Shelf]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
-    """Of what is left of partitions; None for this worker's share at the flow's start."""
+    """Opens a reader at the given positions; None for this worker's share at the first start of the
+    flow."""
     open_writer: Callable[[SinkNode], SinkWriter]
     execution: ExecutionId
     start: RestorePlan
-    """What the flow starts from, of all workers."""
+    """The restore plan of all workers."""
     in_flight: StateTopic
-    """Where records in flight lie."""
+    """The in-flight topic."""
     pulse: Keepalive = NO_KEEPALIVE
-    """How this worker is heard of where user functions take long."""
+    """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
-    """Whether this worker joins a running flow: it begins with nothing, and is told all."""
+    """Whether this worker joins a running flow: it starts empty and receives all state."""
     transactions: Transactions | None = None
-    """Those in which results leave; None where they leave at least once."""
+    """The transactions of exactly-once delivery; None for at-least-once delivery."""
 
 
 @dataclass(slots=True)
 class OperatorFactory:
-    """One worker's operators in the order in which they are scheduled."""
+    """A factory that holds one worker's operators in their scheduling order."""
 
     plan: Plan
-    site: WorkerEnvironment
+    environment: WorkerEnvironment
     progress: Progress
-    ways: Ways
-    meters: Meters
+    channels: Ways
+    metrics: WorkerMetrics
     report: SendReport
     counters: Counter[str] = field(default_factory=Counter)
     operators: list[Operator] = field(default_factory=list)
     nodes: dict[str, Operator] = field(init=False)
-    """Those of the user's flow, by name."""
+    """The operators of the user's flow, by name."""
     inputs: dict[Location, InputPort] = field(default_factory=dict)
-    routers: list[Exchange] = field(default_factory=list)
-    outlets: list[OutgoingState] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    outgoing: list[OutgoingState] = field(default_factory=list)
     sources: dict[str, SourceOperator] = field(default_factory=dict)
-    once: list[OrderedSink] = field(default_factory=list)
-    """The sinks whose results leave exactly once, in the order of time."""
-    ordered: dict[str, list[Ordered]] = field(default_factory=dict)
-    """Those that keep a key's results in order themselves where its bin moves, by its group."""
+    ordered_sinks: list[OrderedSink] = field(default_factory=list)
+    """The sinks that deliver exactly once in the order of time."""
+    order_keepers: dict[str, list[Ordered]] = field(default_factory=dict)
+    """The sinks that keep the results of a moving key in order, by colocation group."""
     outboxes: list[OutboxSink] = field(default_factory=list)
-    """Those whose results leave exactly once, checkpoint by checkpoint."""
+    """The sinks that deliver exactly once by checkpoints."""
     start: RestorePlan = field(init=False)
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
     inflight: Inflight = field(init=False)
     disk: Disk = field(init=False)
-    pace: MoveThrottle = field(init=False)
+    throttle: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
-        joins, groups = self.site.joins, len(self.plan.groups.names)
-        # Who joins a running flow is told all by the others.
-        self.start = self.site.start.joining(self.plan) if joins else self.site.start
+        joins, groups = self.environment.joins, len(self.plan.groups.names)
+        # A joining worker receives all state from the others.
+        self.start = self.environment.start.joining(self.plan) if joins else self.environment.start
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
         )
-        self.retention = Retention(self.site.topic.forget)
+        self.retention = Retention(self.environment.topic.forget)
         self.retention.welcome(self.start.number)
-        self.pace = MoveThrottle(self.site.clock, flow.migration_latency, self._move_memory)
-        self.inflight = Inflight(flow.max_inflight, self.pace.passed)
+        self.throttle = MoveThrottle(
+            self.environment.clock, flow.migration_latency, self._move_memory
+        )
+        self.inflight = Inflight(flow.max_inflight, self.throttle.passed)
         self.disk = Disk(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
         self.migrator = migrator = Migrator(
             self._context(self.plan.migrator.name),
             control,
-            self.outlets,
-            self.routers,
+            self.outgoing,
+            self.exchanges,
             self.routing,
             self.plan.groups,
-            self.ordered,
+            self.order_keepers,
         )
         context = self._context(self.plan.snapshots.name)
-        snapshots = Snapshots(context, migrator, self.outlets, flow.snapshot_interval)
-        # First, so that operators know of every move that the control frontier has passed.
+        snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
+        # The migrator comes first, so operators know every move that the control frontier has
+        # passed.
         self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
 
     def _move_memory(self) -> int:
-        """This worker's part: a move takes memory at both its ends."""
-        # The coordinator is a peer, and this worker is not.
+        """Return this worker's share of the move memory: a move takes memory at both of its
+        ends."""
+        # The coordinator is a peer, and this worker is not one of its own peers.
         return self.plan.flow.move_memory // max(2, len(self.progress.peers))
 
     def _handover(self) -> Handover:
-        orders, outputs = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
-        outlets = {
+        orders, locations = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
+        outputs = {
             self.plan.origin(source): (self.sources[source.name], self._output_at(output))
-            for source, output in zip(self.plan.sources, outputs, strict=True)
+            for source, output in zip(self.plan.sources, locations, strict=True)
         }
-        return Handover(self.site.me, orders, outlets)
+        return Handover(self.environment.me, orders, outputs)
 
     def close(self) -> None:
         """Close every operator."""
@@ -200,13 +205,17 @@ class OperatorFactory:
                 return self._source(node)
             case StepsNode():
                 chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
-                return Steps(self._inputs(node)[0], self._output(node), chain, self.site.clock)
+                return Steps(
+                    self._inputs(node)[0], self._output(node), chain, self.environment.clock
+                )
             case SplitNode():
                 guard = self._guard(node.name, node.on_error)
                 outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
-                return Split(self._inputs(node)[0], outputs, node.choose, guard, self.site.clock)
+                return Split(
+                    self._inputs(node)[0], outputs, node.choose, guard, self.environment.clock
+                )
             case ExchangeNode():
-                return self._router(node)
+                return self._exchange(node)
             case KeyedNode():
                 return self._keyed(node)
             case SinkNode():
@@ -223,9 +232,9 @@ class OperatorFactory:
 
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
-        plan, parcels = self.plan, self._parcels(node)
+        plan, handoffs = self.plan, self._partition_handoffs(node)
         known = (one.partition for one in self.start.cut.positions if one.source == node.name)
-        rests = dict.fromkeys(map(Partition, known)) | {one.partition: one.rest for one in parcels}
+        rests = dict.fromkeys(map(Partition, known)) | {one.partition: one.rest for one in handoffs}
         around = Around(
             plan.source_locations,
             plan.read_locations,
@@ -237,37 +246,35 @@ class OperatorFactory:
         self.sources[node.name] = SourceOperator(
             self._context(node.name),
             plan.origin(node),
-            self.site.open_reader(node, rests if self.start.resumes else None),
+            self.environment.open_reader(node, rests if self.start.resumes else None),
             node.spec.options,
             self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
             self._output_at(ports.outputs[1]),
             around,
             self.start.past,
-            parcels,
+            handoffs,
         )
         return self.sources[node.name]
 
     def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
-        writer, flow = self.site.open_writer(node), self.plan.flow
+        writer, flow = self.environment.open_writer(node), self.plan.flow
         guard = self._guard(node.name, node.on_error)
         if node.name in self.plan.outboxes:
-            assert isinstance(writer, DeferredWriter), (
-                "what waits in an outbox leaves in transactions"
-            )
+            assert isinstance(writer, DeferredWriter), "an outbox needs a writer in transactions"
             results, before = self._inputs(node)
             group = group_of(node)
             context = self._context(node.name)
             first = self.plan.groups.first(group)
             outbox = OutboxSink(context, results, before, writer, guard, first)
             self.outboxes.append(outbox)
-            self.ordered.setdefault(group, []).append(outbox)
+            self.order_keepers.setdefault(group, []).append(outbox)
             return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
             return Sink(*ports, writer, guard)
         assert isinstance(writer, ChecksummedWriter), (
-            "who delivers exactly once writes in transactions"
+            "exactly-once delivery needs a writer in transactions"
         )
         sink = OrderedSink(
             self._context(node.name, ordered=True),
@@ -277,12 +284,12 @@ class OperatorFactory:
             self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
             scope_of(node).depth - ROOT.depth,
         )
-        self.once.append(sink)
-        self.ordered.setdefault(group_of(node), []).append(sink)
+        self.ordered_sinks.append(sink)
+        self.order_keepers.setdefault(group_of(node), []).append(sink)
         return sink
 
-    def _parcels(self, node: SourceNode) -> list[PartitionHandoff]:
-        """Where this worker goes on with partitions that have been read before."""
+    def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
+        """Return the positions at which this worker continues to read partitions."""
         readers, positions = self.start.readers, self.start.cut.positions
         return [
             PartitionHandoff(
@@ -290,12 +297,12 @@ class OperatorFactory:
                 one.frontier,
             )
             for one in positions
-            if one.source == node.name and readers[one.source, one.partition] == self.site.me
+            if one.source == node.name and readers[one.source, one.partition] == self.environment.me
         ]  # fmt: skip
 
-    def _router(self, node: ExchangeNode) -> Exchange:
+    def _exchange(self, node: ExchangeNode) -> Exchange:
         guard = self._guard(node.name, node.on_error)
-        router = Exchange(
+        exchange = Exchange(
             self._context(node.name, refuse=guard.failed),
             self._inputs(node)[0],
             self._output(node),
@@ -303,10 +310,10 @@ class OperatorFactory:
             guard,
             self.plan.flow.link_credit,
             self.plan.groups.first(node.group),
-            self._out(self.plan.written(node)),
+            self._has_reached(self.plan.written(node)),
         )
-        self.routers.append(router)
-        return router
+        self.exchanges.append(exchange)
+        return exchange
 
     def _keyed(self, node: KeyedNode) -> KeyedOperator:
         *data, pointers = self._inputs(node)
@@ -318,12 +325,12 @@ class OperatorFactory:
             pointers,
             self._outputs(node),
             self._logic(node),
-            self.site.open_store(node.name, node.codec, node.layout),
+            self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
-            min(DELIVERED, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
-            self._out([*self.plan.written(node), *self.plan.applied(node)]),
+            min(HANDOFF_BYTES, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
+            self._has_reached([*self.plan.written(node), *self.plan.applied(node)]),
         )
-        self.outlets.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
+        self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
 
     def _logic(self, node: KeyedNode) -> Logic:
@@ -338,10 +345,10 @@ class OperatorFactory:
                 return Columnar(fold, sealing, guard)
 
     def _next_layer(self) -> LayerId:
-        return LayerId(self.site.execution, self.site.me, next(self._layers))
+        return LayerId(self.environment.execution, self.environment.me, next(self._layers))
 
-    def _out(self, places: Sequence[Location]) -> Callable[[int], bool]:
-        """Return a check whether the frontiers at some places have reached a time."""
+    def _has_reached(self, places: Sequence[Location]) -> Callable[[int], bool]:
+        """Return a check whether the frontiers at some locations have reached a time."""
 
         def out(time: int) -> bool:
             return not any(outward(self.progress.frontier(at)).less_than(time) for at in places)
@@ -354,7 +361,7 @@ class OperatorFactory:
         self, name: str, scope: Scope = ROOT, *, ordered: bool = False, refuse: Refuse | None = None
     ) -> OperatorContext:
         """Return the context of one operator; `ordered` and `refuse` are of its spill buffers."""
-        site, flow = self.site, self.plan.flow
+        site, flow = self.environment, self.plan.flow
         return OperatorContext(
             name=name,
             me=site.me,
@@ -364,20 +371,20 @@ class OperatorFactory:
             counters=self.counters,
             report=self.report,
             inflight=self.inflight,
-            throttle=self.pace,
+            throttle=self.throttle,
             topic=site.topic,
             retention=self.retention,
             next_layer=self._next_layer,
             space=flow.space,
             max_waiting=flow.max_waiting,
-            buffer=partial(self._buffer, name, ordered, refuse or self._unfit(name)),
+            buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 
     def _control(self) -> Antichain:
         return self.progress.frontier(self.plan.migrator.inputs[0])
 
     def _control_in(self, scope: Scope) -> Callable[[], Antichain]:
-        """The same as times of a scope."""
+        """Return the control frontier as times of a scope."""
         if scope == ROOT:
             return self._control
         enter = Summary.between(ROOT.depth, scope.depth)
@@ -385,26 +392,27 @@ class OperatorFactory:
 
     def _buffer(self, name: str, ordered: bool, refuse: Refuse, what: str) -> SpillBuffer:
         def overflow(rounds: Rounds) -> Overflow:
-            shelf = self.site.open_shelf("\0".join((name, what, *map(str, rounds))))
+            shelf = self.environment.open_shelf("\0".join((name, what, *map(str, rounds))))
             return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
 
         return SpillBuffer(overflow)
 
-    def _unfit(self, name: str) -> Refuse:
-        """Some operators take values that could not travel, as long as memory holds them."""
+    def _refuse_unencodable(self, name: str) -> Refuse:
+        """Return a refusal of values that cannot spill to disk; some operators keep them in memory
+        only."""
 
         def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
             raise MeanderError(
                 f"operator {name!r}",
-                f"more waits than its bound of {self.plan.flow.max_waiting:,} bytes, and not all of"
-                f" it can go to disk: {error}",
+                f"waiting records exceed its limit of {self.plan.flow.max_waiting:,} bytes, and not"
+                f" all can go to disk: {error}",
                 "raise the flow's max_waiting, or give it plain Python values only",
             )
 
         return refuse
 
     def _guard(self, name: str, policy: OnError) -> Guard:
-        return Guard(name, policy, self.site.dead, self.counters, self.site.pulse)
+        return Guard(name, policy, self.environment.dead, self.counters, self.environment.pulse)
 
     # -- ports
 
@@ -412,7 +420,7 @@ class OperatorFactory:
         return [self._input(at) for at in self.plan.ports[node.name].inputs]
 
     def _input(self, at: Location) -> InputPort:
-        self.inputs[at] = InputPort(at, self.progress, self.meters.stays[at])
+        self.inputs[at] = InputPort(at, self.progress, self.metrics.latencies[at])
         return self.inputs[at]
 
     def _outputs(self, node: Node) -> list[OutputPort]:
@@ -423,7 +431,7 @@ class OperatorFactory:
 
     def _output_at(self, at: Location) -> OutputPort:
         edges: list[Edge] = [edge for edge in self.plan.graph.edges if edge.source == at]
-        return OutputPort(at, edges, self.progress, self.site.me, self.ways)
+        return OutputPort(at, edges, self.progress, self.environment.me, self.channels)
 
     def _pointer_output(self, node: KeyedNode) -> Location:
         return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]

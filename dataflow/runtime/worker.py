@@ -1,9 +1,9 @@
 """A worker: one single-threaded loop over links, operators and progress (design 3).
 
-A turn takes what the links brought, schedules every operator once, and flushes the turn's changes
-of progress as one atomic update. Nothing in a turn blocks or takes long; what takes long is cut
-into slices by the operators. Invariant: every message is in one place at any moment (a link or one
-input), and every place is counted.
+A turn receives frames from the links, schedules every operator once, and flushes the turn's changes
+of progress as one atomic update. No step of a turn blocks or takes long; operators cut long work
+into slices. Invariant: every message is in one place at any moment, on a link or at one input, and
+every place is counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.frame_validation import read
 from meander.dataflow.runtime.operator_factory import OperatorFactory, WorkerEnvironment
-from meander.dataflow.runtime.worker_metrics import Meters, Work
+from meander.dataflow.runtime.worker_metrics import OperatorWork, WorkerMetrics
 from meander.dataflow.wire import (
     CheckpointFrame,
     CompleteFrame,
@@ -57,200 +57,207 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 IDLE_SECONDS = 0.1
-"""The longest nap of a worker that nothing wakes."""
+"""The longest wait of an idle worker."""
 LOADING_SECONDS = 0.001
-"""The longest nap while layers are being read."""
+"""The longest wait while layers are being read."""
 
 
 def members_of(workers: int) -> Sequence[WorkerId]:
-    """Who takes part in a computation: the workers and the coordinator."""
+    """Return the members of a computation: the workers and the coordinator."""
     return [*map(WorkerId, range(workers)), COORDINATOR]
 
 
 class Worker:
-    """One worker of one flow."""
+    """A worker that runs one instance of each operator of one flow."""
 
-    def __init__(self, plan: Plan, site: WorkerEnvironment, links: Links) -> None:
-        self.me = site.me
-        self._plan, self._links, self._site = plan, links, site
+    def __init__(self, plan: Plan, environment: WorkerEnvironment, links: Links) -> None:
+        self.me = environment.me
+        self._plan, self._links, self._environment = plan, links, environment
         self._progress = (
-            Progress.joining(plan.graph, site.me, links)
-            if site.joins
-            else Progress(plan.graph, site.me, members_of(site.workers), links)
+            Progress.joining(plan.graph, environment.me, links)
+            if environment.joins
+            else Progress(plan.graph, environment.me, members_of(environment.workers), links)
         )
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
         operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
-        self._meters = Meters(plan.graph, operators)
+        self._meters = WorkerMetrics(plan.graph, operators)
         report = self._reports.append
-        self._assembly = OperatorFactory(plan, site, self._progress, self, self._meters, report)
-        self._assembly.migrator.resume(self._assembly.start.moves)
-        self._turns = [*zip(self._meters.names, self._assembly.operators, strict=True)]
-        self._loading = self._load()
-        self._resuming = InFlightRestore(
-            site.me, plan, self._assembly.start, self._assembly.inputs, self._progress,
-            site.in_flight, site.clock,
+        self._operators = OperatorFactory(
+            plan, environment, self._progress, self, self._meters, report
+        )
+        self._operators.migrator.resume(self._operators.start.moves)
+        self._turns = [*zip(self._meters.names, self._operators.operators, strict=True)]
+        self._state_restore = self._new_state_restore()
+        self._in_flight_restore = InFlightRestore(
+            environment.me, plan, self._operators.start, self._operators.inputs, self._progress,
+            environment.in_flight, environment.clock,
         )  # fmt: skip
-        self._committing = self._commits()
-        settling = Alignment(self._assembly.sources.values(), self._assembly.inflight, report)
-        self._freezing = SnapshotHandler(
-            site.me,
+        self._transactions = self._transaction_loop()
+        alignment = Alignment(self._operators.sources.values(), self._operators.inflight, report)
+        self._snapshots = SnapshotHandler(
+            environment.me,
             links,
-            settling,
+            alignment,
             self._freeze,
-            self._assembly.retention.keep,
+            self._operators.retention.keep,
             self._complete,
             self._cancelled,
-            site.clock,
+            environment.clock,
         )
-        self._freezing.welcome(self._assembly.start.number)
-        self._prepare()
-        self._took = 0.0
-        """Seconds that operators had of the last turn."""
+        self._snapshots.welcome(self._operators.start.number)
+        self._hold_owed_times()
+        self._busy_seconds = 0.0
+        """The seconds that operators took in the last turn."""
         self._totals: dict[str, int | None] = {}
-        """How many partitions the coordinator has been told of, by source."""
-        for name, source in self._assembly.sources.items():
-            self._tell_reads(name, [int(standing.partition) for standing in source.standing()])
+        """The number of partitions that the coordinator knows, by source."""
+        for name, source in self._operators.sources.items():
+            self._report_reads(name, [int(standing.partition) for standing in source.standing()])
 
     def step(self) -> bool:
-        """One turn; whether anything was done."""
+        """Run one turn; return whether it did anything."""
         received = self._receive()
         if not self._progress.welcome:
             self._links.flush()
             return received
-        # Before all else: what is frozen does not wait for this turn's functions, nor does the word
-        # that it is written.
-        told = len(self._reports)
-        worked = self._freezing.step(self._took)
-        if len(self._reports) == told:
-            began = self._site.clock.monotonic()
-            worked |= self._schedule() if self._loading.done else self._load_some()
-            self._took = self._site.clock.monotonic() - began
-        worked |= self._committing.step()
-        self._committing.hear(self._progress.overrides)
-        self._give_back()
+        # The snapshot comes first: neither frozen contents nor a report about them wait for the
+        # functions of this turn.
+        reported = len(self._reports)
+        worked = self._snapshots.step(self._busy_seconds)
+        if len(self._reports) == reported:
+            started = self._environment.clock.monotonic()
+            worked |= self._schedule() if self._state_restore.done else self._load_some()
+            self._busy_seconds = self._environment.clock.monotonic() - started
+        worked |= self._transactions.step()
+        self._transactions.add_overrides(self._progress.overrides)
+        self._return_credit()
         flushed = self._progress.flush()
         self._links.flush()
         return received or flushed or worked
 
     def wait_seconds(self) -> float:
-        """How long there is nothing to do, unless a frame or a reader wakes the loop."""
+        """Return how long the loop may wait unless a frame or a reader wakes it."""
         if self.loading:
             return LOADING_SECONDS
-        if self._freezing.busy:
+        if self._snapshots.busy:
             return LOADING_SECONDS
-        naps = [operator.wait_seconds() for operator in self._assembly.operators]
-        naps.append(self._committing.wait_seconds())
+        naps = [operator.wait_seconds() for operator in self._operators.operators]
+        naps.append(self._transactions.wait_seconds())
         return min((nap for nap in naps if nap is not None), default=IDLE_SECONDS)
 
     @property
     def done(self) -> bool:
-        """Whether the whole computation is over and everything of this worker is outside."""
+        """Whether the whole computation is over and all results of this worker are written."""
         return self._progress.is_quiescent() and self.idle
 
     @property
     def loading(self) -> bool:
-        """Whether the states with which this worker begins are not all here yet."""
-        return not self._loading.done
+        """Whether some initial states of this worker are not loaded yet."""
+        return not self._state_restore.done
 
     @property
     def left(self) -> bool:
-        """Whether this worker has left the flow: nothing comes for it any more."""
+        """Whether this worker has left the flow and receives nothing more."""
         return self._progress.ended
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of this worker is under way outside."""
-        finished = all(operator.finished() for operator in self._assembly.operators)
-        busy = self._freezing.busy or self._committing.busy
-        return finished and not busy and self._site.dead.pending() == 0
+        """Whether this worker has no output under way."""
+        finished = all(operator.finished() for operator in self._operators.operators)
+        busy = self._snapshots.busy or self._transactions.busy
+        return finished and not busy and self._environment.dead.pending() == 0
 
     def reports(self) -> list[WorkerReport]:
-        """The reports for the coordinator since the last call."""
-        self._tell_replays()
-        for name, source in self._assembly.sources.items():
+        """Return the reports for the coordinator since the last call, as JSON-able dicts."""
+        self._report_replays()
+        for name, source in self._operators.sources.items():
             if source.total != self._totals[name]:
-                self._tell_reads(name, [])
-        taken = self._reports[:]
+                self._report_reads(name, [])
+        reports = self._reports[:]
         self._reports.clear()
-        return taken
+        return reports
 
-    def _tell_replays(self) -> None:
-        for sink in self._assembly.once:
+    def _report_replays(self) -> None:
+        for sink in self._operators.ordered_sinks:
             if (found := sink.replay.report()) is not None:
                 self._reports.append(found)
 
-    def _tell_reads(self, name: str, begun: list[int]) -> None:
-        total = self._totals[name] = self._assembly.sources[name].total
-        self._reports.append(PartitionsRead(name, begun, total))
+    def _report_reads(self, name: str, partitions: list[int]) -> None:
+        total = self._totals[name] = self._operators.sources[name].total
+        self._reports.append(PartitionsRead(name, partitions, total))
 
     @property
     def counters(self) -> Counter[str]:
-        """Records read, unreadable, written, late_adjusted, future_ignored, dead_letters,
-        skipped, since the start; by how many milliseconds late ones were raised, and moves of
-        partitions on demand."""
-        return self._assembly.counters
+        """Counts since the start, such as read, unreadable, written, late_adjusted, future_ignored,
+        dead_letters and skipped records.
+
+        Others count the milliseconds by which late records were raised, and idle advances.
+        """
+        return self._operators.counters
 
     @property
     def inflight(self) -> int:
-        """Bytes read that the sinks have not passed."""
-        return self._assembly.inflight.bytes
+        """The bytes read that the sinks have not passed."""
+        return self._operators.inflight.bytes
 
     @property
     def spilled(self) -> int:
-        """Bytes of records that wait on disk."""
-        return self._assembly.disk.used
+        """The bytes of waiting records on disk."""
+        return self._operators.disk.used
 
     @property
     def full(self) -> bool:
-        """Whether reading has to stop, as too much is in flight."""
-        return self._assembly.inflight.full
+        """Whether reading has stopped because too many bytes are in flight."""
+        return self._operators.inflight.full
 
     def restoring(self) -> tuple[int, int]:
-        """Bytes read of the states and of the records in flight with which this worker has begun,
-        and of how many."""
-        states, flying = self._loading, self._resuming
+        """Return the bytes read of initial states and in-flight records, and their total."""
+        states, flying = self._state_restore, self._in_flight_restore
         return states.read + flying.read, states.total + flying.total
 
     def starved(self) -> list[tuple[str, str, WorkerId]]:
-        """Where records are kept back, as what was sent before has not been taken: from which
-        operator, to which, on which worker."""
+        """Return where an exchange holds records because a receiver has returned no credit: from
+        which operator, to which, on which worker."""
         names, edges = self._plan.names, self._plan.graph.edges
         return [
             (names[edge.source], names[edge.target], owner)
-            for router in self._assembly.routers
-            for owner in router.kept
+            for exchange in self._operators.exchanges
+            for owner in exchange.kept
             for edge in edges
-            if edge.source == router.output and self.blocked(edge, owner)
+            if edge.source == exchange.output and self.blocked(edge, owner)
         ]
 
-    def work(self) -> dict[str, Work]:
-        """What each operator has done so far, by name."""
+    def work(self) -> dict[str, OperatorWork]:
+        """Return the work of each operator so far, by name."""
         return self._meters.work()
 
     def standing(self) -> dict[str, list[Standing]]:
-        """How the partitions read here stand, by source."""
-        return {name: source.standing() for name, source in self._assembly.sources.items()}
+        """Return the state of the partitions read here, by source."""
+        return {name: source.standing() for name, source in self._operators.sources.items()}
 
     def delays(self) -> dict[str, Histogram]:
-        """How long chunks took from the reader until all sinks had passed them, by source."""
-        return {name: source.delays for name, source in self._assembly.sources.items()}
+        """Return the histogram, by source, of times from reading a chunk until all sinks passed
+        it."""
+        return {name: source.delays for name, source in self._operators.sources.items()}
 
     def links(self) -> tuple[dict[WorkerId, int], dict[WorkerId, int]]:
-        """For each other worker, the bytes sent to it whose credit it has not given back, and those
-        taken from it whose credit has not been given back: the rest is on the way or waits."""
+        """Return the bytes sent to each worker without returned credit, and those received without
+        it.
+
+        The difference of both ends is on the way, or waits.
+        """
         peers = [peer for peer in self._progress.peers if peer != COORDINATOR]
-        used, kept = self._credit.used, self._credit.kept
-        return {peer: used(peer) for peer in peers}, {peer: kept(peer) for peer in peers}
+        used, received = self._credit.used, self._credit.kept
+        return {peer: used(peer) for peer in peers}, {peer: received(peer) for peer in peers}
 
     def frontiers(self) -> dict[str, Antichain]:
-        """The frontier at every probe and sink, by name."""
+        """Return the frontier at every probe and sink, by name."""
         return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
-        """All keyed state on this worker, encoded: {operator: {key: state}}."""
-        operators = [outlet.keyed for outlet in self._assembly.outlets]
+        """Return all keyed state on this worker, encoded: {operator: {key: state}}."""
+        operators = [outgoing.keyed for outgoing in self._operators.outgoing]
         return {
             keyed.name: {
                 key: value
@@ -262,99 +269,106 @@ class Worker:
         }
 
     def close(self) -> None:
-        """Close what the operators hold open."""
-        self._assembly.close()
-        self._committing.close()
+        """Close all operators."""
+        self._operators.close()
+        self._transactions.close()
 
-    def take(self, sender: WorkerId, frame: Frame) -> None:
-        """Act on one frame of a peer. Raises MeanderError for one that has no place here."""
+    def receive(self, sender: WorkerId, frame: Frame) -> None:
+        """Handle one frame of a peer. Raise `MeanderError` for a frame that this worker may not
+        receive."""
         match read(self._plan, sender, frame):
             case TakenFrame(edge, size):
                 self._credit.regain(edge, sender, size)
             case DataFrame(edge, time, payload, number):
                 if sender != COORDINATOR and self._progress.welcome:
-                    self._freezing.meets(number)
+                    self._snapshots.reach(number)
                 through = self._plan.graph.edges[edge]
-                if not self._assembly.inputs[through.target].frontier.less_equal(time):
+                if not self._operators.inputs[through.target].frontier.less_equal(time):
                     raise MeanderError(
                         member_name(self.me),
                         f"{member_name(sender)} sent a message of time {time}"
                         " behind the frontier (I1)",
                     )
                 self._put(through, sender, time, payload, _size(frame) if through.credit else None)
-                self._freezing.takes(sender, number, through.target, time, payload)
-            case CheckpointFrame() as word:
-                self._freezing.hear(sender, word)
+                self._snapshots.note_received(sender, number, through.target, time, payload)
+            case CheckpointFrame() as message:
+                self._snapshots.receive(sender, message)
             case update:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
-                    self._freezing.welcome(update.checkpoint)
-                    # Those layers that it will get are in the checkpoints that there are.
-                    self._assembly.retention.welcome(update.checkpoint)
+                    self._snapshots.welcome(update.checkpoint)
+                    # Bins that will move to this worker may be referenced by these checkpoints.
+                    self._operators.retention.welcome(update.checkpoint)
                 if isinstance(update, ProgressFrame):
-                    self._committing.hear(update.rulings)
+                    self._transactions.add_overrides(update.rulings)
                 if isinstance(update, MemberFrame) and update.news == "joins":
-                    # Ahead of the opening, from which on it sees frontiers that need these rulings.
-                    self._greet(*update.members)
+                    # Sent before the opening: from then on the joining worker sees frontiers that
+                    # depend on these overrides.
+                    self._send_overrides(*update.members)
                 self._progress.receive(sender, update)
 
-    def _greet(self, newcomer: WorkerId) -> None:
-        """It has heard of no ruling, and may be the first to commit what needs some."""
-        if rulings := self._committing.heard:
-            self._links.send(newcomer, encode_progress((), 0, rulings))
+    def _send_overrides(self, joining: WorkerId) -> None:
+        """Send a joining worker the uncommitted overrides: it may be the first to commit results
+        that need them."""
+        if overrides := self._transactions.uncommitted_overrides:
+            self._links.send(joining, encode_progress((), 0, overrides))
 
-    def _commits(self) -> TransactionLoop:
-        site, start = self._site, self._assembly.start
+    def _transaction_loop(self) -> TransactionLoop:
+        environment, start = self._environment, self._operators.start
         return TransactionLoop(
-            site.me, site.execution, self._assembly.once, self._assembly.outboxes,
-            site.transactions, site.clock, self._plan.flow.transaction_interval, start.resumes,
-            self._reports.append,
+            environment.me, environment.execution, self._operators.ordered_sinks,
+            self._operators.outboxes, environment.transactions, environment.clock,
+            self._plan.flow.transaction_interval, start.resumes, self._reports.append,
         )  # fmt: skip
 
-    def _load(self) -> StateRestore:
-        start, site = self._assembly.start, self._site
-        keyed = [outlet.keyed for outlet in self._assembly.outlets]
+    def _new_state_restore(self) -> StateRestore:
+        start, environment = self._operators.start, self._environment
+        keyed = [outgoing.keyed for outgoing in self._operators.outgoing]
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
-        lacking = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
+        deltas = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
         bundles = [
             one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
             for one in start.cut.bundles
         ]
         return StateRestore(
-            start.at, keyed, owned, lacking, [one for one in bundles if one.bins], site.topic,
-            site.in_flight, site.clock,
+            start.at, keyed, owned, deltas, [one for one in bundles if one.bins], environment.topic,
+            environment.in_flight, environment.clock,
         )  # fmt: skip
 
     def _owns(self, operator: str, bin: Bin) -> bool:
         number = self._plan.groups.number(operator, bin)
-        return self._assembly.start.owners[number] == self.me
+        return self._operators.start.owners[number] == self.me
 
-    def _prepare(self) -> None:
-        """Hold what states, timers and calls that are to come may owe."""
-        notices, loaded = self._notices(), {manifest.operator for manifest in self._loading.left}
-        for outlet, node in zip(self._assembly.outlets, self._plan.keyed, strict=True):
-            if outlet.keyed.name in loaded or outlet.keyed.name in notices:
-                outlet.keyed.resume(scope_of(node).bottom)
-        if self._loading.done:
-            self._begin()
+    def _hold_owed_times(self) -> None:
+        """Hold the times of the timers and notifications that the states to load may contain."""
+        notifications, loaded = (
+            self._notifications(),
+            {manifest.operator for manifest in self._state_restore.left},
+        )
+        for outgoing, node in zip(self._operators.outgoing, self._plan.keyed, strict=True):
+            if outgoing.keyed.name in loaded or outgoing.keyed.name in notifications:
+                outgoing.keyed.resume(scope_of(node).bottom)
+        if self._state_restore.done:
+            self._start_operators()
 
     def _load_some(self) -> bool:
-        worked = self._loading.step()
-        if self._loading.done:
-            self._begin()
+        worked = self._state_restore.step()
+        if self._state_restore.done:
+            self._start_operators()
         return worked
 
-    def _begin(self) -> None:
-        """All states are here."""
-        notices, at = self._notices(), self._assembly.start.at
-        for outlet in self._assembly.outlets:
+    def _start_operators(self) -> None:
+        """Start the operators once all states are loaded."""
+        notifications, at = self._notifications(), self._operators.start.at
+        for outgoing in self._operators.outgoing:
             if at.number:
-                outlet.keyed.begins(at)
-            outlet.keyed.begin(notices.get(outlet.keyed.name, ()))
+                outgoing.keyed.begins(at)
+            outgoing.keyed.begin(notifications.get(outgoing.keyed.name, ()))
 
-    def _notices(self) -> dict[str, list[tuple[Time, bytes]]]:
-        """What keys of this worker have asked for before, by operator."""
+    def _notifications(self) -> dict[str, list[tuple[Time, bytes]]]:
+        """Return the notifications that keys of this worker requested before the restart, by
+        operator."""
         space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
-        for operator, time, key in self._assembly.start.cut.notices:
+        for operator, time, key in self._operators.start.cut.notices:
             if self._owns(operator, Bin(space.bin_of(key))):
                 found.setdefault(operator, []).append((time, key))
         return found
@@ -362,105 +376,108 @@ class Worker:
     # -- checkpoints
 
     def _freeze(self, number: int) -> CheckpointWriter:
-        """Everything on this worker as it is between two steps."""
-        plan, assembly, site = self._plan, self._assembly, self._site
-        self._committing.freeze(number)
-        underway = [
+        """Freeze everything on this worker as it is between two steps."""
+        plan, operators, environment = self._plan, self._operators, self._environment
+        self._transactions.freeze(number)
+        in_flight = [
             some
             for node in reversed(plan.nodes)
-            for some in (assembly.nodes[node.name].underway(), self._queued(node.name))
+            for some in (operators.nodes[node.name].underway(), self._queued(node.name))
         ]
-        ports = self._assembly.inputs
+        ports = self._operators.inputs
         behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
-        assembly.retention.freeze(number)
-        loading = [(one.operator, one.bin) for one in self._loading.left]
-        assembly.migrator.freeze(CheckpointId(site.execution, number), loading)
-        keyed = [outlet.keyed for outlet in assembly.outlets]
-        # Before all is loaded, calls that were asked for wait to be asked for anew.
-        notices = (
-            [Notice(one.name, *notice) for one in keyed for notice in one.notices]
-            if self._loading.done
-            else [Notice(name, *one) for name, some in self._notices().items() for one in some]
+        operators.retention.freeze(number)
+        loading = [(one.operator, one.bin) for one in self._state_restore.left]
+        operators.migrator.freeze(CheckpointId(environment.execution, number), loading)
+        keyed = [outgoing.keyed for outgoing in operators.outgoing]
+        # Until all states are loaded, requested notifications are only in the checkpoint.
+        notifications = (
+            [Notice(one.name, *notification) for one in keyed for notification in one.notices]
+            if self._state_restore.done
+            else [
+                Notice(name, *one) for name, some in self._notifications().items() for one in some
+            ]
         )
-        held = SnapshotContents(
-            underway,
+        contents = SnapshotContents(
+            in_flight,
             behind,
             [delivery for one in keyed for delivery in one.arrivals.deliveries],
-            [(name, one) for name, source in assembly.sources.items() for one in source.parcels()],
-            notices,
-            self._resuming.unread,
-            self._loading.left,
-            self._loading.lacking,
-            self._loading.bundles,
-            [ReplayFrom(sink.name, sink.anew) for sink in assembly.once],
+            [(name, one) for name, source in operators.sources.items() for one in source.parcels()],
+            notifications,
+            self._in_flight_restore.unread,
+            self._state_restore.left,
+            self._state_restore.deltas,
+            self._state_restore.bundles,
+            [ReplayFrom(sink.name, sink.replay_from) for sink in operators.ordered_sinks],
         )
         return CheckpointWriter(
-            self.me, plan, site.execution, number, held, assembly.outlets, site.in_flight,
-            partial(self._tell_part, self._committing.held), self._tell_failed,
+            self.me, plan, environment.execution, number, contents, operators.outgoing,
+            environment.in_flight, partial(self._report_part, self._transactions.held_back),
+            self._report_failed,
         )  # fmt: skip
 
-    def _complete(self, word: CompleteFrame) -> None:
-        """A checkpoint exists."""
-        number = word.checkpoint
-        self._committing.complete(number, word.passed, dict(word.held))
-        for outlet in self._assembly.outlets:
-            outlet.keyed.settle(CheckpointId(self._site.execution, number))
+    def _complete(self, frame: CompleteFrame) -> None:
+        """Handle a completed checkpoint."""
+        number = frame.checkpoint
+        self._transactions.complete(number, frame.passed, dict(frame.held))
+        for outgoing in self._operators.outgoing:
+            outgoing.keyed.settle(CheckpointId(self._environment.execution, number))
 
     def _cancelled(self, number: int) -> None:
-        """A checkpoint has been given up."""
-        for outlet in self._assembly.outlets:
-            outlet.keyed.store.cancel(CheckpointId(self._site.execution, number))
+        """Handle a cancelled checkpoint."""
+        for outgoing in self._operators.outgoing:
+            outgoing.keyed.store.cancel(CheckpointId(self._environment.execution, number))
 
     def _queued(self, node: str) -> list[InFlight]:
-        """The records that wait for an operator."""
+        """Return the records that wait for an operator."""
         inputs = self._plan.ports[node].inputs
-        return [one for at in inputs for one in _records(at, self._assembly.inputs[at].waiting)]
+        return [one for at in inputs for one in _records(at, self._operators.inputs[at].waiting)]
 
-    def _tell_part(self, held: list[tuple[int, int]], part: Checkpoint) -> None:
+    def _report_part(self, held_back: list[tuple[int, int]], part: Checkpoint) -> None:
         *slices, last = cut(part.to_bytes())
         self._reports += [SnapshotStored(part.number, one, [], last=False) for one in slices]
-        self._reports.append(SnapshotStored(part.number, last, held, last=True))
+        self._reports.append(SnapshotStored(part.number, last, held_back, last=True))
 
-    def _tell_failed(self, number: int, reason: str) -> None:
+    def _report_failed(self, number: int, reason: str) -> None:
         self._reports.append(SnapshotFailed(number, reason))
 
     def _schedule(self) -> bool:
-        """Let every operator do a little work; whether any did."""
-        worked, busy = self._resuming.step(), 0.0
-        now, pulse = self._site.clock.monotonic(), self._site.pulse
+        """Let every operator do a little work; return whether any did."""
+        worked, busy = self._in_flight_restore.step(), 0.0
+        now, pulse = self._environment.clock.monotonic(), self._environment.pulse
         for place, (name, operator) in enumerate(self._turns):
             pulse.operator, pulse.since = name, now
             did = operator.schedule()
-            then, now = now, self._site.clock.monotonic()
+            then, now = now, self._environment.clock.monotonic()
             if did:
                 worked = True
                 busy += now - then
                 self._meters.turn(place, then, now)
         pulse.operator = ""
-        self._assembly.pace.turn(busy)
+        self._operators.throttle.turn(busy)
         return worked
 
     def _receive(self) -> bool:
         received = False
         for sender, frame in self._links.receive():
-            self.take(sender, frame)
+            self.receive(sender, frame)
             received = True
         return received
 
-    def _give_back(self) -> None:
+    def _return_credit(self) -> None:
         for peer, edge, size in self._credit.owed():
             if peer == self.me:
                 self._credit.regain(edge, peer, size)
             else:
                 self._links.send(peer, encode_taken(edge, size))
 
-    # -- the ways between operators
+    # -- channels between operators
 
     def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
-        """Take a payload to an edge's target on a worker."""
+        """Deliver a payload to the target of an edge on a worker."""
         self._meters.sent(edge, payload)
         if to != self.me:
-            frame = encode_data(edge.id, time, payload, self._freezing.sends(to))
+            frame = encode_data(edge.id, time, payload, self._snapshots.note_sent(to))
             if edge.credit:
                 self._credit.use(edge.id, to, _size(frame))
             self._links.send(to, frame)
@@ -475,26 +492,28 @@ class Worker:
     def _put(
         self, edge: Edge, sender: WorkerId, time: Time, payload: Payload, used: int | None
     ) -> None:
-        """Let a payload wait for its operator; `used` of its sender's credit comes back when that
-        has taken it."""
+        """Put a payload at an input; the sender's credit of `used` bytes returns once it is
+        received."""
         assert self._plan.takes(edge.target, payload), "records with keys, or without (I3)"
         self._meters.received(edge, payload)
-        took = None if used is None else partial(self._credit.took, edge.id, sender, used)
-        message = Message(time, payload, took, self._site.clock.monotonic())
-        self._assembly.inputs[edge.target].put(message)
+        release_credit = None if used is None else partial(self._credit.took, edge.id, sender, used)
+        message = Message(time, payload, release_credit, self._environment.clock.monotonic())
+        self._operators.inputs[edge.target].put(message)
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
-        """Whether an edge's target on a worker has not taken enough of what was sent before: within
-        an exchange what its credit covers, else all."""
+        """Return whether the target of an edge has not received enough of earlier messages.
+
+        Within an exchange its credit decides; elsewhere all messages must have been received.
+        """
         if not edge.credit:
             return False
         if edge.id in self._plan.crossing:
             return not self._credit.left(edge.id, to)
-        return not self._assembly.inputs[edge.target].empty
+        return not self._operators.inputs[edge.target].empty
 
 
 def _records(at: Location, waiting: Sequence[Message]) -> list[InFlight]:
-    """What of the messages that wait at an input are records."""
+    """Return the records among messages that wait at an input."""
     return [
         InFlight.held(at, message.time, message.payload)
         for message in waiting

@@ -1,8 +1,7 @@
-"""What a worker counts of its own work, so that a running flow can be looked at.
+"""Metrics of a worker's own work.
 
-Guarantees that every figure only ever grows, so that whoever reads them seldom misses nothing.
-Cost: per message one addition, per operator and turn one reading of the clock, and that of
-`OperatorLatency`.
+Guarantees that every figure only grows, so a rare reader misses nothing. Cost: per message one
+addition, per operator and turn one reading of the clock, and that of `OperatorLatency`.
 """
 
 from __future__ import annotations
@@ -19,69 +18,68 @@ from meander.dataflow.wire import Payload
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What one operator on one worker has done."""
+class OperatorWork:
+    """The work of one operator on one worker."""
 
     received: int
-    """Records that have come to its inputs."""
+    """The records that arrived at its inputs."""
     sent: int
-    """Records that have left its output; to several readers, each counts once."""
+    """The records that left its output; a record with several readers counts once."""
     busy: float
-    """Seconds of the turns in which it did anything."""
-    took: Histogram
-    """How long each record was in it, from its coming to an input until the operator was through
-    with it (`dataflow.metrics.operator_latency`)."""
+    """The seconds of turns in which it did anything."""
+    durations: Histogram
+    """The time of each record from its arrival until the operator was done with it
+    (`dataflow.metrics.operator_latency`)."""
 
 
-class Meters:
-    """One worker's account, by edge and by operator."""
+class WorkerMetrics:
+    """The metrics of one worker by edge and by operator."""
 
     def __init__(self, graph: Graph, operators: Sequence[Ports]) -> None:
         self._operators = operators
         self.names = [ports.name for ports in operators]
-        """Of the operators, by place."""
+        """The names of the operators, by place."""
         self._received, self._sent = [0] * len(graph.edges), [0] * len(graph.edges)
         self._busy = [0.0] * len(operators)
-        self._stays = [OperatorLatency() for _ in operators]
-        self.stays = {
-            at: stay
-            for ports, stay in zip(operators, self._stays, strict=True)
+        self._latencies = [OperatorLatency() for _ in operators]
+        self.latencies = {
+            at: latency
+            for ports, latency in zip(operators, self._latencies, strict=True)
             for at in ports.inputs
         }
-        """By input."""
+        """The operator latency by input."""
         self._into = [
             [edge.id for edge in graph.edges if edge.target in ports.inputs] for ports in operators
         ]
-        # What leaves by several edges is the same records on each.
+        # The edges of one output carry the same records.
         first = {edge.source: edge.id for edge in reversed(graph.edges)}
         self._out_of = [[first[at] for at in o.outputs if at in first] for o in operators]
 
     def sent(self, edge: Edge, payload: Payload) -> None:
-        """A message leaves by an edge, to any worker."""
+        """Count a message that leaves by an edge, to any worker."""
         if isinstance(payload, Batch):
             self._sent[edge.id] += len(payload)
 
     def received(self, edge: Edge, payload: Payload) -> None:
-        """A message has come by an edge."""
+        """Count a message that has arrived by an edge."""
         if isinstance(payload, Batch):
             self._received[edge.id] += len(payload)
 
-    def turn(self, operator: int, began: float, ended: float) -> None:
-        """An operator, by its place among all, has done something in a turn, between these times of
-        the worker's clock, seconds."""
-        self._busy[operator] += ended - began
-        self._stays[operator].end_turn(ended)
+    def turn(self, operator: int, started: float, ended: float) -> None:
+        """Count a turn of an operator, by its place, between two times of the clock in seconds."""
+        self._busy[operator] += ended - started
+        self._latencies[operator].end_turn(ended)
 
-    def work(self) -> dict[str, Work]:
-        """What each operator has done so far, by name."""
+    def work(self) -> dict[str, OperatorWork]:
+        """Return the work of each operator so far, by name."""
         return {
-            ports.name: Work(
+            ports.name: OperatorWork(
                 sum(self._received[edge] for edge in into),
                 sum(self._sent[edge] for edge in out_of),
                 busy,
-                stay.took,
+                latency.took,
             )
-            for ports, into, out_of, busy, stay in zip(
-                self._operators, self._into, self._out_of, self._busy, self._stays, strict=True
+            for ports, into, out_of, busy, latency in zip(
+                self._operators, self._into, self._out_of, self._busy, self._latencies, strict=True
             )
         }

@@ -294,7 +294,7 @@ class ListWriter(Unhurried):
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of a batch as it is collected."""
         keys = [None] * len(batch) if batch.keys is None else batch.keys
         return Checksum.of(batch.times, keys, list(map(codec.encode, batch.values)))

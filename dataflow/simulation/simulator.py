@@ -271,7 +271,7 @@ class DurableWorld:
         for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
             data = replace(one, parts=()).to_bytes()
             assert self._read(one.head(data)) == one, "what is kept lies there"
-        begins = RestorePlan.of(plan, workers, self.before).begins
+        begins = RestorePlan.of(plan, workers, self.before).start_decision
         self.journal.append((self.execution, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
@@ -340,7 +340,7 @@ class DurableWorld:
 
         return CheckpointCoordinator(
             plan, self.execution, self.before, links, clock, keep, forget,
-            self.ledger.trimming(), self.savepoints, earlier=self.earlier,
+            self.ledger.trimming(), self.savepoints, previous=self.earlier,
         )  # fmt: skip
 
 

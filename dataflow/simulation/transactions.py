@@ -14,7 +14,7 @@ from typing import Protocol
 
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
-from meander.dataflow.exactly_once.interfaces import Keeper
+from meander.dataflow.exactly_once.interfaces import DeferredStore
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.records.batch import Batch
@@ -76,7 +76,7 @@ class InMemory(SinkWriter, Protocol):
     def made(self, batch: Batch) -> Show:
         """What makes a batch visible. Raises RowRefused."""
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of a batch as it becomes visible. Raises RowRefused."""
 
 
@@ -142,12 +142,12 @@ class OnceWriter:
     def write(self, batch: Batch) -> int:
         """Keep a batch for the next transaction."""
         show = self._writer.made(batch)
-        self.taken += self.tally(batch)
+        self.taken += self.checksum(batch)
         return self._transactions.write(show)
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of a batch, were it written."""
-        return self._writer.tally(batch)
+        return self._writer.checksum(batch)
 
     @property
     def full(self) -> bool:
@@ -171,17 +171,17 @@ class KeptWriter:
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer
-        self._keeper = Keeper[Show](transactions.write)
+        self._keeper = DeferredStore[Show](transactions.write)
         self._taken = 0
 
     def write(self, batch: Batch) -> int:
         """Keep a batch."""
-        self._taken = self._keeper.keep(self._writer.made(batch))
+        self._taken = self._keeper.add(self._writer.made(batch))
         return self._taken
 
-    def let_go(self, ticket: int) -> None:
+    def release(self, ticket: int) -> None:
         """All up to a ticket leaves with the next transaction."""
-        self._keeper.let_go(ticket)
+        self._keeper.release(ticket)
 
     @property
     def full(self) -> bool:
@@ -190,7 +190,7 @@ class KeptWriter:
 
     def delivered(self) -> int:
         """The last that is out."""
-        return self._keeper.out(self._transactions.done)
+        return self._keeper.delivered(self._transactions.done)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -308,7 +308,7 @@ def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() 
 
 def routed(run: LinkedFlow, worker: WorkerId) -> bool:
     """Whether a worker has been told of a move."""
-    return bool(run.workers[worker]._assembly.routing._changes)
+    return bool(run.workers[worker]._operators.routing._changes)
 
 
 EVIL = """
@@ -331,7 +331,7 @@ def say(line):
 DEEDS = {
     "a frame that means nothing": (
         'links.send(0, [b"D garbage"])',
-        r"worker 0: worker 1: it sent garbage: a frame of a peer: it cannot be read",
+        r"worker 0: worker 1: it sent an unreadable frame: a frame of a peer: it cannot be read",
     ),
     "no message": (
         'links.tell(-1, b"garbage")',

@@ -19,7 +19,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks hold few entries, so that layers of few keys have tables; and bundles little, so that
     some bins have more to be put into a layer."""
     monkeypatch.setattr(layer_writer, "CHUNK_ENTRIES", 8)
-    monkeypatch.setattr(state_writer, "LITTLE", 60)
+    monkeypatch.setattr(state_writer, "SMALL_DELTA", 60)
     monkeypatch.setattr(state_writer, "BYTES", 200)
     # What is in flight lies in many pieces, of which some are asked for at once.
     monkeypatch.setattr(writer, "ROWS", 2)

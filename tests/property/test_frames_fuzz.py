@@ -180,7 +180,7 @@ def test_a_running_worker_takes_a_mutated_frame_or_names_its_sender(
 
 def _answer(run: TestFlow, sender: WorkerId, frame: Frame) -> str:
     try:
-        run.workers[0].take(sender, frame)
+        run.workers[0].receive(sender, frame)
     except MeanderError as error:
         named = member_name(sender) in str(error)
         return "refused in the sender's name" if named else f"{error}: {[p.hex() for p in frame]}"

@@ -336,7 +336,7 @@ def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: of one key the next owner's results are there before those of the last one."""
-    plant(monkeypatch, OperatorFactory, "_out", lambda assembly, sinks: lambda time: True)
+    plant(monkeypatch, OperatorFactory, "_has_reached", lambda assembly, sinks: lambda time: True)
     namespace = count(98_000_000)
 
     def tried() -> None:

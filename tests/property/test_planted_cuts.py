@@ -13,7 +13,7 @@ from meander.dataflow.checkpoint import state_writer
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_writer import StateWriter
-from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.interfaces import Rest
 from meander.dataflow.operators.exchange import Exchange
@@ -71,7 +71,7 @@ _part = CheckpointWriter._part
 
 
 def _without_bins_on_their_way(persisting: Any) -> Any:
-    persisting._held.deliveries.clear()
+    persisting._contents.bin_handoffs.clear()
     return _part(persisting)
 
 
@@ -83,7 +83,7 @@ def _before_it_is_durable(sending: Any) -> bool:
     for count, one in sending._under_way:
         parts = [sending._tickets.popleft() for _ in range(count)]
         places = tuple(sending._topic._pending[ticket] for ticket, _ in parts)
-        sending.placed.append(sending._lying(one, places))
+        sending.placed.append(sending._with_locations(one, places))
     sending._under_way.clear()
     return False
 
@@ -105,12 +105,12 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what a router keeps is left out": (Exchange, "underway", _nothing),
     "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
-    "messages from after the cut are taken before it": (SnapshotHandler, "meets", _ignored),
+    "messages from after the cut are taken before it": (SnapshotHandler, "reach", _ignored),
     LATER: (FrozenStates, "keep", _ignored),
     "sources read a record once more": (SourceOperator, "parcels", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
-    "what layers lack is left out": (StateWriter, "_send", _into_nothing),
-    "a checkpoint names what is not durable": (Sending, "look", _before_it_is_durable),
+    "what layers lack is left out": (StateWriter, "_send_bundle", _into_nothing),
+    "a checkpoint names what is not durable": (Upload, "poll", _before_it_is_durable),
     "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
     "what has changed since is not undone": (Undo, "keep", _ignored),
     "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
@@ -136,7 +136,7 @@ SHOWN = {
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if bug == LATER:
         # Layers alone, one after the other: they take long enough for states to change.
-        monkeypatch.setattr(state_writer, "LITTLE", -1)
+        monkeypatch.setattr(state_writer, "SMALL_DELTA", -1)
         monkeypatch.setattr(state_writer, "AT_ONCE", 1)
 
     def recover(seed: int) -> None:

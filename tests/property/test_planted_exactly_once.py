@@ -14,7 +14,7 @@ from meander.dataflow.checkpoint import restore_plan
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.exactly_once import commit_history
-from meander.dataflow.exactly_once.commit_history import NOBODY, CommittedResults, History
+from meander.dataflow.exactly_once.commit_history import NOT_COMMITTED, CommittedResults, History
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.replay_check import Replay, Replays
@@ -49,28 +49,28 @@ _of = History.of
 
 
 def _of_the_last_life(lives: Any, sink: str, first: int) -> Any:
-    known = lives._lives
-    lives._lives = dict([*known.items()][-1:])
+    known = lives._executions
+    lives._executions = dict([*known.items()][-1:])
     found = _of(lives, sink, first)
-    lives._lives = known
+    lives._executions = known
     return found
 
 
 def _by_the_greatest(earlier: Any, bins: Any, times: Any) -> Any:
-    return np.where(times < earlier.mark, 0, NOBODY)
+    return np.where(times < earlier.latest_marker, 0, NOT_COMMITTED)
 
 
-_whose = CommittedResults.whose
+_whose = CommittedResults.committed_by
 
 
 def _whose_it_was_last(earlier: Any, bins: Any, times: Any) -> Any:
-    found, known, before = np.full(len(times), NOBODY), earlier._lives, 0
+    found, known, before = np.full(len(times), NOT_COMMITTED), earlier._executions, 0
     for one in known:
-        earlier._lives = [one]
+        earlier._executions = [one]
         whose = _whose(earlier, bins, times)
-        found = np.where(whose == NOBODY, found, before + whose)
-        before += len(one.marks)
-    earlier._lives = known
+        found = np.where(whose == NOT_COMMITTED, found, before + whose)
+        before += len(one.markers)
+    earlier._executions = known
     return found
 
 
@@ -89,7 +89,7 @@ def _altered(replay: Any, whose: Any, batch: Any) -> None:
     _add(replay, whose, batch.with_values([*batch.values[1:], "other"]))
 
 
-_claims = commit_history._Life.claims
+_claims = commit_history._PastExecution.claims
 
 
 def _in_part(life: Any, sink: str, anew: int) -> Any:
@@ -105,7 +105,7 @@ def _let_go_unnoticed(sink: Any, rows: Any) -> None:
 
 
 def _without_moves(life: Any, space: Any) -> Any:
-    return Routing(space, life.begins.owners)
+    return Routing(space, life.start.owners)
 
 
 _begin = DurableWorld.begin
@@ -159,11 +159,15 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
     "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
     "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
-    "the greatest mark counts for all workers": (CommittedResults, "whose", _by_the_greatest),
-    "bins have their first owners throughout": (commit_history._Life, "routing", _without_moves),
+    "the greatest mark counts for all workers": (
+        CommittedResults, "committed_by", _by_the_greatest,
+    ),
+    "bins have their first owners throughout": (
+        commit_history._PastExecution, "routing", _without_moves,
+    ),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
     "marks are read before others are fenced off": (DurableWorld, "begin", _read_before_fencing),
-    "rulings are not committed": (TransactionLoop, "hear", _nothing),
+    "rulings are not committed": (TransactionLoop, "add_overrides", _nothing),
     "what is being committed is left out of a cut": (OrderedSink, "underway", _without_uncommitted),
     "what lies on disk while it is being committed is left out of a cut": (
         OrderedSink, "underway", _without_disk
@@ -171,7 +175,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a transaction ends in the midst of a time": (
         OrderedSink, "complete", property(lambda _: True)  # type: ignore[dict-item]
     ),
-    "marks are forgotten while they are needed": (MarkerRetention, "begins", _at_once),
+    "marks are forgotten while they are needed": (MarkerRetention, "start_checkpoint", _at_once),
     "a decision is sent before it is durable": (PendingDecisions, "send", _before_it_is_durable),
     "an execution forgets added partitions": (
         restore_plan, "_with_newer_partitions", _without_newer,
@@ -179,14 +183,18 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a result that comes again is another": (Replay, "add", _altered),
     "a result does not come again": (Replay, "add", _coming_again(lambda rows: [*rows][1:])),
     "a result comes again twice": (Replay, "add", _coming_again(lambda rows: [*rows, 0])),
-    "repeats count for the latest execution alone": (CommittedResults, "whose", _whose_it_was_last),
-    "a transaction counts that comes again in part": (commit_history._Life, "claims", _in_part),
-    "results of a bin that came leave while those of before have not": (
-        OrderedSink, "_held_back", lambda _: []
+    "repeats count for the latest execution alone": (
+        CommittedResults, "committed_by", _whose_it_was_last,
     ),
-    "what sinks let go of before a cut comes again": (OrderedSink, "_let_go", _let_go_unnoticed),
+    "a transaction counts that comes again in part": (
+        commit_history._PastExecution, "claims", _in_part,
+    ),
+    "results of a bin that came leave while those of before have not": (
+        OrderedSink, "_blocked_times", lambda _: []
+    ),
+    "what sinks let go of before a cut comes again": (OrderedSink, "_drop_rows", _let_go_unnoticed),
     "results from before a cut, of earlier executions, come again": (
-        Replays, "anew", _without_earlier_lives
+        Replays, "replay_from", _without_earlier_lives
     ),
 }  # fmt: skip
 

@@ -25,13 +25,13 @@ def _nothing(*_: object) -> None:
     pass
 
 
-_take = OutboxSink._take
+_take = OutboxSink._receive
 
 
 def _let_go_at_once(outbox: Any, port: Any) -> bool:
     took = _take(outbox, port)
-    if outbox._kept:
-        outbox._writer.let_go(outbox._kept[-1].ticket)
+    if outbox._uncommitted:
+        outbox._writer.release(outbox._uncommitted[-1].ticket)
     return took
 
 
@@ -47,8 +47,8 @@ _complete = OutboxSink.complete
 
 
 def _let_go_of_all(outbox: Any, checkpoint: int, *others: Any) -> bool:
-    if outbox._kept:
-        outbox._cut = outbox._cut._replace(ticket=outbox._kept[-1].ticket)
+    if outbox._uncommitted:
+        outbox._cut = outbox._cut._replace(ticket=outbox._uncommitted[-1].ticket)
     return _complete(outbox, checkpoint, *others)
 
 
@@ -57,7 +57,7 @@ def _all_that_lay_there(_: object, cut: Any, __: object) -> Any:
 
 
 def _whoever_has_sent(history: Any, author: Any) -> bool:
-    life = history._lives.get(author.execution)
+    life = history._executions.get(author.execution)
     return life is not None and any(one.checkpoint == author.checkpoint for one in life.sent)
 
 
@@ -80,23 +80,23 @@ LAST = "what lay there comes behind the rest"
 
 
 def _results_first(outbox: Any) -> bool:
-    took = outbox._take(outbox._results) or outbox._take(outbox._before)
-    return bool(outbox._release() or took)
+    took = outbox._receive(outbox._results) or outbox._receive(outbox._before)
+    return bool(outbox._drop_committed() or took)
 
 
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "results do not wait": (OutboxSink, "_take", _let_go_at_once),
+    "results do not wait": (OutboxSink, "_receive", _let_go_at_once),
     "results leave before their checkpoint exists": (OutboxSink, "freeze", _let_go_by_a_freeze),
     "results leave that their checkpoint has not": (OutboxSink, "complete", _let_go_of_all),
     "an outbox is left out of a cut": (OutboxSink, "underway", lambda _: ()),
-    "what is out is put back": (restore_plan, "without_what_is_out", _all_that_lay_there),
+    "what is out is put back": (restore_plan, "without_sent_results", _all_that_lay_there),
     "who has sent is not asked": (History, "sent", _whoever_has_sent),
     "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
     "a checkpoint begins while another leaves": (
         CheckpointCoordinator, "_finish", _though_not_all_is_out,
     ),
     LAST: (OutboxSink, "schedule", _results_first),
-    "what is yet to come first counts as sent": (OutboxSink, "_take_all", _nothing),
+    "what is yet to come first counts as sent": (OutboxSink, "_receive_all", _nothing),
     "a life that is over is obeyed": (Ledger, "expect", _nothing),
     "results of a bin that came leave beside those of before": (
         OutboxSink, "_hold_back", lambda outbox, batch, rounds: batch

@@ -233,7 +233,7 @@ class RecordEncoder:
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of these records; raises as they would."""
         values, keys = self._values_and_keys(batch)
         return Checksum.of(batch.times, keys, values)

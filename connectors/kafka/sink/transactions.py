@@ -18,7 +18,11 @@ from meander.connectors.kafka.sink.transactional_producer import TopicBatch, Tra
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
-from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Keeper
+from meander.dataflow.exactly_once.interfaces import (
+    ChecksummedWriter,
+    DeferredStore,
+    DeferredWriter,
+)
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.records.batch import Batch
 from meander.state.keys.ids import WorkerId
@@ -136,9 +140,9 @@ class _Writer:
         self.taken += Checksum.of(batch.times, keys, values)
         return self._transactions.leave(TopicBatch(self._topic, values, keys, headers))
 
-    def tally(self, batch: Batch) -> Checksum:
+    def checksum(self, batch: Batch) -> Checksum:
         """Of a batch, were it written. Raises RowRefused as `write`."""
-        return self._rows.tally(batch)
+        return self._rows.checksum(batch)
 
     @property
     def full(self) -> bool:
@@ -171,7 +175,7 @@ class _Outbox:
         self._rows = RecordEncoder(
             spec, context.worker, context.pulse, Taken.by(spec.topic, context)
         )
-        self._keeper = Keeper[_Waiting](self._leave)
+        self._keeper = DeferredStore[_Waiting](self._leave)
 
     def write(self, batch: Batch) -> int:
         """Keep one batch, as it will be sent. Raises RowRefused for a row that cannot be."""
@@ -179,11 +183,11 @@ class _Outbox:
         # The sink has the batch itself as long, for checkpoints, and its values are no smaller.
         waiting = _Waiting(parcel, 2 * parcel.size + batch.weight)
         self._transactions.keep(waiting.size)
-        return self._keeper.keep(waiting)
+        return self._keeper.add(waiting)
 
-    def let_go(self, ticket: int) -> None:
+    def release(self, ticket: int) -> None:
         """All up to a ticket leaves with the next transaction."""
-        self._keeper.let_go(ticket)
+        self._keeper.release(ticket)
 
     @property
     def full(self) -> bool:
@@ -192,7 +196,7 @@ class _Outbox:
 
     def delivered(self) -> int:
         """The last that is out. Raises MeanderError where a transaction may have failed."""
-        return self._keeper.out(self._transactions.committed)
+        return self._keeper.delivered(self._transactions.committed)
 
     def close(self) -> None:
         """It is closed with the transactions."""

@@ -268,7 +268,7 @@ def test_a_layer_that_is_not_what_was_written_ends_the_start_with_its_name(
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("bins=2", "bins=3", "it is of 4 bins, and the flow has 8; give the flow bins=2, or write"),
+        ("bins=2", "bins=3", "it has 4 bins, and the flow has 8; give the flow bins=2, or write"),
         ('"backwards"', '"back"', "states of 'backwards', and the flow has no such operator"),
         ('"reversed"', '"other"', "with codec 'reversed', and the operator's is 'other'"),
     ],

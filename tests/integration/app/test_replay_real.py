@@ -82,7 +82,7 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Timestamp
 
     def read(records: list[Record]) -> list[TimestampOverride]:
         marks = [CommitMarker.from_bytes(record.value or b"") for record in records]
-        return [ruling for mark in marks for ruling in mark.rulings]
+        return [ruling for mark in marks for ruling in mark.overrides]
 
     topic = names(prefix, "trail").marks
     return read(

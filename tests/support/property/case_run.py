@@ -63,11 +63,11 @@ class CrampedFlow(TestFlow):
     def _build(self, *surroundings: Any) -> Worker:
         worker = super()._build(*surroundings)
         self.disks.append(assembly(worker).disk)
-        for router in assembly(worker).routers:
+        for router in assembly(worker).exchanges:
             router._most = self._room
-        for outlet in assembly(worker).outlets:
+        for outlet in assembly(worker).outgoing:
             outlet.keyed._most = self._room
-        for sink in assembly(worker).once:
+        for sink in assembly(worker).ordered_sinks:
             sink._most = self._room
         for loop in loops(worker):
             loop._most = self._room
@@ -261,7 +261,9 @@ class CaseRun:
         """Check that each operator has timed each of its records once."""
         for worker in run.workers:
             for name, work in worker.work().items():
-                assert sum(work.took.counts) == work.received, f"{name!r} has not timed each once"
+                assert sum(work.durations.counts) == work.received, (
+                    f"{name!r} has not timed each once"
+                )
 
     def check_arrival(self, run: TestFlow) -> None:
         """Check the order of each partition per key, and that every record counts once (I3)."""
@@ -302,7 +304,7 @@ def compute_blockers(controller: Controller) -> None:
 
 def check_queues(worker: Worker) -> None:
     """Check that the queue of each keyed operator is in the total order."""
-    for outlet in assembly(worker).outlets:
+    for outlet in assembly(worker).outgoing:
         queue = outlet.keyed._queue
         if len(queue) > 1 and outlet.keyed._order == "event":
             places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]

@@ -147,7 +147,7 @@ class KilledFlow(CrampedFlow):
             self._databases._opened[me] = database
             database.outlive()
         worker = super()._build(*surroundings)
-        self.local_bins += len(worker._loading._here)
+        self.local_bins += len(worker._state_restore._survived)
         watch_worker(worker, self.watched.turn)
         return worker
 
@@ -166,4 +166,4 @@ class KilledFlow(CrampedFlow):
 
     @property
     def _outlets(self) -> Iterator[OutgoingState]:
-        return (outlet for worker in self.workers for outlet in assembly(worker).outlets)
+        return (outlet for worker in self.workers for outlet in assembly(worker).outgoing)

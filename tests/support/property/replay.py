@@ -20,7 +20,7 @@ from unittest import mock
 from meander import Flow
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
-from meander.dataflow.exactly_once.commit_history import begins
+from meander.dataflow.exactly_once.commit_history import start_override
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import SourcePartition
 from meander.dataflow.records.loop_times import outer
@@ -185,7 +185,7 @@ def watched(
 def begun(run: TestFlow) -> list[TimestampOverride]:
     """What was decided of partitions that came."""
     orders = (one for one in run.sim.journal if isinstance(one, ReassignPartition))
-    return [begins(one) for one in orders if one.offset is not None]
+    return [start_override(one) for one in orders if one.offset is not None]
 
 
 def in_order(sink: ListSink) -> Ordered:

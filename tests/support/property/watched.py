@@ -223,11 +223,11 @@ def watch_worker(worker: Worker, turn: Turn) -> None:
             turn.process = COORDINATOR
 
     _replace(worker, "step", stepping)
-    for outlet in parts.outlets:
+    for outlet in parts.outgoing:
         _watch(outlet.keyed.trace, "adopt", turn, "installation", "install")
         _watch(outlet.keyed.trace, "release", turn, "bin", "forget")
-    if parts.site.transactions is not None:
-        _watch(parts.site.transactions, "commit", turn, "transaction", "begin")
+    if parts.environment.transactions is not None:
+        _watch(parts.environment.transactions, "commit", turn, "transaction", "begin")
 
 
 def _watch(owner: object, method: str, turn: Turn, protocol: Protocol, action: Action) -> None:

@@ -235,12 +235,12 @@ class ManualFlow(TestFlow):
 
 def assembly(worker: Worker) -> OperatorFactory:
     """The operators of a worker."""
-    return worker._assembly
+    return worker._operators
 
 
 def keyed(worker: Worker, name: str) -> KeyedOperator:
     """One stateful operator of a worker."""
-    return next(o.keyed for o in assembly(worker).outlets if o.keyed.name == name)
+    return next(o.keyed for o in assembly(worker).outgoing if o.keyed.name == name)
 
 
 def loops(worker: Worker) -> list[LoopEntry]:

@@ -18,7 +18,7 @@ from meander.connectors.kafka.sink.record_producer import Delivered, Sender
 from meander.connectors.topics import record_fetcher
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
-from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
@@ -276,12 +276,12 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
 def test_a_value_larger_than_a_record_goes_in_parts(either: StateTopic) -> None:
     """As a checkpoint's records in flight do: a source's topic may allow more than this one."""
     values = [b"small", os.urandom(MAX_STATE_RECORD + CHUNK), b"behind it"]
-    sending = Sending[tuple[RecordLocation, ...]](either, lambda _, places: places)
+    sending = Upload[tuple[RecordLocation, ...]](either, lambda _, places: places)
     for number, value in enumerate(values):
         sending.send(f"in flight/1/1/0/{number}".encode(), value, ())
 
     def durable() -> bool:
-        sending.look()
+        sending.poll()
         return not sending
 
     until(durable, "all is durable")

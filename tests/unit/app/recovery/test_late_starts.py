@@ -83,5 +83,5 @@ def out(journal: list[Written], marks: list[CommitMarker]) -> list[object]:
     """Who has committed each result, as a history says."""
     earlier = History(SPACE, journal, marks).of("sink", 0)
     bins, times = np.repeat(np.arange(SPACE.count), 200), np.tile(np.arange(200), SPACE.count)
-    who = [*earlier.predecessors, None]
-    return [who[number] for number in earlier.whose(bins, times)]
+    who = [*earlier.previous_workers, None]
+    return [who[number] for number in earlier.committed_by(bins, times)]

@@ -234,7 +234,7 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
     keys: list[object] = ["key"] * 3
     one.written(batch(["a" * fitting] * 3, keys))
     results = batch(["a" * fitting, "a" * (fitting + 1), "a"], keys)
-    for way in one.written, one.tally:
+    for way in one.written, one.checksum:
         with pytest.raises(RowRefused) as refused:
             way(results)
         assert refused.value.row == 1

@@ -280,7 +280,10 @@ WRONG: dict[str, Sequence[object]] = {
     "topic 'nowhere': the flow does not read it; name one of in": ("feed", "nowhere", 1),
     "topic 'there': it is none of the flow's; name one of in, out": ("values", "there"),
     "probe 'p': the flow has none of that name; name one of read, sink": ("frontier", "p"),
-    "operator 'o': the flow has no state of that name; name one of sum": ("states", "o"),
+    "operator 'o': the flow has no stateful operator of that name; name one of sum": (
+        "states",
+        "o",
+    ),
 }
 
 

@@ -63,7 +63,7 @@ def test_records_cross_to_another_worker_once_for_a_chain(start: Start) -> None:
     keyed.fold("a", lambda: 0, _count).fold("b", lambda: 0, _count).sink(sink)
     run = start(flow, workers=3)
     run.run()
-    assert all(len(assembly(worker).routers) == 1 for worker in run.workers)
+    assert all(len(assembly(worker).exchanges) == 1 for worker in run.workers)
     for worker in run.workers:
         states = worker.state()
         assert set(states["a"]) == set(states["b"]) != set()

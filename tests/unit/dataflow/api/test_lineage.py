@@ -263,7 +263,7 @@ def test_records_in_flight_go_on_nowhere_else(changed: str) -> None:
         expect_fits(found, other)
     for words in (
         "4 records are on their way to",
-        "meander checkpoint words --policy aligned --savepoint settled",
+        "meander checkpoint words --policy aligned --savepoint aligned",
         "--allow-dropped-state",
         "meander reset words",
     ):

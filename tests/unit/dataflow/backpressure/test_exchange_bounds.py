@@ -58,7 +58,7 @@ def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start:
     for n in range(4):
         flow.give(1_000_000 + 10 * n, 7)
     flow.run.settle(controller=False)
-    router, disk = assembly(flow.run.workers[0]).routers[0], assembly(flow.run.workers[0]).disk
+    router, disk = assembly(flow.run.workers[0]).exchanges[0], assembly(flow.run.workers[0]).disk
     assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
     assert [worker.spilled for worker in flow.run.workers] == [disk.used, 0]
     flow.run.finish(flow.source)
@@ -147,7 +147,7 @@ def test_a_sink_that_takes_nothing_stops_all_that_is_behind_it(
     assert waits > 150, "at the source, where max_inflight bounds it"
     for worker in run.workers:
         assert all(sent <= 2 * (credit + message) for sent in worker.links()[0].values())
-        for router in assembly(worker).routers:
+        for router in assembly(worker).exchanges:
             assert router.stash.size + router._kept_bytes <= 2 * (credit + message)
         for name in ("a", "b"):
             one = keyed(worker, name)

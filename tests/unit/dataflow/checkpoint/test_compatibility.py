@@ -47,7 +47,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
 
 
 def test_an_earlier_checkpoint_is_named_where_there_is_one() -> None:
-    with pytest.raises(SetupError, match="go on from an earlier checkpoint, such as --from 3, or"):
+    with pytest.raises(SetupError, match="start from an earlier checkpoint, such as --from 3, or"):
         expect_fits(checkpoint(manifest("old")), plan("n"), earlier=3)
 
 
@@ -57,7 +57,7 @@ def test_each_mismatch_is_named_at_once() -> None:
         expect_fits(found, plan("n"), outside=["topic 'lines' is gone"])
     said = str(raised.value)
     for words in (
-        "it is of 4 bins, and the flow has 2",
+        "it has 4 bins, and the flow has 2",
         "states of 'n' were written with codec 'pickle', and the operator's is",
         "it holds states of 'old', and the flow has no such operator (up to 3 keys, 50 bytes",
         "how far source 'gone' was read",
@@ -75,7 +75,9 @@ def test_operators_that_have_come_to_move_alone_are_named() -> None:
     flow = Flow("words", bins=1)
     keyed = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
     keyed.fold("n", lambda: 0, lambda n, word: (n, word), colocate=False).sink(ListSink())
-    with pytest.raises(SetupError, match="of 0 operators were moved alone, of 1 are: 'n'"):
+    with pytest.raises(
+        SetupError, match="of 0 operators were moved separately, and now those of 1 do: 'n'"
+    ):
         expect_fits(checkpoint(manifest("n")), Plan(flow), allow_dropped=True)
 
 

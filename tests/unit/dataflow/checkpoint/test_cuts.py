@@ -237,7 +237,7 @@ def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.Mo
     how = Checkpointing(interval=0.01, timeout=0.02, tolerable_failures=2)
     with (
         TestFlow(counting(how), 2) as run,
-        pytest.raises(MeanderError, match="it is the 3. in a row that was given up"),
+        pytest.raises(MeanderError, match="3 checkpoints in a row were cancelled"),
     ):
         run.run()
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_written_is_said_and_the_flow_goes_on() -> None:
         run.run()
         assert run.counters["read"] == 300
     (said, *_) = events_of(run, "checkpoint_failed")
-    assert "a record in flight cannot be written" in str(said["reason"])
+    assert "an in-flight record cannot be encoded" in str(said["reason"])
 
 
 def test_what_a_checkpointing_says_wrong_is_named() -> None:
@@ -352,7 +352,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
         run.strike(TakeCheckpoint())
         while len(sink.values) == known:
             run.act()
-        assert any(worker._resuming.unread for worker in run.workers)
+        assert any(worker._in_flight_restore.unread for worker in run.workers)
         while len(world.checkpoints) == taken:
             run.act()
         after = {piece.places for piece in world.checkpoints[-1].cut.pieces}

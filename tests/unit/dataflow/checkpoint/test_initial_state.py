@@ -69,7 +69,9 @@ def test_no_record_is_read_before_all_states_are_there() -> None:
 
 def test_states_of_an_operator_that_there_is_not_are_refused() -> None:
     flow, _ = counting([[]])
-    with pytest.raises(SetupError, match="operator 'm': the flow has no state of that name; .* n"):
+    with pytest.raises(
+        SetupError, match="operator 'm': the flow has no stateful operator of that name; .* n"
+    ):
         TestFlow(flow, states={"m": {"a": 1}})
 
 
@@ -143,7 +145,7 @@ def test_what_an_own_codec_has_encoded_is_taken_as_it_is_and_nothing_else() -> N
     own = initial("", own=True)
     assert own.encoded(["k"], [b"ABC"]) == [b"ABC"] == own.states(["k"], ["abc"])
     for data in (b"abc", b"\xff", "ABC"):
-        with pytest.raises(SetupError, match="key 'N1': its state is none that the codec has writ"):
+        with pytest.raises(SetupError, match="key 'N1': the codec has not written its state"):
             own.encoded(["N0", "N1"], [b"ABC", data])
 
 

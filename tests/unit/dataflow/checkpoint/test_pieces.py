@@ -95,8 +95,9 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
     at = plan.input_at("sink", 0)
     unread = Piece("sink", 0, WorkerId(1), 7, 1, (RecordLocation(b"unread", 0, 0, 9),), True)
     held = SnapshotContents(
-        underway=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], deliveries=[],
-        parcels=[], notices=[], unread=[unread], unloaded=[], lacking=[], bundles=[], anew=[],
+        in_flight=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], bin_handoffs=[],
+        partition_handoffs=[], notifications=[], unread=[unread], unloaded=[], deltas=[],
+        bundles=[], replay_from=[],
     )  # fmt: skip
     of_a_link = lying(at, [b"on its way"], 9)
     persisting = CheckpointWriter(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from meander.dataflow.checkpoint.recording import Recording
-from meander.dataflow.checkpoint.upload import Sending
+from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -91,19 +91,19 @@ def test_a_checkpoint_of_one_record_has_no_parts(topic: SimTopic) -> None:
 def test_values_are_read_as_they_were_cut_or_all_of_them_go(
     topic: SimTopic, given_up: bool
 ) -> None:
-    sending = Sending[tuple[RecordLocation, ...]](topic, lambda _, places: places)
+    sending = Upload[tuple[RecordLocation, ...]](topic, lambda _, places: places)
     values = [bytes(size) for size in (0, 49, 50, 51, 240)]
     for number, value in enumerate(values):
         sending.send(b"value/5/%d" % number, value, ())
     assert sending.bytes == sum(map(len, values))
     for _ in range(7):
-        sending.look()
+        sending.poll()
     if given_up:
         sending.cancel()
         assert not topic.keys and not sending.bytes
         return
     while sending:
-        sending.look()
+        sending.poll()
     assert [len(places) for places in sending.placed] == [1, 1, 1, 2, 5]
     found = wholes(topic, sending.placed, 100)
     assert [one for one in found if one is not None] == values

@@ -34,8 +34,8 @@ def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
         while not run.world.ledger.open:
             run.act()
         ((mark, _),) = run.world.ledger.open
-        assert mark.rulings, "partition 1 was idle, and moved past the record"
+        assert mark.overrides, "partition 1 was idle, and moved past the record"
         run.strike(Join())
         while not (len(run.workers) == 2 and run.workers[1]._progress.ready):
             run.act()
-        assert {*mark.rulings} <= {*run.workers[1]._committing.heard}
+        assert {*mark.overrides} <= {*run.workers[1]._transactions.uncommitted_overrides}

@@ -160,13 +160,13 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: CommandedFlow)
         departing = {
             d.transfer.bin
             for worker in flow.run.workers
-            for outlet in assembly(worker).outlets
+            for outlet in assembly(worker).outgoing
             for d in outlet.leaving
         }
         arriving = {
             bin
             for worker in flow.run.workers
-            for outlet in assembly(worker).outlets
+            for outlet in assembly(worker).outgoing
             for bin in outlet.keyed.arrivals._awaited
         }
         under_way.append(len(departing | arriving))

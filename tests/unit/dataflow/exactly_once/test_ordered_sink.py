@@ -168,7 +168,7 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     """I5: it may be the first whose results need that, and has not heard it when it was ruled."""
     sink = ListSink()
     with TestFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
-        while not offsets(run.workers[0]._committing.heard) >= RULED:
+        while not offsets(run.workers[0]._transactions.uncommitted_overrides) >= RULED:
             run.act()
         run.strike(Join())
         while len(run.workers) < 2 or not run.workers[1]._progress.ready:
@@ -178,16 +178,16 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
         run.run()
         marks = [one for one in run.world.ledger.marks if one.worker == 1]
     assert {one.worker for one in sink.results} == {1}
-    assert offsets(ruling for mark in marks for ruling in mark.rulings) >= RULED
+    assert offsets(ruling for mark in marks for ruling in mark.overrides) >= RULED
 
 
 def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """I6: a worker whose results are few does not keep all that it hears."""
-    monkeypatch.setattr(transaction_loop, "RULINGS", 2)
+    monkeypatch.setattr(transaction_loop, "OVERRIDES", 2)
     with TestFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
         run.run()
         marks = run.world.ledger.marks
     for worker in range(2):
         first = next(one for one in marks if one.worker == worker)
-        assert offsets(first.rulings) >= RULED
-        assert not first.out["sink"].tally.count
+        assert offsets(first.overrides) >= RULED
+        assert not first.out["sink"].checksum.count

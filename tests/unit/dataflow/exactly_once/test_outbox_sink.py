@@ -13,7 +13,7 @@ from meander import Checkpointing, Flow, KafkaSink, KafkaSource, nondeterministi
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits
-from meander.dataflow.checkpoint.restore_plan import without_what_is_out
+from meander.dataflow.checkpoint.restore_plan import without_sent_results
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -199,7 +199,7 @@ def test_what_is_out_is_not_put_back() -> None:
         (CommitMarker(AFTER, ONE, {}, sent=4), (HELD, COMING)),
         (CommitMarker(LIFE, WorkerId(1), {}, sent=4), (HELD, COMING)),
     ):
-        assert without_what_is_out(plan, cut, history(mark)).pieces == left
+        assert without_sent_results(plan, cut, history(mark)).pieces == left
 
 
 def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
@@ -215,7 +215,7 @@ def test_a_sink_does_not_begin_to_wait_where_results_are_out_already() -> None:
     """In the life that has taken the checkpoint, or a later one."""
     plan = Plan(counting(ListSource([[]]), ListSink()))
     (said,) = come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"counts": 9})))
-    assert said.startswith("sink 'counts' has sent results since without waiting for checkpoints")
+    assert said.startswith("sink 'counts' has committed results since without an outbox")
     assert not come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"other": 9})))
 
 
@@ -236,4 +236,4 @@ def test_a_sink_of_another_name_may_be_one_that_has_sent() -> None:
     assert not come_twice(checkpoint(), Plan(flow), left)
     source.sink(ListSink(), "new")
     (said,) = come_twice(checkpoint(), Plan(flow), left)
-    assert said.startswith("sink 'counts' has sent results since, and the flow has none of that")
+    assert said.startswith("sink 'counts' has committed results since, and the flow has no such")

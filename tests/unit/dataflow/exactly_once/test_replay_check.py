@@ -14,7 +14,12 @@ from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.reports import ResultsSuppressed
 from meander.dataflow.exactly_once.checksum import Checksum, Out
-from meander.dataflow.exactly_once.commit_history import NOBODY, History, PreviousWorker, Written
+from meander.dataflow.exactly_once.commit_history import (
+    NOT_COMMITTED,
+    History,
+    PreviousWorker,
+    Written,
+)
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
@@ -114,16 +119,16 @@ def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
 def test_where_nobody_knows_from_when_on_results_come_again_nothing_is_compared() -> None:
     known = history([mark(FIRST, 20, 12, 6)], anew=[ReplayFrom("other", 3)])
     assert not known.claims("sink")
-    assert known.anew("sink") == 20, "what is out by now may be let go of by now"
-    assert known.anew("other") == 3
+    assert known.replay_from("sink") == 20, "what is out by now may be let go of by now"
+    assert known.replay_from("other") == 3
 
 
 def test_a_result_is_whose_it_was_first() -> None:
     """A later life has suppressed it, though its marks are later, too."""
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 25, 20, 7, ONE)
     earlier = history(marks).of("sink", 0)
-    whose = earlier.whose(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
-    found = [None if number < 0 else earlier.predecessors[number] for number in whose]
+    whose = earlier.committed_by(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
+    found = [None if number < 0 else earlier.previous_workers[number] for number in whose]
     assert found == [
         PreviousWorker(FIRST, ZERO), PreviousWorker(SECOND, ZERO), None,
         PreviousWorker(SECOND, ONE), None,
@@ -153,7 +158,7 @@ def test_results_are_compared_once_all_who_ever_were_members_have_said_theirs() 
 def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
     count: int, digest: int, said: str
 ) -> None:
-    wrong = f"of worker 0 in life 5 6, and {said}"
+    wrong = f"worker 0 of execution 5 committed 6, and {said}"
     for accept in (False, True):
         found = replays(accept)
         found.report(ONE, ResultsSuppressed("sink", []))
@@ -175,6 +180,6 @@ def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:
     decided = Begins(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
     told: list[Written] = [(FIRST, one) for one in decided]
     marks = [CommitMarker(FIRST, ZERO, {"sink": 100})]
-    for journal, found in ((told, [0, 0]), (told[:2], [0, NOBODY])):
+    for journal, found in ((told, [0, 0]), (told[:2], [0, NOT_COMMITTED])):
         earlier = History(BinSpace(1), journal, marks).of("sink", 0)
-        assert earlier.whose(np.array([0, 0]), np.array([40, 80])).tolist() == found
+        assert earlier.committed_by(np.array([0, 0]), np.array([40, 80])).tolist() == found

@@ -46,7 +46,7 @@ def counted(
 
 def took(run: ManualFlow, name: str) -> Histogram:
     """Of an operator on all workers."""
-    found = [worker.work()[name].took for worker in run.workers]
+    found = [worker.work()[name].durations for worker in run.workers]
     counts = np.sum([one.counts for one in found], axis=0).tolist()
     return Histogram(counts, sum(one.seconds for one in found))
 
@@ -250,5 +250,8 @@ def test_a_beat_says_it(start: Start) -> None:
     run.finish(source)
     (worker,) = run.workers
     said, known = beat_of(worker).operators["n"], worker.work()["n"]
-    assert (said.took.counts, said.took.seconds) == (known.took.counts, known.took.seconds)
+    assert (said.took.counts, said.took.seconds) == (
+        known.durations.counts,
+        known.durations.seconds,
+    )
     assert sum(said.took.counts) == 1

@@ -144,7 +144,7 @@ def test_what_has_been_fetched_ahead_is_not_fetched_again(flow: Counting) -> Non
 
 
 def topic_of(flow: Counting) -> Any:
-    return assembly(flow.run.workers[0]).site.topic
+    return assembly(flow.run.workers[0]).environment.topic
 
 
 def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) -> None:
@@ -187,7 +187,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
     flow = Counting(start, snapshot_interval=0.005)
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, precopy=False)
-        outlet = assembly(flow.run.workers[0]).outlets[0]
+        outlet = assembly(flow.run.workers[0]).outgoing[0]
         flow.until(lambda: bool(outlet.retained))
         outlet.keyed.store.mark(0)
         written = len(topic_of(flow)._records)

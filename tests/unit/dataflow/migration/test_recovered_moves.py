@@ -43,13 +43,13 @@ def _blocked(owner: WorkerId, otherwise: Callable[[WorkerId], bool], to: WorkerI
 
 
 def routers(run: TestFlow) -> list[Exchange]:
-    nodes = (node for worker in run.workers for node in worker._assembly.nodes.values())
+    nodes = (node for worker in run.workers for node in worker._operators.nodes.values())
     return [node for node in nodes if isinstance(node, Exchange)]
 
 
 def waiting(run: TestFlow, owner: int) -> int:
     """The records that wait for their bin at its next owner."""
-    (outlet,) = run.workers[owner]._assembly.outlets
+    (outlet,) = run.workers[owner]._operators.outgoing
     return sum(len(rows) for rows in outlet.keyed.arrivals.stashed)
 
 

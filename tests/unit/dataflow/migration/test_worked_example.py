@@ -70,7 +70,7 @@ class Example:
         return [
             value
             for worker in self.run.workers
-            for router in assembly(worker).routers
+            for router in assembly(worker).exchanges
             for _, rows in router.stash._near._batches
             for value in rows.batch.values
         ]
@@ -87,7 +87,7 @@ class Example:
 
     def leaving(self) -> list[tuple[Bin, bool]]:
         """The bins that are certain to leave worker 0, and whether they have begun to."""
-        outlet = assembly(self.run.workers[0]).outlets[0]
+        outlet = assembly(self.run.workers[0]).outgoing[0]
         return [(d.transfer.bin, d.writer is not None) for d in outlet.leaving]
 
     def s_output(self) -> tuple[object, ...]:

@@ -58,7 +58,7 @@ def take(start: Start) -> Take:
     run.settle()
 
     def taken(frame: Frame, sender: WorkerId = PEER) -> None:
-        run.workers[0].take(sender, frame)
+        run.workers[0].receive(sender, frame)
 
     return taken
 
@@ -70,7 +70,9 @@ def test_a_peer_that_runs_another_flow_is_found_out(take: Take) -> None:
         ):
             take(encode_data(EdgeId(edge), 5, MOVES))
     for location, time in ((99, 5), (0, (5, 1))):
-        with pytest.raises(MeanderError, match="worker 1: it counts messages at a place or time"):
+        with pytest.raises(
+            MeanderError, match="worker 1: it counts messages at a location or time"
+        ):
             take(encode_progress([(Location(location), time, 1)]))
 
 
@@ -78,7 +80,9 @@ def test_a_peer_that_runs_another_flow_is_found_out(take: Take) -> None:
 def test_a_payload_where_another_belongs_is_refused_in_the_senders_name(
     take: Take, payload: BinHandoff | Batch
 ) -> None:
-    with pytest.raises(MeanderError, match="worker 1: it sent what edge 0 does not carry"):
+    with pytest.raises(
+        MeanderError, match="worker 1: it sent a payload that edge 0 does not carry"
+    ):
         take(encode_data(EdgeId(0), 5, payload))
     with pytest.raises(MeanderError, match="worker 1: it sent a message of time .5, 1., which"):
         take(encode_data(EdgeId(0), (5, 1), MOVES))
@@ -125,7 +129,7 @@ def test_what_cannot_change_hands_so_is_refused_in_the_senders_name(
 def test_a_move_of_a_bin_that_a_flow_does_not_have_is_refused(take: Take, bin: int) -> None:
     """I2: it would be another bin's, or end the worker without a sentence."""
     moves = Moves("m", 5, WorkerId(1), (Bin(0), Bin(bin)))
-    with pytest.raises(MeanderError, match="it speaks of bin .*, which is none of this flow's 2"):
+    with pytest.raises(MeanderError, match="it names bin .*, and this flow has 2"):
         take(encode_data(EDGES[Moves], 5, moves), COORDINATOR)
 
 
@@ -182,7 +186,9 @@ def test_only_the_coordinator_says_what_changes_hands(
     frame = encode_data(
         EDGES[ReassignPartition if isinstance(payload, ReassignPartition) else Moves], 5, payload
     )
-    with pytest.raises(MeanderError, match="worker 1: it says what only the coordinator may say"):
+    with pytest.raises(
+        MeanderError, match="worker 1: it sent a frame that only the coordinator may"
+    ):
         take(frame)
     with pytest.raises(MeanderError, match="the coordinator sent a message of time 5 behind the"):
         take(frame, COORDINATOR)
@@ -190,7 +196,7 @@ def test_only_the_coordinator_says_what_changes_hands(
 
 def test_a_ruling_about_a_source_that_a_flow_does_not_have_is_refused(take: Take) -> None:
     take(encode_progress([], 1, [TimestampOverride(0, P0, 0, 5)]))
-    with pytest.raises(MeanderError, match="worker 1: it rules about a source that this flow does"):
+    with pytest.raises(MeanderError, match="worker 1: it overrides times of a source that this"):
         take(encode_progress([], 1, [TimestampOverride(1, P0, 0, 5)]))
 
 
@@ -207,7 +213,7 @@ def test_a_ruling_about_a_place_that_cannot_be_is_refused(
     take: Take, ruling: TimestampOverride
 ) -> None:
     """It would be written for good, and end whoever repeats the run."""
-    with pytest.raises(MeanderError, match="worker 1: it rules about a place or time that no part"):
+    with pytest.raises(MeanderError, match="worker 1: it overrides an offset or time that no part"):
         take(encode_progress([], 1, [ruling]))
 
 
@@ -219,13 +225,15 @@ def test_who_opens_a_second_time_is_refused(start: Start) -> None:
     run.settle()
     base = Base(0, tuple(Antichain.of(scope.bottom) for scope in run.sim.plan.graph.scopes))
     with pytest.raises(MeanderError, match="worker 1: it opened a second time"):
-        run.workers[0].take(PEER, encode_opening(base, 0, []))
+        run.workers[0].receive(PEER, encode_opening(base, 0, []))
 
 
 def test_what_cannot_be_read_is_refused_in_the_senders_name(
     take: Take,
 ) -> None:
-    with pytest.raises(MeanderError, match="worker 1: it sent garbage: a frame of a peer"):
+    with pytest.raises(
+        MeanderError, match="worker 1: it sent an unreadable frame: a frame of a peer"
+    ):
         take([b"X"])
 
 
@@ -246,7 +254,7 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
 @pytest.mark.parametrize(
     ("manifest", "wrong"),
     [
-        (b"", "it reported garbage: a record of format 'manifest'"),
+        (b"", "it reported an unreadable manifest: a record of format 'manifest'"),
         (Manifest("n", Bin(0), 5, ()).to_bytes()[:3], "it reported garbage"),
         (Manifest("n", Bin(2), 5, ()).to_bytes(), "it speaks of bin 2, which is none of"),
         (DELIVERY.manifest.to_bytes(), "it speaks of bin 3, which is none of"),
@@ -275,4 +283,4 @@ def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:
     run.run()
     moves = Moves("m1", 5, WorkerId(1), (Bin(0),))
     with pytest.raises(MeanderError, match=r"time 5 behind the frontier \(I1\)"):
-        run.workers[0].take(COORDINATOR, encode_data(EDGES[Moves], 5, moves))
+        run.workers[0].receive(COORDINATOR, encode_data(EDGES[Moves], 5, moves))

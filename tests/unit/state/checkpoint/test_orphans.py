@@ -144,7 +144,8 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
             run.act()
         (failed,) = (one for one in run.sim.events if one["type"] == "checkpoint_failed")
         assert failed["reason"] == (
-            f"a layer of bin {manifest.bin} of operator 'n' cannot be read, and is written again"
+            f"a layer of bin {manifest.bin} of operator 'n' is unreadable; the next checkpoint"
+            " writes the bin again"
         )
         take(run)
         *_, last = run.world.checkpoints
@@ -155,7 +156,7 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
 
 def noted_by(worker: Worker) -> tuple[BinLayers, Manifest] | None:
     """What a worker has noted for a checkpoint of which its part is not whole."""
-    contents = worker._freezing._contents
+    contents = worker._snapshots._contents
     if not isinstance(contents, CheckpointWriter) or contents.done:
         return None
     states = contents._states

@@ -183,7 +183,9 @@ def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: St
     with pytest.raises(MeanderError) as raised:
         run.settle()
     said = str(raised.value)
-    assert said.startswith("operator 'both': more waits than its bound of 1,000 bytes, and not all")
+    assert said.startswith(
+        "operator 'both': waiting records exceed its limit of 1,000 bytes, and not all"
+    )
     assert "builtins.range" in said
     assert said.endswith("raise the flow's max_waiting, or give it plain Python values only.")
 

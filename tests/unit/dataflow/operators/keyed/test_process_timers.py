@@ -282,7 +282,7 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
 
 
 def assembly_departures(run: ManualFlow) -> list[int]:
-    (outlet,) = run.workers[0]._assembly.outlets
+    (outlet,) = run.workers[0]._operators.outgoing
     return [to_millis(departure.transfer.time) for departure in outlet.leaving]
 
 
