@@ -9,20 +9,18 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.outcome import Case, Curve, Part
+from meander.app.measurement.plot import BLUE, INK, ORANGE, RED, canvas, latency_axis
 
-INK, GRID = "#22303c", "#e3e7eb"
-COLOURS = {"all-at-once": "#b23a48", "fluid": "#d97706", "batched": "#1f6f8b"}
+COLOURS = {"all-at-once": RED, "fluid": ORANGE, "batched": BLUE}
 MOST_SECONDS = 60.0
 """After the command; what takes longer runs out of the picture."""
 
 
 def timelines(part: Part, title: str) -> Figure:
     """All cases of a part that have a curve."""
-    figure = Figure(figsize=(11, 5.6), dpi=130, layout="constrained")
-    axes = figure.subplots()
+    figure, axes = canvas(title)
     curved = [(name, case, case.curve) for name, case in part.cases.items() if case.curve]
     for number, (name, case, curve) in enumerate(curved):
         _line(axes, name, case, curve)
@@ -35,11 +33,9 @@ def timelines(part: Part, title: str) -> Figure:
         "command", (-begins, 1), xycoords=("data", "axes fraction"), xytext=(4, -12),
         textcoords="offset points", fontsize=9, color=INK,
     )  # fmt: skip
-    _axes(axes)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
-    axes.set_title(
-        f"{part.what}; {part.machine['cores']} cores for all", loc="left", fontsize=9, color=INK
-    )
+    latency_axis(axes, "latency in ms, greatest of each 0.1 s")
+    axes.set_xlabel("seconds; triangles: all bins have moved")
+    axes.set_title(f"{part.what}; {part.machine['cores']} cores for all", loc="left", fontsize=9)
     figure.legend(loc="outside lower left", frameon=False, ncols=2, fontsize=9)
     return figure
 
@@ -71,23 +67,6 @@ def _end(axes: Axes, name: str, curve: Curve, number: int) -> None:
         curve.ended - curve.begins, 0.025 + 0.03 * number, transform=axes.get_xaxis_transform(),
         marker="^", color=colour, markerfacecolor=filled, markersize=7, clip_on=True,
     )  # fmt: skip
-
-
-def _axes(axes: Axes) -> None:
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    # Room for the triangles, below the curves.
-    axes.set_ylim(low / 3, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1,), numticks=20))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("seconds; triangles: all bins have moved", color=INK)
-    axes.set_ylabel("latency in ms, greatest of each 0.1 s", color=INK)
-    axes.grid(visible=True, which="major", axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(colors=INK)
 
 
 def _rounded(value: float | None) -> str:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import numpy as np
-from confluent_kafka import Producer
-from matplotlib.figure import Figure
 
-from benchmarks import load, running
-from benchmarks.running import PARTITIONS, ROOT, Running, Said
+from benchmarks import load, raw, running
+from benchmarks.report import DOCS
+from benchmarks.running import PARTITIONS, PROCESSING, Running
+from meander.app.measurement.plot import BLUE, INK, ORANGE, canvas
 from meander.dataflow.api.checkpointing import Policy
+from meander.schemas.status import Checkpointed
 
-SLOW = ROOT / "benchmarks" / "slow.py"
 MIB = 1 << 20
 AGAIN = 5
 """Checkpoints of which the median counts, where each takes a moment."""
@@ -63,96 +63,101 @@ LOADS = (
     Load("10mb", 10 * MIB, 1024, 0.008, passes=True),
     Load("100mb", 100 * MIB, 1024, 0.008, passes=False),
 )
+FIGURES = {
+    "unaligned_ms": "ms", "unaligned_write_ms": "write_ms", "in_flight_bytes": "in_flight_bytes",
+    "in_flight": "in_flight",
+}  # fmt: skip
+"""Medians over the unaligned checkpoints, and what the event of each calls it."""
+SHAPES = "chain", "fan"
 RATES = 3
 """How often the topic's rate is measured beside each, of which the median counts."""
 
 
-def durations(bootstrap: str, load_: Load, *, fan: bool) -> dict[str, float]:
+def durations(bootstrap: str) -> dict[str, float]:
+    """Of all shapes and sizes; of the figures that are asked for the worst counts."""
+    found = dict[str, float]()
+    for load_ in LOADS:
+        for shape in SHAPES:
+            found |= _durations(bootstrap, load_, shape)
+    return found | figures(found)
+
+
+def figures(found: Mapping[str, float]) -> dict[str, float]:
+    """What is asked for: of shapes and sizes the worst."""
+    small = [f"{shape}_{LOADS[0].name}" for shape in SHAPES]
+    return {
+        "unaligned_ms_300kb": found["chain_300kb_unaligned_ms"],
+        "aligned_over_unaligned": min(
+            found[f"{one}_aligned_ms"] / found[f"{one}_unaligned_ms"] for one in small
+        ),
+        "unaligned_excess_ms": max(
+            value for name, value in found.items() if name.endswith("_excess_ms")
+        ),
+    }
+
+
+def _durations(bootstrap: str, load_: Load, shape: str) -> dict[str, float]:
     """Milliseconds by policy, what the unaligned ones have persisted, and by how much they exceed
     what a plain producer takes for as many bytes."""
-    shape = "fan" if fan else "chain"
-    rate = statistics.median(topic_rate(bootstrap) for _ in range(RATES))
-    with _running(bootstrap, load_, fan) as flow:
+    rate = statistics.median(raw.topic_rate(bootstrap) for _ in range(RATES))
+    with _running(bootstrap, load_, shape) as flow:
         taken = [_unaligned(flow, load_)]
         for _ in range(AGAIN - 1):
             time.sleep(SETTLES)
             taken.append(_take(flow, "unaligned"))
-        found = {
-            "unaligned_ms": statistics.median(_number(one, "ms") for one in taken),
-            "unaligned_write_ms": statistics.median(_number(one, "write_ms") for one in taken),
-            "in_flight_bytes": statistics.median(_number(one, "in_flight_bytes") for one in taken),
-            "in_flight": statistics.median(_number(one, "in_flight") for one in taken),
-            "topic_bytes_per_s": rate,
+        found = {"topic_bytes_per_s": rate} | {
+            name: statistics.median(getattr(one, field) for one in taken)
+            for name, field in FIGURES.items()
         }
         found["excess_ms"] = found["unaligned_ms"] - 1000 * found["in_flight_bytes"] / rate
         if load_.passes:
-            found["max_inflight_ms"] = _number(_take(flow, "unaligned_max_inflight"), "ms")
-            found["aligned_ms"] = _number(_take(flow, "aligned"), "ms")
+            found["max_inflight_ms"] = _take(flow, "unaligned_max_inflight").ms
+            found["aligned_ms"] = _take(flow, "aligned").ms
     return {f"{shape}_{load_.name}_{name}": value for name, value in found.items()}
 
 
-def topic_rate(bootstrap: str, record: int = 256 << 10, bytes: int = 64 * MIB) -> float:
-    """Bytes per second that a plain producer brings to a topic, acknowledged, in such records."""
-    topic = f"rate-{uuid4().hex[:8]}"
-    load.create(bootstrap, topic, partitions=1)
-    producer = Producer({
-        "bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0,
-        "queue.buffering.max.kbytes": 1 << 20,
-    })  # fmt: skip
-    load.partitions(producer, topic)
-    began = time.monotonic()
-    for _ in range(bytes // record):
-        producer.produce(topic, b"." * record)
-    producer.flush()
-    took = time.monotonic() - began
-    load.delete(bootstrap, topic)
-    return bytes / took
-
-
-def _unaligned(flow: Running, load_: Load) -> Said:
+def _unaligned(flow: Running, load_: Load) -> Checkpointed:
     """The first that has as much in flight as there is to be: the flow has only begun to read."""
     deadline = time.monotonic() + running.PATIENCE
     while time.monotonic() < deadline:
         time.sleep(SETTLES)
         one = _take(flow, "unaligned")
-        if _number(one, "in_flight") >= NEAR * load_.records:
+        if one.in_flight >= NEAR * load_.records:
             return one
     raise AssertionError(f"never were {load_.records:,} records in flight")
 
 
-def _take(flow: Running, policy: Policy) -> Said:
+def _take(flow: Running, policy: Policy) -> Checkpointed:
     id = uuid4().hex[:8]
-    flow.give({"type": "checkpoint", "id": id, "policy": policy})
-    said = flow.answer(id, "checkpointed", "checkpoint_failed", "rejected")
-    assert said.type == "checkpointed", said.fields
-    return said
-
-
-def _number(said: Said, name: str) -> float:
-    value = said.fields[name]
-    assert isinstance(value, int | float)
-    return float(value)
+    flow.give(type="checkpoint", id=id, policy=policy)
+    return flow.end(id, Checkpointed)[1]
 
 
 @contextmanager
-def _running(bootstrap: str, load_: Load, fan: bool) -> Iterator[Running]:
+def _running(bootstrap: str, load_: Load, shape: str) -> Iterator[Running]:
     source = f"slow-{uuid4().hex[:8]}"
-    sources = [source, f"{source}2"] if fan else [source]
+    sources = [source, f"{source}2"] if shape == "fan" else [source]
     load.create(bootstrap, *sources, partitions=PARTITIONS)
     for one in sources:
         load.fill(bootstrap, one, 4 * load_.records // len(sources) + 10_000, size=load_.size)
-    bench = {"SOURCE": source, "SLEEP": str(load_.sleep), "INFLIGHT": str(load_.allowed)}
-    with running.flow(bootstrap, source, bench | ({"FAN": "on"} if fan else {}), module=SLOW) as it:
-        yield it
-    load.delete(bootstrap, *sources)
+    bench = {
+        "SLEEP": str(load_.sleep),
+        "INFLIGHT": str(load_.allowed),
+        "FAN": "on" * (shape == "fan"),
+    }
+    with running.flow(bootstrap, source, bench, module=PROCESSING) as flow:
+        yield flow
+    load.delete(bootstrap, source)
 
 
-def curves(medians: Mapping[str, float]) -> Figure:
-    """Durations over what is in flight, both on logarithmic axes; a dashed line is what a plain
+def draw(medians: Mapping[str, float]) -> None:
+    """Draw durations over what is in flight, both on logarithmic axes; a line is what a plain
     producer takes for these bytes."""
-    figure = Figure(figsize=(8, 4.5), dpi=130, layout="constrained")
-    axes = figure.subplots()
-    for shape, colour in (("chain", "#1f6f8b"), ("fan", "#d97706")):
+    rates = [one for name, one in medians.items() if name.endswith("topic_bytes_per_s")]
+    if not rates:
+        return
+    figure, axes = canvas("How long a checkpoint takes", 8, 4.5)
+    for shape, colour in zip(SHAPES, (BLUE, ORANGE), strict=True):
         for policy, style in (("unaligned", "-"), ("max_inflight", "--"), ("aligned", ":")):
             names = [f"{shape}_{one.name}" for one in LOADS]
             known = [name for name in names if f"{name}_{policy}_ms" in medians]
@@ -160,15 +165,9 @@ def curves(medians: Mapping[str, float]) -> Figure:
             took = [medians[f"{name}_{policy}_ms"] for name in known]
             axes.plot(bytes, took, style, marker="o", color=colour, label=f"{shape}, {policy}")
     ends = np.array(axes.get_xlim()).clip(min=0.3)
-    rate = statistics.median(
-        rate for name, rate in medians.items() if name.endswith("topic_bytes_per_s")
-    )
-    axes.plot(ends, 1000 * ends * MIB / rate, color="#22303c", linewidth=1,
-              label="a plain producer")  # fmt: skip
+    plain = 1000 * ends * MIB / statistics.median(rates)
+    axes.plot(ends, plain, color=INK, linewidth=1, label="a plain producer")
     axes.set(xscale="log", yscale="log", xlabel="MiB in flight", ylabel="milliseconds")
-    axes.grid(color="#e3e7eb")
+    axes.grid(axis="both")
     axes.legend(frameon=False, fontsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.suptitle("How long a checkpoint takes", x=0.01, ha="left", fontweight="bold")
-    return figure
+    figure.savefig(DOCS / "checkpoints-durations.png")

@@ -6,78 +6,68 @@ The first seconds are a warm-up and do not count.
 from __future__ import annotations
 
 import time
-from uuid import uuid4
+from collections.abc import Callable
 
-from benchmarks import load, openloop, running
-from benchmarks.running import PARTITIONS, Running
-from benchmarks.timeline import Latency, Timeline
-from benchmarks.wave import Wave
+from benchmarks import load, running
+from benchmarks.open_loop import Wave, loading
+from benchmarks.running import PARTITIONS
+from meander.app.measurement.latencies import LatencySummary, Timeline
 
 WARM_UP = 5.0
 """Seconds."""
+WARMTH = 30.0
+"""Seconds of load until the JVM of a new broker has compiled the code that serves records."""
 
 
-def echo(bootstrap: str, rate: int, seconds: float) -> Latency:
+def echo(bootstrap: str, rate: int, seconds: float) -> LatencySummary:
     """Of a bare topic: what no engine can do better."""
-    topic = f"echo-{uuid4().hex[:8]}"
-    load.create(bootstrap, topic, partitions=PARTITIONS)
-    found = measure(bootstrap, topic, topic, Wave.fixed(rate), seconds).latency()
-    load.delete(bootstrap, topic)
-    return found
+    with load.topic(bootstrap, "echo", PARTITIONS) as topic:
+        return measure(bootstrap, topic, topic, Wave.fixed(rate), seconds).summary()
 
 
-def warm_up(bootstrap: str) -> None:
-    """Load a new broker until its JVM has compiled the code that serves records."""
-    echo(bootstrap, rate=5_000, seconds=30)
-
-
-def flow(bootstrap: str, rate: int, seconds: float, **bench: str) -> Latency:
+def flow(bootstrap: str, rate: int, seconds: float, **bench: str) -> LatencySummary:
     """Of the counting flow on two workers."""
-    source = f"latency-{uuid4().hex[:8]}"
-    load.create(bootstrap, source, partitions=PARTITIONS)
-    with running.flow(bootstrap, source, bench) as flow:
-        found = measure(bootstrap, source, flow.topic, Wave.fixed(rate), seconds).latency()
-    load.delete(bootstrap, source)
-    return found
+    with (
+        load.topic(bootstrap, "latency", PARTITIONS) as source,
+        running.flow(bootstrap, source, bench) as flow,
+    ):
+        return measure(bootstrap, source, flow.topic, Wave.fixed(rate), seconds).summary()
 
 
 def idle(bootstrap: str, seconds: float) -> float:
     """Cores per worker of a flow that has nothing to do."""
-    source = f"idle-{uuid4().hex[:8]}"
-    load.create(bootstrap, source, partitions=PARTITIONS)
-    with running.flow(bootstrap, source, {}) as flow:
+    with (
+        load.topic(bootstrap, "idle", PARTITIONS) as source,
+        running.flow(bootstrap, source, {}) as flow,
+    ):
         time.sleep(WARM_UP)
-        before = sum(map(running.cpu_seconds, flow.workers))
-        time.sleep(seconds)
-        used = sum(map(running.cpu_seconds, flow.workers)) - before
-    load.delete(bootstrap, source)
-    return used / seconds / len(flow.workers)
+        before, after = _twice(lambda: sum(map(running.cpu_seconds, flow.workers)), seconds)
+        return (after - before) / seconds / len(flow.workers)
 
 
 def growth(bootstrap: str, rate: int, seconds: float) -> float:
     """Memory of the workers at the end over that after a tenth of the time."""
-    source = f"growth-{uuid4().hex[:8]}"
-    load.create(bootstrap, source, partitions=PARTITIONS)
     with (
+        load.topic(bootstrap, "growth", PARTITIONS) as source,
         running.flow(bootstrap, source, {}) as flow,
-        openloop.generating(bootstrap, source, Wave.fixed(rate)),
+        loading(bootstrap, source, None, Wave.fixed(rate)),
     ):
         time.sleep(seconds / 10)
-        before = _held(flow)
-        time.sleep(seconds * 9 / 10)
-        after = _held(flow)
-    load.delete(bootstrap, source)
-    return after / before
+        before, after = _twice(lambda: sum(map(running.memory, flow.workers)), seconds * 0.9)
+        return after / before
 
 
-def _held(flow: Running) -> int:
-    return sum(map(running.memory, flow.workers))
+def _twice(look: Callable[[], float], seconds: float) -> tuple[float, float]:
+    before = look()
+    time.sleep(seconds)
+    return before, look()
 
 
 def measure(
     bootstrap: str, source: str, sink: str, wave: Wave, seconds: float, keys: int = load.KEYS
 ) -> Timeline:
     """Of what comes to one topic for what goes to another."""
-    with openloop.running(bootstrap, source, sink, wave, keys) as loop:
+    with loading(bootstrap, source, sink, wave, keys) as loop:
         time.sleep(WARM_UP + seconds)
-    return loop.found().between(loop.began + WARM_UP, time.time())
+        end = time.time()
+    return loop.found().between(loop.began + WARM_UP, end)

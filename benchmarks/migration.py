@@ -9,28 +9,23 @@ record has failed, and so has the benchmark in the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from benchmarks import asked, curves, load, moving, parts, tables
-from benchmarks.moving import DEFAULT, STRATEGIES, Unavailable
-from benchmarks.openloop import Lost
+from benchmarks.moving import DEFAULT, STRATEGIES
+from benchmarks.open_loop import Lost, Wave
 from benchmarks.outcome import Case, Outcome, Part
-from benchmarks.parts import NAMES, Step, Wanted
-from benchmarks.running import ROOT
+from benchmarks.parts import TITLES, Run, Wanted
+from benchmarks.report import DOCS, broker_and_bar
+from benchmarks.running import Unavailable
 from benchmarks.states import States
-from meander.connectors.local_broker.broker import LocalBroker
-
-DOCS = ROOT / "docs"
-T = TypeVar("T", bound=str)
 
 
 def main(
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Some of {', '.join(NAMES)}; else all.")
+        list[str] | None, typer.Option(help=f"Some of {', '.join(TITLES)}; else all.")
     ] = None,
     keys: Annotated[
         int | None, typer.Option(help="Of the state, in place of each part's own.")
@@ -43,31 +38,28 @@ def main(
     ] = None,
 ) -> None:
     """Measure migrations; takes hours as it is. Nothing else should run."""
-    console = Console(stderr=True)
     chosen = [STRATEGIES[label] for label in some(strategy, STRATEGIES)]
-    wanted, names = Wanted(rate, served, keys, chosen), some(only, NAMES)
-    outcome = Outcome.load()
-    total = runs * sum(len([*parts.steps(wanted, name)]) for name in names)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with LocalBroker() as broker, Progress(*columns, TimeRemainingColumn(), console=console) as bar:
-        task = bar.add_task("warm-up", total=total)
-        states = States(broker.bootstrap)
+    planned = parts.plan(Wanted(rate, served, keys, chosen))
+    names, outcome = some(only, TITLES), Outcome.load()
+    total = runs * sum(len(planned[name].runs) for name in names)
+    with broker_and_bar(total) as (bootstrap, bar):
+        states = States(bootstrap)
         # What has just started compiles itself: the first flow of a broker is slow.
-        moving.once(states, moving.Case(load.KEYS, wanted.wave), DEFAULT)
+        moving.once(states, moving.Case(load.KEYS, Wave.fixed(rate)), DEFAULT)
         for name in names:
-            part = outcome.parts[name] = Part(what=parts.what(wanted, name))
-            for step in runs * [*parts.steps(wanted, name)]:
-                bar.update(task, description=f"{name}: {step.case}")
-                bar.console.print(f"{name}: {step.case}: {measure(states, part, step)}")
-                bar.advance(task)
+            part = outcome.parts[name] = Part(what=planned[name].what)
+            for case, run in runs * [*planned[name].runs.items()]:
+                bar.update(bar.task_ids[0], description=f"{name}: {case}")
+                bar.console.print(f"{name}: {case}: {measure(states, part, case, run)}")
+                bar.advance(bar.task_ids[0])
                 outcome.save(asked.figures(outcome))
             publish(outcome)
-    console.print("\n".join(tables.lines(outcome)), markup=False)
+        bar.console.print("\n".join(tables.lines(outcome)), markup=False)
     if outcome.failures:
         raise typer.Exit(1)
 
 
-def some(asked: Sequence[str] | None, known: Iterable[T]) -> list[T]:
+def some(asked: Sequence[str] | None, known: Iterable[str]) -> list[str]:
     """Those that are asked for, in their order; all where nobody asks. Raises BadParameter."""
     names = [*known]
     if unknown := [name for name in asked or () if name not in names]:
@@ -75,12 +67,12 @@ def some(asked: Sequence[str] | None, known: Iterable[T]) -> list[T]:
     return [name for name in names if asked is None or name in asked]
 
 
-def measure(states: States, part: Part, step: Step) -> str:
+def measure(states: States, part: Part, name: str, run: Run) -> str:
     """One run of a case, unless there was none to be had before; what it found, in words."""
-    case = part.cases.setdefault(step.case, Case())
+    case = part.cases.setdefault(name, Case())
     if case.not_available is None:
         try:
-            found = step.run(states)
+            found = run(states)
         except Unavailable as unavailable:
             case.not_available = str(unavailable)
         except Lost as lost:
@@ -95,7 +87,7 @@ def measure(states: States, part: Part, step: Step) -> str:
 def publish(outcome: Outcome) -> None:
     """Draw the pictures and fill the tables."""
     for name in outcome.drawn:
-        figure = curves.timelines(outcome.parts[name], tables.TITLES[name])
+        figure = curves.timelines(outcome.parts[name], TITLES[name])
         figure.savefig(DOCS / tables.picture(name))
     tables.fill(DOCS / "benchmarks.md", outcome)
 

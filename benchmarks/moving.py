@@ -6,23 +6,23 @@ its bins to one of the others, by a command on the control topic.
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event
 
 import numpy as np
 
-from benchmarks import openloop, running
+from benchmarks import running
 from benchmarks.latency import WARM_UP
+from benchmarks.open_loop import Wave, loading
 from benchmarks.outcome import Curve, Found
 from benchmarks.running import Running
 from benchmarks.states import States
-from benchmarks.timeline import BACK, Float64s, Timeline
-from benchmarks.wave import Wave
-from meander.schemas.control import Rejected, parse_command
+from meander.app.measurement.latencies import BACK, Float64s, Timeline
+from meander.schemas.status import Accepted, BinMoved, Completed
 
 STEADY = 20.0
 """Seconds before the command that count as steady."""
@@ -83,7 +83,7 @@ class Case:
         each = f", each worker serves {self.service:,}/s by timer" if self.service else ""
         return (
             f"{self.keys:,} keys in {1 << self.bits} bins, {self.old} to {self.new} workers,"
-            f" {self.wave.told} records/s{', skewed' * self.skewed}{each}"
+            f" {self.wave} records/s{', skewed' * self.skewed}{each}"
         )
 
     def bench(self) -> dict[str, str]:
@@ -105,10 +105,6 @@ class Case:
         return moves
 
 
-class Unavailable(Exception):
-    """The flow rejects such a command; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Moved:
     """When a move took place, seconds since 1970."""
@@ -121,15 +117,6 @@ class Moved:
     bytes: int
 
 
-def expect_known(strategy: Strategy) -> None:
-    """Raises Unavailable for a strategy that no flow knows."""
-    command = {"type": "migrate", "id": "m", "bins": "all", "worker": 0, **strategy.fields()}
-    try:
-        parse_command(json.dumps(command).encode(), bins=1)
-    except Rejected as rejected:
-        raise Unavailable(str(rejected)) from rejected
-
-
 def once(
     states: States,
     case: Case,
@@ -140,74 +127,55 @@ def once(
 ) -> Found:
     """One migration; with its workers' memory if `watched`, which costs them time. `besides`
     measures something else of the flow at the end. Raises Unavailable, Lost."""
-    expect_known(strategy)
     with states.flow(case.keys, case.bench(), case.new) as loaded:
         flow = loaded.flow
         with (
-            openloop.running(
-                states.bootstrap,
-                loaded.source,
-                flow.topic,
-                case.wave,
-                case.keys,
+            loading(
+                states.bootstrap, loaded.source, flow.topic, case.wave, case.keys,
                 skewed=case.skewed,
             ) as loop,
             _watching(flow.workers if watched else ()) as held,
-        ):
+        ):  # fmt: skip
             time.sleep(WARM_UP + STEADY)
             moved = _move(flow, case, strategy)
             time.sleep(TAIL)
         more = besides(flow)
-    figures = (
-        _figures(loop.found(), moved) | _memory(held, moved) | dict(loaded.figures) | dict(more)
-    )
-    return Found(figures=figures, curve=curve(loop.found(), moved.given, moved.ended))
+    timeline = loop.found()
+    figures = _figures(timeline, moved) | _memory(held, moved) | {**loaded.figures, **more}
+    return Found(figures=figures, curve=curve(timeline, moved.given, moved.ended))
 
 
 def _move(flow: Running, case: Case, strategy: Strategy) -> Moved:
     """One command for each worker that gets bins: side by side, but fluid ones in turn, as bin
     moves after bin."""
-    commands = [
-        {"type": "migrate", "id": f"to-{worker}", "worker": worker, "bins": bins}
-        | strategy.fields()
-        for worker, bins in case.moves()
-    ]
-    given = []
-    for command in commands:
-        given.append(flow.give(command))
+    given, ids = [], []
+    for worker, bins in case.moves():
+        ids.append(f"to-{worker}")
+        given.append(
+            flow.give(type="migrate", id=ids[-1], worker=worker, bins=bins, **strategy.fields())
+        )
         if strategy.name == "fluid":
-            _completed(flow, str(command["id"]))
-    ends = [_completed(flow, str(command["id"])) for command in commands]
-    said = [one for command in commands for one in flow.of(str(command["id"]))]
-    times = [one.fields.get("time") for one in said if one.type == "accepted"]
-    known = [time / 1000 for time in times if isinstance(time, int)]
-    installed = max((one.at for one in said if one.type == "bin_moved"), default=given[0])
-    sizes = [end.fields["bytes"] for end in ends]
+            flow.end(ids[-1], Completed)
+    ends = [flow.end(id, Completed) for id in ids]
+    assert not any(end.unmoved for _, end in ends), ends
+    times = [event.time / 1000 for _, event in flow.events(Accepted) if event.time is not None]
+    installed = [at for at, _ in flow.events(BinMoved)]
     return Moved(
-        given[0], min(known, default=given[0]), installed, max(end.at for end in ends),
-        sum(size for size in sizes if isinstance(size, int)),
+        given[0], min(times, default=given[0]), max(installed, default=given[0]),
+        max(at for at, _ in ends), sum(end.bytes for _, end in ends),
     )  # fmt: skip
-
-
-def _completed(flow: Running, id: str) -> running.Said:
-    end = flow.answer(id, "completed", "aborted", "rejected")
-    if end.type == "rejected":
-        raise Unavailable(str(end.fields["reason"]))
-    assert end.type == "completed", end
-    assert not end.fields.get("unmoved"), end
-    return end
 
 
 def _figures(timeline: Timeline, moved: Moved) -> dict[str, float]:
     steady = timeline.between(moved.given - STEADY, moved.given).steadily("steady_")
-    moving = timeline.between(moved.given, moved.ended).latency()
-    settled = timeline.between(moved.ended + TAIL / 2, moved.ended + TAIL).latency()
+    moving = timeline.between(moved.given, moved.ended).summary()
+    settled = timeline.between(moved.ended + TAIL / 2, moved.ended + TAIL).summary()
     seconds = moved.ended - moved.given
     found = steady | moving.named("moving_") | {
-        "settled_p99_ms": settled.p99, "seconds": seconds, "bytes": moved.bytes,
+        "settled_p99_ms": settled.p99_ms, "seconds": seconds, "bytes": moved.bytes,
         "bytes_per_s": moved.bytes / (moved.installed - moved.began),
     }  # fmt: skip
-    limits = {"back_s": steady["steady_p99_ms"], "back_to_settled_s": settled.p99}
+    limits = {"back_s": steady["steady_p99_ms"], "back_to_settled_s": settled.p99_ms}
     for name, p99 in limits.items():
         back = timeline.back(moved.given, seconds, BACK * p99)
         if back is not None:
@@ -231,31 +199,30 @@ def _points(values: Float64s) -> list[float | None]:
 def _watching(processes: Sequence[int]) -> Iterator[list[tuple[float, int]]]:
     """When, and how much memory these processes held, every `STEP` seconds."""
     held: list[tuple[float, int]] = []
-    stopped = threading.Event()
+    stopped = Event()
 
     def look() -> None:
         while processes and not stopped.wait(STEP):
             held.append((time.time(), sum(map(running.memory, processes))))
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        yield held
-    finally:
-        stopped.set()
-        watcher.join()
+    with ThreadPoolExecutor(1) as beside:
+        watched = beside.submit(look)
+        try:
+            yield held
+        finally:
+            stopped.set()
+            watched.result()
 
 
 def _memory(held: Sequence[tuple[float, int]], moved: Moved) -> dict[str, float]:
     """The most before, meanwhile and after: the new owners' caches fill as long as records come."""
-
-    def most(start: float, end: float) -> float:
-        return max(size for at, size in held if start <= at < end)
-
-    if not held:
-        return {}
+    spans = {
+        "memory_before": (moved.given - STEADY, moved.given),
+        "memory_peak": (moved.given, moved.ended + STEP),
+        "memory_after": (moved.ended, moved.ended + TAIL),
+    }
     return {
-        "memory_before": most(moved.given - STEADY, moved.given),
-        "memory_peak": most(moved.given, moved.ended + STEP),
-        "memory_after": most(moved.ended, moved.ended + TAIL),
+        name: max(size for at, size in held if start <= at < end)
+        for name, (start, end) in spans.items()
+        if held
     }

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from pydantic import BaseModel, Field
 
@@ -21,6 +20,10 @@ PATH = report.RESULTS / "migration.json"
 
 PICTURES = ("2a", "2b", "2c", "rescale")
 """Parts whose timelines are drawn."""
+
+
+EXCESS = "excess_ms"
+"""By how much the greatest latency of a run exceeds its steady median."""
 
 
 class Curve(BaseModel):
@@ -70,6 +73,9 @@ class Case(BaseModel):
 
     def by_run(self, name: str) -> Sequence[float | None]:
         """One figure of each run."""
+        if name == EXCESS:
+            both = zip(self.by_run("moving_max_ms"), self.by_run("steady_p50_ms"), strict=False)
+            return [None if a is None or b is None else a - b for a, b in both]
         spread = self.measured.get(name)
         return () if spread is None else spread.runs
 
@@ -94,7 +100,7 @@ class Part(BaseModel):
     """One thing measured, in several cases."""
 
     what: str
-    at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    at: str = Field(default_factory=report.now)
     machine: dict[str, object] = Field(default_factory=report.machine)
     versions: dict[str, str] = Field(default_factory=report.versions)
     cases: dict[str, Case] = {}

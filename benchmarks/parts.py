@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, get_args
 
 from benchmarks import moving, raw, sweeps
-from benchmarks.moving import ALL_AT_ONCE, STRATEGIES, Strategy
+from benchmarks.moving import ALL_AT_ONCE, STRATEGIES, Case, Strategy
+from benchmarks.open_loop import Wave
 from benchmarks.outcome import Found
-from benchmarks.running import Running
 from benchmarks.states import States
-from benchmarks.wave import Wave
 
-Name = Literal[
-    "2a", "2b", "2c", "memory", "growth", "cost", "lead", "rescale", "order", "pace", "interval"
-]
-NAMES: tuple[Name, ...] = get_args(Name)
-RESCALED_KEYS, RESCALED_RATE = 1_000_000, 3_000
+TITLES = {
+    "2a": "From one worker to two", "2b": "From four workers to eight",
+    "2c": "From four workers to eight, under a square wave", "memory": "Memory",
+    "growth": "More state", "cost": "The cost of being migratable", "lead": "`control_lead`",
+    "order": "The order of bins, where keys are skewed",
+    "pace": "A share, or a latency, under a square wave", "interval": "`snapshot_interval`",
+    "rescale": "A second worker joins",
+}  # fmt: skip
+"""The parts."""
+FEW, RESCALED_RATE = 1_000_000, 3_000
 """What users of other engines were asked at."""
-INTERVALS = (2.0, 10.0, 60.0)
-"""Seconds between snapshots."""
 ORDERS = [
     Strategy("fluid", precopy=True, order=order) for order in ("as-listed", "hottest", "coldest")
 ]
 ORDER_BITS = 5
 """Bins move one after the other, and each waits for what an overloaded worker has before it."""
-SHARES, LATENCIES = (0.1, 0.3, 0.9), (0.03, 0.1, 0.3)
+PACES = [("SHARE", 0.1), ("SHARE", 0.3), ("SHARE", 0.9), ("LATENCY", 0.03), ("LATENCY", 0.1),
+         ("LATENCY", 0.3)]  # fmt: skip
 """Of the workers' time, for what is moved ahead; and seconds that records may take meanwhile."""
-LEADS = (0.0, 0.05, 0.25, 1.0)
-"""Seconds."""
+LEADS, INTERVALS = (0.0, 0.05, 0.25, 1.0), (2.0, 10.0, 60.0)
+"""Seconds; also between snapshots."""
 BITS = 8
 FIXED = f"2^{BITS} bins"
 UNMOVABLE = f"{FIXED}, F off"
 DRAINED = "no move: one worker drains a backlog"
 JOINED = "1 to 2 workers"
+Run = Callable[[States], Found]
+"""One run of a case. Raises Unavailable, Lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,130 +53,78 @@ class Wanted:
     keys: int | None = None
     strategies: Sequence[Strategy] = tuple(STRATEGIES.values())
 
-    @property
-    def few(self) -> int:
-        """Keys, where many would only take time."""
-        return self.keys or RESCALED_KEYS
-
-    @property
-    def wave(self) -> Wave:
-        """Of those parts that have two workers."""
-        return Wave.fixed(self.rate)
-
-    def case(self, name: Name) -> moving.Case:
-        """Of a part that compares strategies."""
-        keys, old = self.keys or 10_000_000, 4 * self.served
-        match name:
-            case "2b":
-                keys = self.keys or 40_000_000
-                return moving.Case(keys, Wave.fixed(0.6 * old), 4, 8, BITS, self.served)
-            case "2c":
-                wave = Wave(0.4 * old, 1.25 * old, period=2.0)
-                return moving.Case(keys, wave, 4, 8, BITS, self.served)
-            case "order":
-                served = 2 * self.served
-                wave = Wave.fixed(1.25 * served)
-                return moving.Case(self.few, wave, bits=ORDER_BITS, service=served, skewed=True)
-        return moving.Case(keys, self.wave)
-
-    def sizes(self) -> list[tuple[int, int]]:
-        """Keys, and the binary logarithm of bins: at fixed bins, then at fixed keys per bin."""
-        keys = self.few
-        fixed = [(times * keys, BITS) for times in (1, 4, 16)]
-        return [*fixed, (keys, BITS - 2), (16 * keys, BITS + 2)]
-
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One run of one case."""
+class Planned:
+    """A part that is to be measured."""
 
-    case: str
-    run: Callable[[States], Found]
-    """Raises Unavailable, Lost."""
-
-
-def what(wanted: Wanted, name: Name) -> str:
-    """One sentence on what a part measures."""
-    match name:
-        case "2a" | "2b" | "2c" | "order":
-            return str(wanted.case(name))
-        case "memory":
-            return f"{wanted.case(name)}, PSS of both workers every 100 ms"
-        case "pace":
-            return f"{wanted.strategies[0]}, {replace(wanted.case('2c'), keys=wanted.few)}"
-        case "interval":
-            return (
-                f"{ALL_AT_ONCE}, {wanted.few:,} keys, 1 to 2 workers, {wanted.wave.told} records/s"
-            )
-        case "growth":
-            return f"{wanted.strategies[0]}, 1 to 2 workers, {wanted.wave.told} records/s"
-        case "cost":
-            return f"{wanted.few:,} keys, 2 workers, {wanted.wave.told} records/s"
-        case "lead":
-            return f"2 workers, {wanted.wave.told} records/s, commands that move one bin at once"
-        case "rescale":
-            return f"{wanted.few:,} keys, {RESCALED_RATE:,} records/s"
+    what: str
+    """One sentence."""
+    runs: dict[str, Run]
+    """By case."""
 
 
-def steps(wanted: Wanted, name: Name) -> Iterator[Step]:
-    """One run of each case of a part."""
-    match name:
-        case "growth":
-            yield from _growth(wanted)
-        case "cost":
-            yield from _cost(wanted)
-        case "lead":
-            for seconds in LEADS:
-                run = partial(sweeps.lead, wave=wanted.wave, seconds=seconds)
-                yield Step(f"{seconds:g} s", run)
-        case "rescale":
-            keys, wave = wanted.few, Wave.fixed(RESCALED_RATE)
-            yield Step(JOINED, partial(sweeps.rescale, keys=keys, wave=wave))
-        case "pace":
-            paces = [(f"share {share:g}", ("SHARE", f"{share:g}")) for share in SHARES]
-            paces += [(f"latency {s:g} s", ("LATENCY", f"{s:g}")) for s in LATENCIES]
-            for label, pace in paces:
-                case = replace(wanted.case("2c"), keys=wanted.few, pace=(pace,))
-                run = partial(moving.once, case=case, strategy=wanted.strategies[0])
-                yield Step(label, run)
-        case "interval":
-            for seconds in INTERVALS:
-                case = moving.Case(wanted.few, wanted.wave, interval=seconds)
-                yield Step(f"{seconds:g} s", partial(moving.once, case=case, strategy=ALL_AT_ONCE))
-        case _:
-            yield from _strategies(wanted, name)
+def plan(wanted: Wanted) -> dict[str, Planned]:
+    """All parts by name.
 
+    >>> parts = plan(Wanted(3_000, 400))
+    >>> parts["2b"].what
+    '40,000,000 keys in 256 bins, 4 to 8 workers, 960 records/s, each worker serves 400/s by timer'
+    >>> list(parts["2a"].runs)[-1]
+    'no move: one worker drains a backlog'
+    """
+    few, wave, old = wanted.keys or FEW, Wave.fixed(wanted.rate), 4 * wanted.served
+    first, two = wanted.strategies[0], f"1 to 2 workers, {wave} records/s"
+    many = Case(wanted.keys or 10_000_000, wave)
+    eight = Case(wanted.keys or 40_000_000, Wave.fixed(0.6 * old), 4, 8, BITS, wanted.served)
+    square = replace(eight, keys=many.keys, wave=Wave(0.4 * old, 1.25 * old, period=2.0))
+    paced = replace(square, keys=few)
+    skewed = Case(few, Wave.fixed(2.5 * wanted.served), bits=ORDER_BITS, skewed=True,
+                  service=2 * wanted.served)  # fmt: skip
+    # At fixed bins, then at fixed keys per bin.
+    sizes = [*((n * few, BITS) for n in (1, 4, 16)), (few, BITS - 2), (16 * few, BITS + 2)]
 
-def _strategies(wanted: Wanted, name: Name) -> Iterator[Step]:
-    for one in ORDERS if name == "order" else wanted.strategies:
-        besides = raw.plainly if (name, one) == ("2a", ALL_AT_ONCE) else _nothing
-        run = partial(
-            moving.once, case=wanted.case(name), strategy=one,
-            watched=name == "memory", besides=besides,
-        )  # fmt: skip
-        yield Step(str(one), run)
-    if name == "2a":
-        yield Step(DRAINED, partial(sweeps.capacity, case=wanted.case(name)))
+    def once(case: Case, strategy: Strategy = first) -> Run:
+        return partial(moving.once, case=case, strategy=strategy)
 
+    def each(case: Case) -> dict[str, Run]:
+        return {str(one): once(case, one) for one in wanted.strategies}
 
-def _growth(wanted: Wanted) -> Iterator[Step]:
-    for keys, bits in wanted.sizes():
-        case = moving.Case(keys, wanted.wave, bits=bits)
-        run = partial(moving.once, case=case, strategy=wanted.strategies[0])
-        yield Step(sized(keys, bits), run)
-
-
-def _cost(wanted: Wanted) -> Iterator[Step]:
+    compared = each(many) | {DRAINED: partial(sweeps.capacity, case=many)}
+    if str(ALL_AT_ONCE) in compared:
+        compared[str(ALL_AT_ONCE)] = partial(
+            moving.once, case=many, strategy=ALL_AT_ONCE, besides=raw.plainly
+        )
     benches = {f"2^{bits} bins": {"BINS": str(bits)} for bits in (4, BITS, 12)}
-    for label, bench in (benches | {UNMOVABLE: {"F": "off"}}).items():
-        run = partial(sweeps.cost, keys=wanted.few, wave=wanted.wave, bench=bench)
-        yield Step(label, run)
-
-
-def sized(keys: int, bits: int) -> str:
-    """The case of one size of the state."""
-    return f"{keys:,} keys, 2^{bits} bins"
-
-
-def _nothing(_: Running) -> Mapping[str, float]:
-    return {}
+    rescaled = partial(sweeps.rescale, keys=few, wave=Wave.fixed(RESCALED_RATE))
+    found = {
+        "2a": Planned(str(many), compared),
+        "2b": Planned(str(eight), each(eight)),
+        "2c": Planned(str(square), each(square)),
+        "memory": Planned(f"{many}, PSS of both workers every 100 ms", {
+            str(one): partial(moving.once, case=many, strategy=one, watched=True)
+            for one in wanted.strategies
+        }),
+        "growth": Planned(f"{first}, {two}", {
+            f"{keys:,} keys, 2^{bits} bins": once(Case(keys, wave, bits=bits))
+            for keys, bits in sizes
+        }),
+        "cost": Planned(f"{few:,} keys, 2 workers, {wave} records/s", {
+            label: partial(sweeps.cost, keys=few, wave=wave, bench=bench)
+            for label, bench in (benches | {UNMOVABLE: {"F": "off"}}).items()
+        }),
+        "lead": Planned(f"2 workers, {wave} records/s, commands that move one bin at once", {
+            f"{seconds:g} s": partial(sweeps.lead, wave=wave, seconds=seconds) for seconds in LEADS
+        }),
+        "order": Planned(str(skewed), {str(one): once(skewed, one) for one in ORDERS}),
+        "pace": Planned(f"{first}, {paced}", {
+            f"{name.lower()} {value:g}{' s' * (name == 'LATENCY')}":
+            once(replace(paced, pace=((name, f"{value:g}"),))) for name, value in PACES
+        }),
+        "interval": Planned(f"{ALL_AT_ONCE}, {few:,} keys, {two}", {
+            f"{one:g} s": once(Case(few, wave, interval=one), ALL_AT_ONCE) for one in INTERVALS
+        }),
+        "rescale": Planned(f"{few:,} keys, {RESCALED_RATE:,} records/s", {JOINED: rescaled}),
+    }  # fmt: skip
+    assert found.keys() == TITLES.keys()
+    return found

@@ -1,4 +1,4 @@
-"""A flow while it is measured: its processes, what it says, their CPU time and their memory."""
+"""A flow while it is measured: its processes, its events, their CPU time and their memory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,32 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import IO, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import load
+from meander.connectors.kafka import client
+from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.connectors.topics.topics import Names, names
+from meander.schemas.status import (
+    Aborted,
+    CheckpointFailed,
+    CommandRejected,
+    Event,
+    Heartbeat,
+    Started,
+    parse_event,
+)
 
 ROOT = Path(__file__).parent.parent
-MODULE = ROOT / "benchmarks" / "counting.py"
+MODULE, PROCESSING = ROOT / "benchmarks" / "counting.py", ROOT / "benchmarks" / "processing.py"
 MEANDER = Path(sys.executable).with_name("meander")
 PARTITIONS = 2
 WORKERS = 2
@@ -32,16 +43,14 @@ SETTINGS = {"linger.ms": "5"}
 """Of drains: Kafka's own default of 5 ms, as the others have it too."""
 PATIENCE = 900.0
 """Seconds after which what is waited for is given up."""
-_UP = re.compile(r"worker_started worker=\d+ process=(\d+)")
+_STARTED = re.compile(r"worker_started worker=\d+ process=(\d+)")
+FAILURES = CommandRejected, CheckpointFailed, Aborted
+"""By which a command may end otherwise than it should."""
+E = TypeVar("E", bound=Event)
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An event of the driver, and when it came, seconds since 1970."""
-
-    at: float
-    type: str
-    fields: Mapping[str, object]
+class Unavailable(Exception):
+    """The flow rejects such a command; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,70 +64,64 @@ class Running:
     """Of its internal topics."""
     workers: tuple[int, ...]
     """The processes of those that were there at the start."""
-
-    watcher: Consumer
-    """Connected already: a new client may take seconds where all cores are at work."""
-    commands: Producer
-    """Connected, too."""
-    lives: Callable[[], bool]
-    told: Callable[[], str]
-    """What its log says so far."""
-    said: Sequence[Said]
-    """So far; summaries are left out."""
+    _driver: subprocess.Popen[str]
+    _log: IO[str]
+    # Connected already: a new client may take seconds where all cores are at work.
+    _watcher: Consumer
+    _commands: Sender
+    _events: list[tuple[float, Event]] = field(default_factory=list)
+    """With when each came, seconds since 1970; heartbeats are left out."""
 
     def current(self) -> tuple[int, ...]:
-        """The processes of the workers of its present life."""
-        return tuple(map(int, _UP.findall(self.told())))[-len(self.workers) :]
+        """The processes of the workers of its present execution."""
+        return tuple(_processes(self._log))[-len(self.workers) :]
 
-    def events(self, type: str) -> list[Said]:
-        """Those of a type, so far."""
-        return [one for one in list(self.said) if one.type == type]
+    def events(self, kind: type[E], id: str | None = None) -> list[tuple[float, E]]:
+        """Those of a kind so far, or those of one command."""
+        return [
+            (at, event) for at, event in list(self._events)
+            if isinstance(event, kind) and (id is None or getattr(event, "id", None) == id)
+        ]  # fmt: skip
 
     def results(self) -> int:
         """How many records its results' topic has."""
-        places = [
-            TopicPartition(self.topic, n) for n in range(load.partitions(self.watcher, self.topic))
-        ]
-        ends = [self.watcher.get_watermark_offsets(place, timeout=30) for place in places]
+        spread = range(load.partitions_of(self._watcher, self.topic))
+        places = [TopicPartition(self.topic, n) for n in spread]
+        ends = [self._watcher.get_watermark_offsets(at, timeout=load.ANSWER) for at in places]
         return sum(end for _, end in ends)
 
-    def give(self, command: Mapping[str, object]) -> float:
+    def give(self, **command: object) -> float:
         """Put a command on the control topic; when that was, seconds since 1970."""
         at = time.time()
-        self.commands.produce(
-            self.names.control, json.dumps({"meander": "command"} | dict(command))
-        )
-        self.commands.flush()
+        data = json.dumps({"meander": "command", **command}).encode()
+        self._commands.send(data, None, noted, [])
+        self._commands.flush(client.ANSWER)
         return at
 
-    def of(self, id: str) -> list[Said]:
-        """What has been said of a command."""
-        return [one for one in list(self.said) if one.fields.get("id") == id]
+    def end(self, id: str, kind: type[E]) -> tuple[float, E]:
+        """The event by which a command has ended, once it has come. Raises Unavailable where the
+        flow rejects it, AssertionError where it fails."""
+        self.until(lambda: any(self.events(one, id) for one in (kind, *FAILURES)))
+        for _, rejected in self.events(CommandRejected, id):
+            raise Unavailable(rejected.reason)
+        assert self.events(kind, id), self._events[-3:]
+        return self.events(kind, id)[0]
 
-    def answer(self, id: str, *types: str) -> Said:
-        """The first event of a command that is of one of these types, once it has come."""
-
-        def found() -> list[Said]:
-            return [one for one in self.of(id) if one.type in types]
-
-        self._until(lambda: bool(found()), 0.01)
-        return found()[0]
+    def until_more(self, kind: type[Event], count: int) -> None:
+        """Returns once there are more of a kind."""
+        self.until(lambda: len(self.events(kind)) > count)
 
     def until_results(self, count: int, seconds: float = 0.05) -> None:
         """Returns once there are so many results."""
-        self._until(lambda: self.results() >= count, seconds)
+        self.until(lambda: self.results() >= count, seconds)
 
-    def until_events(self, type: str, count: int) -> None:
-        """Returns once there are so many of a type."""
-        self._until(lambda: len(self.events(type)) >= count, 0.01)
-
-    def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 0.01) -> None:
         """Looks every so many seconds. Raises AssertionError where it cannot be or takes too long,
         with the last that the driver has said."""
         deadline = time.monotonic() + PATIENCE
         while not holds():
-            last = [one.fields for one in self.said][-3:]
-            assert self.lives(), f"the flow has ended: {last}"
+            last = self._events[-3:]
+            assert self._driver.poll() is None, f"the flow has ended: {last}"
             assert time.monotonic() < deadline, f"nothing came for {PATIENCE:g} s: {last}"
             time.sleep(seconds)
 
@@ -135,18 +138,16 @@ def flow(
     partitions: int = PARTITIONS,
     prefix: str | None = None,
     module: Path = MODULE,
-    stamped: bool = False,
 ) -> Iterator[Running]:
     """The counting flow, or another, from its start to the block's end.
 
     `bench` are its MEANDER_BENCH_ variables, `kafka` librdkafka's settings, `room` is for how many
     workers more; internal topics have a `prefix` of their own where they are there before. The
-    broker stamps results as they come in, if so asked.
+    broker stamps results as they come in.
     """
     own = f"bench-{uuid4().hex[:8]}."
-    prefix = prefix or own
-    settings = {"message_timestamp_type": "LogAppendTime"} if stamped else {}
-    load.create(bootstrap, f"{own}out", partitions=partitions, **settings)
+    prefix, topic = prefix or own, f"{own}out"
+    load.create(bootstrap, topic, partitions=partitions, message_timestamp_type="LogAppendTime")
     words = ["run", str(module), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
              "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
     for name, value in kafka.items():
@@ -159,32 +160,47 @@ def flow(
         ) as process,
     ):
         assert process.stdout is not None
-        said: list[Said] = []
-        # A driver whose events nobody reads comes to a halt.
-        hears = threading.Thread(target=_hear, args=(process.stdout, said), daemon=True)
         try:
-            started = any('"started"' in line for line in process.stdout)
-            log.seek(0)
-            told = log.read()
-            assert started, f"the flow did not start: {told}"
-            pids = tuple(map(int, _UP.findall(told)))
-            called = names(prefix, "bench")
-            with closing(_watcher(bootstrap, f"{own}out")) as watcher:
-                running = Running(
-                    bootstrap, f"{own}out", called, pids, watcher,
-                    _commands(bootstrap, called.control), lambda: process.poll() is None,
-                    partial(_read, log.fileno()), said,
-                )  # fmt: skip
-                hears.start()
+            events = (parse_event(line.encode()) for line in process.stdout)
+            assert any(isinstance(event, Started) for event in events), f"no start: {_text(log)}"
+            settings, topics = {"bootstrap.servers": bootstrap}, names(prefix, "bench")
+            with (
+                closing(client.consumer(settings, "watcher")) as watcher,
+                closing(Sender(settings, topics.control)) as commands,
+            ):
+                running = Running(bootstrap, topic, topics, tuple(_processes(log)), process, log,
+                                  watcher, commands)  # fmt: skip
+                running.results()
+                # A driver whose events nobody reads comes to a halt.
+                threading.Thread(target=_hear, args=(events, running._events), daemon=True).start()
                 yield running
         finally:
             process.terminate()
             process.wait()
-    load.delete_all(bootstrap, own)
+    load.delete(bootstrap, own)
 
 
-def _read(file: int) -> str:
-    return os.pread(file, 1 << 26, 0).decode()
+def _hear(events: Iterable[Event], heard: list[tuple[float, Event]]) -> None:
+    for event in events:
+        if not isinstance(event, Heartbeat):
+            heard.append((time.time(), event))  # noqa: PERF401 - others read meanwhile
+
+
+def _text(log: IO[str]) -> str:
+    return os.pread(log.fileno(), 1 << 26, 0).decode()
+
+
+def _processes(log: IO[str]) -> Iterator[int]:
+    return map(int, _STARTED.findall(_text(log)))
+
+
+def drain(bootstrap: str, source: str, records: int, **bench: str) -> float:
+    """Records per second of the counting flow on two workers, for a backlog: from when all run to
+    the last result on its topic."""
+    with flow(bootstrap, source, bench, kafka=SETTINGS) as running:
+        began = time.monotonic()
+        running.until_results(records, 0.02)
+        return records / (time.monotonic() - began)
 
 
 def environment(bootstrap: str, bench: Mapping[str, str]) -> dict[str, str]:
@@ -192,26 +208,6 @@ def environment(bootstrap: str, bench: Mapping[str, str]) -> dict[str, str]:
     variables = {f"MEANDER_BENCH_{name}": value for name, value in bench.items()}
     ours = {"MEANDER_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
     return os.environ | variables | ours
-
-
-def _hear(lines: Iterable[str], said: list[Said]) -> None:
-    for line in lines:
-        at, fields = time.time(), json.loads(line)
-        if fields["type"] != "summary":
-            said.append(Said(at, fields["type"], fields))
-
-
-def _watcher(bootstrap: str, topic: str) -> Consumer:
-    watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "watcher", "log_level": 2})
-    for number in range(load.partitions(watcher, topic)):
-        watcher.get_watermark_offsets(TopicPartition(topic, number), timeout=30)
-    return watcher
-
-
-def _commands(bootstrap: str, topic: str) -> Producer:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 2})
-    load.partitions(producer, topic)
-    return producer
 
 
 def cpu_seconds(pid: int) -> float:
@@ -222,7 +218,7 @@ def cpu_seconds(pid: int) -> float:
 
 def memory(pid: int) -> int:
     """Bytes of a process in memory (PSS: what it shares is divided)."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no Pss in smaps_rollup")
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    found = re.search(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)
+    assert found is not None, "no Pss in smaps_rollup"
+    return int(found[1]) * 1024

@@ -58,32 +58,27 @@ class States:
     ) -> Iterator[Loaded]:
         """The counting flow once it has a state for each of so many keys, to the block's end; so
         many records lie there before it starts."""
-        prefix, speed = self._prefix(keys, bench)
-        partitions = max(PARTITIONS, workers)
-        source = f"moving-{uuid4().hex[:8]}"
-        load.create(self.bootstrap, source, partitions=partitions)
-        if backlog:
-            load.fill(self.bootstrap, source, backlog, keys)
-        with running.flow(
-            self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
-            prefix=prefix,
-        ) as flow:  # fmt: skip
-            began = time.monotonic()
-            # What is answered has found the states in their place.
-            load.each(self.bootstrap, source, partitions)
-            flow.until_results(partitions)
-            seconds = time.monotonic() - began
-            figures = {
-                "bootstrap_keys_per_s": speed, "load_s": seconds, "load_keys_per_s": keys / seconds,
-            }  # fmt: skip
-            yield Loaded(flow, source, figures)
-        load.delete(self.bootstrap, source)
-
-    def _prefix(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:
         size = keys, bench.get("BINS", "")
         if size not in self._written:
             self._written[size] = self._write(keys, bench)
-        return self._written[size]
+        prefix, speed = self._written[size]
+        partitions = max(PARTITIONS, workers)
+        with load.topic(self.bootstrap, "moving", partitions) as source:
+            if backlog:
+                load.fill(self.bootstrap, source, backlog, keys)
+            with running.flow(
+                self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
+                prefix=prefix,
+            ) as flow:  # fmt: skip
+                began = time.monotonic()
+                # What is answered has found the states in their place.
+                load.write(self.bootstrap, source, ((load.name(n), 0) for n in range(partitions)))
+                flow.until_results(partitions)
+                seconds = time.monotonic() - began
+                yield Loaded(flow, source, {
+                    "bootstrap_keys_per_s": speed, "load_s": seconds,
+                    "load_keys_per_s": keys / seconds,
+                })  # fmt: skip
 
     def _write(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:
         prefix = f"state-{uuid4().hex[:8]}."

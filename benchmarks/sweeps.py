@@ -7,13 +7,14 @@ import statistics
 import time
 from collections.abc import Mapping
 
-from benchmarks import latency, load, moving, openloop
+from benchmarks import latency, load, moving
 from benchmarks.latency import WARM_UP
 from benchmarks.moving import ALL_AT_ONCE, STEADY, TAIL, Case
+from benchmarks.open_loop import Wave, loading
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
-from benchmarks.wave import Wave
+from meander.schemas.status import Accepted, Completed, Joined, Rescaled
 
 COMMANDS = 10
 """That one bin moves by, to and fro."""
@@ -49,7 +50,7 @@ def lead(states: States, wave: Wave, seconds: float) -> Found:
     bench = {"LEAD": str(seconds)}
     with states.flow(load.KEYS, bench) as loaded:
         flow = loaded.flow
-        with openloop.running(states.bootstrap, loaded.source, flow.topic, wave) as loop:
+        with loading(states.bootstrap, loaded.source, flow.topic, wave) as loop:
             time.sleep(WARM_UP + STEADY)
             quiet = time.time()
             moves = [_move(flow, number) for number in range(COMMANDS)]
@@ -64,37 +65,32 @@ def _move(flow: Running, number: int) -> tuple[float, float]:
     """Seconds from a command to the logical time from which it holds, and to its end."""
     # Bin 0 is worker 0's at the start.
     name, target = f"lead-{number}", (number + 1) % WORKERS
-    given = flow.give(
-        {"type": "migrate", "id": name, "worker": target, "bins": [0]} | ALL_AT_ONCE.fields()
-    )
-    end = flow.answer(name, "completed", "rejected")
-    assert end.type == "completed", end
+    given = flow.give(type="migrate", id=name, worker=target, bins=[0], **ALL_AT_ONCE.fields())
+    ended, _ = flow.end(name, Completed)
     time.sleep(APART)
-    (accepted,) = [one for one in flow.of(name) if one.type == "accepted"]
-    at = accepted.fields["time"]
-    assert isinstance(at, int)
-    return at / 1000 - given, end.at - given
+    ((_, accepted),) = flow.events(Accepted, name)
+    assert accepted.time is not None
+    return accepted.time / 1000 - given, ended - given
 
 
 def rescale(states: States, keys: int, wave: Wave) -> Found:
     """One worker becomes two, its start included. Raises Lost."""
     with (
         states.flow(keys, {}, workers=1, room=1) as loaded,
-        openloop.running(states.bootstrap, loaded.source, loaded.flow.topic, wave, keys) as loop,
+        loading(states.bootstrap, loaded.source, loaded.flow.topic, wave, keys) as loop,
     ):
         flow = loaded.flow
         time.sleep(WARM_UP + STEADY)
-        given = flow.give({"type": "rescale", "id": "two", "workers": 2})
-        end = flow.answer("two", "rescaled", "rejected")
-        assert end.fields.get("workers") == 2, end
+        given = flow.give(type="rescale", id="two", workers=2)
+        ended, rescaled = flow.end("two", Rescaled)
+        assert rescaled.workers == 2, rescaled
         time.sleep(TAIL)
     timeline = loop.found()
-    during = timeline.between(given, end.at).latency()
+    during = timeline.between(given, ended).summary()
     figures = timeline.between(given - STEADY, given).steadily("steady_") | {
-        "moving_p99_ms": during.p99, "moving_max_ms": during.most, "seconds": end.at - given,
+        "moving_p99_ms": during.p99_ms, "moving_max_ms": during.max_ms, "seconds": ended - given,
         **loaded.figures,
     }  # fmt: skip
-    for one in flow.of("two"):
-        if one.type == "joined":
-            figures["joined_s"] = one.at - given
-    return Found(figures=figures, curve=moving.curve(timeline, given, end.at))
+    for at, _ in flow.events(Joined, "two"):
+        figures["joined_s"] = at - given
+    return Found(figures=figures, curve=moving.curve(timeline, given, ended))

@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import asked, report
 from benchmarks.asked import AT_LEAST, AT_MOST
 from benchmarks.outcome import Case, Outcome, Part
+from benchmarks.parts import TITLES
 
 BEGIN, END = "<!-- migration: made by benchmarks.migration -->", "<!-- /migration -->"
 COLUMNS = {
@@ -22,14 +23,6 @@ COLUMNS = {
     "load_s": "s to load", "load_keys_per_s": "keys/s loaded",
 }  # fmt: skip
 MEGABYTES = {"bytes", "memory_before", "memory_peak", "memory_after"}
-TITLES = {
-    "2a": "From one worker to two", "2b": "From four workers to eight",
-    "2c": "From four workers to eight, under a square wave", "memory": "Memory",
-    "growth": "More state", "cost": "The cost of being migratable", "lead": "`control_lead`",
-    "order": "The order of bins, where keys are skewed",
-    "pace": "A share, or a latency, under a square wave", "interval": "`snapshot_interval`",
-    "rescale": "A second worker joins",
-}  # fmt: skip
 
 
 def picture(name: str) -> str:

@@ -8,22 +8,22 @@ turns.
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from confluent_kafka import Consumer, TopicPartition
-from rich.console import Console
 
 from benchmarks import latency, load, report, running
-from benchmarks.calling import LATER
-from benchmarks.running import ROOT
-from meander.connectors.local_broker.broker import LocalBroker
+from benchmarks.processing import LATER
+from benchmarks.report import Benchmark
+from benchmarks.running import PROCESSING
 
-MODULE = ROOT / "benchmarks" / "calling.py"
 RECORDS = 300_000
-AT_MOST = {"timers_unused_ratio": 1.1, "timers_each_ratio": 2.5, "replay_sparse_ratio": 1.3}
+TIMES = Benchmark(
+    "times", "Timers and a sparse history", at_least={},
+    at_most={"timers_unused_ratio": 1.1, "timers_each_ratio": 2.5, "replay_sparse_ratio": 1.3},
+    ratios={},
+)  # fmt: skip
 HISTORIES = {"dense": 1, "sparse": 500}
 """Milliseconds from record to record."""
 CASES = {
@@ -47,35 +47,25 @@ def prepare(bootstrap: str, records: int) -> None:
         load.fill(bootstrap, name, records, apart=apart)
 
 
-def once(bootstrap: str, records: int) -> dict[str, float]:
+def once(bootstrap: str, records: int) -> Mapping[str, float]:
     """The seconds of each case, and their ratios to those of the first."""
     took = {case: _seconds(bootstrap, *how, records) for case, how in CASES.items()}
-    plain = took.pop("plain")
-    ratios = {f"{case}_ratio": seconds / plain for case, seconds in took.items()}
-    return {f"{case}_s": seconds for case, seconds in {"plain": plain, **took}.items()} | ratios
+    ratios = {f"{case}_ratio": one / took["plain"] for case, one in took.items() if case != "plain"}
+    return {f"{case}_s": seconds for case, seconds in took.items()} | ratios
 
 
 def _seconds(bootstrap: str, history: str, calls: str, records: int) -> float:
-    """From the first result to the last that all cases have."""
+    """From the first result to the last that all cases have, by the broker's clock."""
+    # Timers of the last records wait for a time that no record has.
+    wanted = records - LATER
     with running.flow(
         bootstrap, history, {"CALLS": calls}, kafka=running.SETTINGS, workers=1, partitions=1,
-        module=MODULE, stamped=True,
+        module=PROCESSING,
     ) as flow:  # fmt: skip
-        # Timers of the last records wait for a time that no record has.
-        wanted = records - LATER
         flow.until_results(wanted)
-        return (_came(flow, wanted - 1) - _came(flow, 0)) / 1000
-
-
-def _came(flow: running.Running, offset: int) -> int:
-    """When a result came to its topic, milliseconds of the broker's clock."""
-    reader = Consumer({"bootstrap.servers": flow.bootstrap, "group.id": "times", "log_level": 2})
-    reader.assign([TopicPartition(flow.topic, 0, offset)])
-    message = reader.poll(running.PATIENCE)
-    assert message is not None
-    assert message.error() is None
-    reader.close()
-    return int(message.timestamp()[1])
+        with load.reading(bootstrap, flow.topic) as messages:
+            came = [message.timestamp()[1] for message in messages]
+    return (came[wanted - 1] - came[0]) / 1000
 
 
 def main(
@@ -83,19 +73,13 @@ def main(
     runs: Annotated[int, typer.Option(min=1, help="Of each case.")] = 3,
 ) -> None:
     """Measure timers and a sparse history against the same flow without."""
-    console, measured = Console(stderr=True), defaultdict[str, list[float]](list)
-    with LocalBroker() as broker:
-        latency.warm_up(broker.bootstrap)
-        prepare(broker.bootstrap, records)
-        for _ in range(runs):
-            for name, value in once(broker.bootstrap, records).items():
-                measured[name].append(value)
-                console.print(f"{name}: {value:.3g}")
-    found = {name: statistics.median(measured[name]) for name in AT_MOST}
-    path = report.write("times", METHOD.format(records=records, runs=runs), measured, found)
-    for name, value in found.items():
-        console.print(f"{name}: {value:.3g} (wanted <= {AT_MOST[name]})")
-    console.print(f"written to {path}")
+
+    def fill(bootstrap: str) -> None:
+        latency.echo(bootstrap, rate=5_000, seconds=latency.WARMTH)
+        prepare(bootstrap, records)
+
+    method = METHOD.format(records=records, runs="{runs}")
+    report.measure(TIMES, method, fill, [lambda b: once(b, records)], runs)
 
 
 if __name__ == "__main__":

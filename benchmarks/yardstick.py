@@ -1,24 +1,27 @@
 """The yardstick: a keyed count as a plain loop, without any engine.
 
 What any engine in Python could at best do here: consume, hash, look the count up in a dictionary
-that writes back to RocksDB, count, produce; one result per record, no order, no recovery. Run as
-`python -m benchmarks.yardstick BOOTSTRAP SOURCE SINK PARTITIONS PROCESS PROCESSES`: it takes its
-share of the partitions to their ends and prints one JSON line, {"records", "began",
-"ended"}; times are seconds since 1970. It waits for a line on standard input before it begins.
+that writes back to RocksDB, count, produce; one result per record, no order, no recovery. Each
+process takes its share of the partitions to their ends.
 """
 
 from __future__ import annotations
 
-import json
-import sys
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing.synchronize import Barrier
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from rocksdict import Options, Rdict
 from xxhash import xxh3_64_intdigest
+
+from benchmarks import load
+from benchmarks.running import PARTITIONS
 
 BATCH = 20_000
 """Records consumed at most per turn."""
@@ -59,8 +62,31 @@ class Counting:
         self._rocks.close()
 
 
-def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> int:
-    """Count to the end of some partitions; how many records there were."""
+def drain(bootstrap: str, source: str, records: int, processes: int) -> float:
+    """Records per second of so many processes."""
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        load.topic(bootstrap, "yardstick", PARTITIONS) as sink,
+        ProcessPoolExecutor(processes, spawn, _enter, (spawn.Barrier(processes),)) as pool,
+    ):
+        shares = [range(number, PARTITIONS, processes) for number in range(processes)]
+        times = list(pool.map(partial(run, bootstrap, source, sink), shares))
+    return records / (max(ended for _, ended in times) - min(began for began, _ in times))
+
+
+_ready: Barrier
+
+
+def _enter(ready: Barrier) -> None:
+    global _ready
+    _ready = ready
+
+
+def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> tuple[float, float]:
+    """Count to the end of some partitions, once all processes are ready; when it began and ended,
+    seconds since 1970."""
+    _ready.wait()
+    began = time.time()
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap, "group.id": "yardstick", "enable.auto.commit": False,
@@ -79,7 +105,7 @@ def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> in
         }
     )  # fmt: skip
     consumer.assign([TopicPartition(source, number, 0) for number in partitions])
-    left, records = len(partitions), 0
+    left = len(partitions)
     with tempfile.TemporaryDirectory(prefix="yardstick-") as folder:
         counting = Counting(folder)
         while left:
@@ -89,13 +115,11 @@ def run(bootstrap: str, source: str, sink: str, partitions: Sequence[int]) -> in
             if ends:
                 messages = [m for m in messages if m.error() is None]
             keys = [key for m in messages if (key := m.key()) is not None]
-            values = counting.count(keys)
-            _produce(producer, sink, keys, values)
-            records += len(keys)
+            _produce(producer, sink, keys, counting.count(keys))
         producer.flush()
         counting.close()
     consumer.close()
-    return records
+    return began, time.time()
 
 
 def _is_end(message: Message) -> bool:
@@ -114,19 +138,3 @@ def _produce(producer: Producer, sink: str, keys: list[bytes], values: list[byte
         records = [record for record in records if "_error" in record]
         for record in records:
             del record["_error"]
-
-
-def main() -> None:
-    """As the module says."""
-    bootstrap, source, sink = sys.argv[1:4]
-    total, process, processes = map(int, sys.argv[4:7])
-    mine = range(process, total, processes)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    began = time.time()
-    records = run(bootstrap, source, sink, mine)
-    print(json.dumps({"records": records, "began": began, "ended": time.time()}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

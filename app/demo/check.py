@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
-from pydantic import BaseModel, Field
 from pyspark.sql import SparkSession
 
 from meander.connectors.spark.data_source import read_topics
@@ -153,16 +153,14 @@ class Move:
     time: int
 
 
-class MovedBin(BaseModel):
-    """A moved bin, and how many results the old worker gave before its time, the new one after."""
-
-    bin: int
-    old: int = Field(serialization_alias="from")
-    new: int = Field(serialization_alias="to")
-    at: int
-    before_by_old: int
-    after_by_new: int
-    by_others: int
+MovedBin = TypedDict(
+    "MovedBin",
+    {
+        "bin": int, "from": int, "to": int, "at": int, "before_by_old": int, "after_by_new": int,
+        "by_others": int,
+    },
+)  # fmt: skip
+"""A moved bin, and how many results the old worker gave before its time, the new one after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +219,7 @@ class Findings:
 
     def faults(self) -> list[str]:
         """Return one sentence per fault; [] when all holds."""
-        idle = [one for one in self.moved if 0 in (one.before_by_old, one.after_by_new)]
+        idle = [one for one in self.moved if 0 in (one["before_by_old"], one["after_by_new"])]
         counts = {
             "rows of the table or records of the source topic have no partner": self.rows_differing,
             **self.planes.faults("per plane"),
@@ -297,7 +295,7 @@ def _ownership(
     for move in ordered:
         owner[(bins == move.bin) & (times >= move.time)] = move.new
     right = owner == found.worker.to_numpy()
-    moved = []
+    moved: list[MovedBin] = []
     for move in ordered:
         if move.bin not in bins:
             continue
@@ -310,8 +308,8 @@ def _ownership(
             int(np.count_nonzero(mine & some))
             for some in (right & (times < move.time), right & (times >= move.time), ~right)
         )
-        moved.append(MovedBin(
-            bin=move.bin, old=move.old, new=move.new, at=move.time, before_by_old=before,
-            after_by_new=after, by_others=stray,
-        ))  # fmt: skip
+        moved.append({
+            "bin": move.bin, "from": move.old, "to": move.new, "at": move.time,
+            "before_by_old": before, "after_by_new": after, "by_others": stray,
+        })  # fmt: skip
     return moved, int(np.count_nonzero(~right))

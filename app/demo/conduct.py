@@ -17,7 +17,6 @@ from threading import Event as Flag
 from typing import TypeVar
 
 import numpy as np
-from pydantic import BaseModel
 
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.demo.check import Move
@@ -72,7 +71,8 @@ def plan(owners: Sequence[int], times: Int64s) -> list[DemoStep]:
     ]  # fmt: skip
 
 
-class DemoMigration(BaseModel):
+@dataclass(frozen=True, slots=True)
+class DemoMigration:
     """A migration of the demo, as its report shows it."""
 
     id: str

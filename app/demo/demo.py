@@ -31,7 +31,7 @@ from meander.app.config.settings import BOOTSTRAP, Settings
 from meander.app.demo.check import Findings, check
 from meander.app.demo.conduct import DemoRun, plan
 from meander.app.demo.data import FlightLoad, load, unpack
-from meander.app.demo.report import Gauge, Outcome, Stages, picture, show, show_next_steps
+from meander.app.demo.report import Gauge, Stages, figures, picture, show, show_next_steps
 from meander.app.driver import driver
 from meander.app.driver.workers import spark_launcher
 from meander.app.flows import flights
@@ -94,7 +94,7 @@ def main(
     if not local:
         expect_reachable(given.kafka())
     prefix = f"demo-{uuid4().hex[:6]}."
-    png, figures = build / "demo.png", build / "demo.json"
+    png, json = build / "demo.png", build / "demo.json"
     with ExitStack() as opened, ThreadPoolExecutor(2) as beside:
         context = spark_launcher.spark_context(RUN_ON, "Meander demo", options=_MEMORY)
         spark = beside.submit(opened.enter_context, context)
@@ -116,16 +116,16 @@ def main(
             findings = _check(kafka, demo_run, rows, gauge, beside)
     migrations, moves = zip(*demo_run.migrations(timeline.due), strict=True)
     bands, behind = timeline.widened(moves), timeline.backlog(rate)
-    with stages.stage("plot", f"writes {png} and {figures}"):
+    with stages.stage("plot", f"writes {png} and {json}"):
         title = f"{findings.records:,} flights through two stateful operators while bins move"
         build.mkdir(parents=True, exist_ok=True)
         picture(timeline, bands, behind, title).savefig(png)
-    phases = timeline.phases(bands)
-    outcome = Outcome.of(findings, list(migrations), phases, behind, WORKERS, stages.seconds)
-    figures.write_text(outcome.json_text())
-    show(console, outcome)
+    summary = findings, migrations, timeline.phases(bands), behind
+    more = {"workers": WORKERS, "rate": rate, "seconds": stages.seconds}
+    json.write_text(figures(*summary, more))
+    show(console, *summary)
     show_next_steps(console, kafka[BOOTSTRAP], prefix, local=local)
-    return 1 if outcome.faults else 0
+    return 1 if findings.faults() else 0
 
 
 def _run(

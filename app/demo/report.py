@@ -5,34 +5,28 @@ The summary shows the figures of `demo.json`; nothing is rounded in the file.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import BaseModel
-from rich import box
 from rich.columns import Columns
-from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
-from meander.app.common.output import CommandOutput
-from meander.app.demo.check import Findings, MovedBin
+from meander.app.common.output import CommandOutput, at_millis
+from meander.app.demo.check import Findings
 from meander.app.demo.conduct import DemoMigration
 from meander.app.flows import flights
-from meander.app.measurement.latencies import PHASES, Backlog, Band, LatencySummary, Timeline
+from meander.app.measurement.latencies import FIGURES, Backlog, Band, LatencySummary, Timeline
 from meander.app.measurement.plot import BLUE, GREY, INK, ORANGE, canvas, latency_axis
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 
@@ -78,158 +72,99 @@ class Stages:
             self.console.print(f"         {gauge.done:,} {unit} in {took:.1f} s")
 
 
-class Outcome(BaseModel):
-    """All figures of one run, under their names in `demo.json`."""
-
-    records: int
-    results: int
-    differences: int
-    faults: list[str]
-    migrations: list[DemoMigration]
-    p50_ms: dict[str, float]
-    p99_ms: dict[str, float]
-    max_ms: dict[str, float]
-    latency_records: dict[str, int]
-    backlog: dict[str, int | bool]
-    bumped: int
-    missing_tailnums: int
-    missing_delays: int
-    moved_bins: list[MovedBin]
-    workers: int
-    rate: int
-    seconds: dict[str, float]
-
-    @classmethod
-    def of(
-        cls,
-        found: Findings,
-        migrations: list[DemoMigration],
-        phases: dict[str, LatencySummary],
-        backlog: Backlog,
-        workers: int,
-        seconds: dict[str, float],
-    ) -> Self:
-        """Put the figures of a run together."""
-        return cls(
-            records=found.records, results=found.results, differences=found.differences,
-            faults=found.faults(), migrations=migrations,
-            p50_ms={phase: one.p50_ms for phase, one in phases.items()},
-            p99_ms={phase: one.p99_ms for phase, one in phases.items()},
-            max_ms={phase: one.max_ms for phase, one in phases.items()},
-            latency_records={phase: one.records for phase, one in phases.items()},
-            backlog={
-                "kept_up": not backlog.records, "bound": backlog.bound, "most": backlog.most,
-                "records": backlog.records,
-            },
-            bumped=found.bumped, missing_tailnums=found.missing_tailnums,
-            missing_delays=found.missing_delays,
-            moved_bins=found.moved,
-            workers=workers, rate=backlog.bound, seconds=seconds,
-        )  # fmt: skip
-
-    def json_text(self) -> str:
-        """Return the file of figures; a latency that no record has is null."""
-        return self.model_dump_json(indent=2, by_alias=True) + "\n"
+def figures(
+    found: Findings,
+    migrations: Sequence[DemoMigration],
+    phases: Mapping[str, LatencySummary],
+    backlog: Backlog,
+    more: Mapping[str, object],
+) -> str:
+    """Return all figures of a run as JSON; a latency that no record has is null."""
+    latencies = {
+        name: {phase: getattr(one, name) if one.records else None for phase, one in phases.items()}
+        for name in FIGURES
+    }
+    told = {
+        **{name: getattr(found, name) for name in ("records", "results", "differences")},
+        "faults": found.faults(),
+        "migrations": [asdict(one) for one in migrations],
+        **latencies,
+        "latency_records": {phase: one.records for phase, one in phases.items()},
+        "backlog": {"kept_up": not backlog.records, **asdict(backlog)},
+        **{name: getattr(found, name) for name in ("bumped", "missing_tailnums", "missing_delays")},
+        "moved_bins": found.moved,
+        **more,
+    }
+    return json.dumps(told, indent=2, allow_nan=False) + "\n"
 
 
-def show(console: Console, outcome: Outcome) -> None:
+def show(
+    console: Console,
+    found: Findings,
+    migrations: Sequence[DemoMigration],
+    phases: Mapping[str, LatencySummary],
+    backlog: Backlog,
+) -> None:
     """Print the summary."""
-    parts: list[RenderableType] = [_answers(outcome), _migrations(outcome.migrations)]
-    if outcome.moved_bins:
-        parts.append(_ownership(outcome.moved_bins))
-    for part in (*parts, _latencies(outcome)):
-        console.print()
-        console.print(part)
-    for phase, records in outcome.latency_records.items():
-        if not records:
+    table = CommandOutput(console, as_json=False).table
+    table("Answers", ["", "records"], [
+        ("records in", found.records),
+        ("results out (one per plane, one per carrier)", found.results),
+        ("differences", found.differences),
+        ("bumped to their partition's frontier", found.bumped),
+        ("without a tail number, counted under (none)", found.missing_tailnums),
+        ("without an arrival delay, counted as missing", found.missing_delays),
+    ])  # fmt: skip
+    columns = ["command", "how", "bins", "to", "from (UTC)", "keys", "bytes", "seen ms", "told ms"]
+    table("Migrations", columns, [
+        (
+            one.id, one.strategy, one.bins, one.to,
+            at_millis(one.time)[:16] + " *"[one.asked is not None], one.keys, one.bytes,
+            round(one.seen_ms), round(one.told_ms),
+        ) for one in migrations
+    ])  # fmt: skip
+    console.print(
+        "[dim]* a time that the command named; the others: as soon as possible\n"
+        "seen: from the command, or from when data of its time was due, to the news of its end\n"
+        "told: by the status topic, from the command's acceptance to its end[/]"
+    )
+    directions = sorted({(one["from"], one["to"]) for one in found.moved})
+    columns = ["moved", "bins", "before: old worker", "from then on: new worker", "anyone else"]
+    rows = []
+    for old, new in directions:
+        mine = [one for one in found.moved if (one["from"], one["to"]) == (old, new)]
+        rows.append((
+            f"from {old} to {new}", len(mine), sum(one["before_by_old"] for one in mine),
+            sum(one["after_by_new"] for one in mine), sum(one["by_others"] for one in mine),
+        ))  # fmt: skip
+    table("Who answered for the moved bins that hold keys", columns, rows)
+    console.print("[dim]each moved bin: results before | from its time on[/]")
+    each = sorted(found.moved, key=lambda one: (one["bin"], one["at"]))
+    texts = [f"{one['bin']}: {one['before_by_old']:,} | {one['after_by_new']:,}" for one in each]
+    console.print(Columns(texts, equal=True, padding=(0, 3)))
+    columns = ["phase", "records", "p50 ms", "p99 ms", "max ms"]
+    table("Latency from when a record was due", columns, [
+        (f"{phase} migration", one.records, *(one.named().values() if one.records else [None] * 3))
+        for phase, one in phases.items()
+    ])  # fmt: skip
+    for phase, one in phases.items():
+        if not one.records:
             console.print(
                 f"No record was due {phase} the migrations, so there is nothing to compare with."
             )
-    if not outcome.backlog["kept_up"]:
+    if backlog.records:
         console.print(
-            f"[bold yellow]The flow did not keep up:[/] {outcome.backlog['records']:,} records "
-            f"became due while more than {outcome.backlog['bound']:,} waited, as many as are due "
-            f"in one second ({outcome.backlog['most']:,} at most). Their latencies are those of a "
-            "backlog: how long the queue was, not how long an answer or a move takes."
+            f"[bold yellow]The flow did not keep up:[/] {backlog.records:,} records became due "
+            f"while more than {backlog.bound:,} waited, as many as are due in one second "
+            f"({backlog.most:,} at most). Their latencies are those of a backlog: how long "
+            "the queue was, not how long an answer or a move takes."
         )
     console.print()
-    for fault in outcome.faults:
+    for fault in found.faults():
         console.print(f"[bold red]wrong:[/] {fault}")
-    if not outcome.faults:
+    if not found.faults():
         console.print("[bold green]Every answer is right.[/] Spark SQL finds the same, record for")
         console.print("record, and each was given by the worker that owned its bin at that time.")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left")
-    return table
-
-
-def _answers(outcome: Outcome) -> Table:
-    table = _table("Answers", "", "records")
-    style = "bold red" if outcome.differences else "bold green"
-    for what, count in {
-        "records in": f"{outcome.records:,}",
-        "results out (one per plane, one per carrier)": f"{outcome.results:,}",
-        "differences": f"[{style}]{outcome.differences:,}[/]",
-        "bumped to their partition's frontier": f"{outcome.bumped:,}",
-        "without a tail number, counted under (none)": f"{outcome.missing_tailnums:,}",
-        "without an arrival delay, counted as missing": f"{outcome.missing_delays:,}",
-    }.items():
-        table.add_row(what, count)
-    return table
-
-
-def _migrations(migrations: Sequence[DemoMigration]) -> Table:
-    table = _table(
-        "Migrations", "command", "how", "bins", "to", "from (UTC)", "keys", "bytes",
-        "seen", "told",
-    )  # fmt: skip
-    for done in migrations:
-        time = datetime.fromtimestamp(done.time / 1000, UTC)
-        table.add_row(
-            done.id, done.strategy, f"{done.bins:,}", f"{done.to}",
-            f"{time:%Y-%m-%d %H:%M}{' ' if done.asked is None else '*'}", f"{done.keys:,}",
-            f"{done.bytes:,}", f"{done.seen_ms:,.0f} ms", f"{done.told_ms:,.0f} ms",
-        )  # fmt: skip
-    table.caption = (
-        "* a time that the command named; the others: as soon as possible\n"
-        "seen: from the command, or from when data of its time was due, to the news of its end\n"
-        "told: by the status topic, from the command's acceptance to its end"
-    )
-    table.caption_justify = "left"
-    return table
-
-
-def _ownership(moved: Sequence[MovedBin]) -> Group:
-    """Show sums by direction, then each bin."""
-    table = _table(
-        "Who answered for the moved bins that hold keys", "moved", "bins", "before: old worker",
-        "from then on: new worker", "anyone else",
-    )  # fmt: skip
-    for old, new in sorted({(one.old, one.new) for one in moved}):
-        mine = [one for one in moved if (one.old, one.new) == (old, new)]
-        sums = map(sum, zip(*[(b.before_by_old, b.after_by_new, b.by_others) for b in mine],
-                            strict=True))  # fmt: skip
-        cells = (f"{count:,}" for count in (len(mine), *sums))
-        table.add_row(f"from {old} to {new}", *cells)
-    each = [
-        Text(f"{one.bin}: {one.before_by_old:,} | {one.after_by_new:,}")
-        for one in sorted(moved, key=lambda one: (one.bin, one.at))
-    ]
-    caption = Text("  each moved bin: results before | from its time on", style="dim")
-    return Group(table, caption, Padding(Columns(each, equal=True, padding=(0, 3)), (0, 2)))
-
-
-def _latencies(outcome: Outcome) -> Table:
-    table = _table("Latency from when a record was due", "phase", "records", "p50", "p99", "max")
-    for phase, records in outcome.latency_records.items():
-        times = (outcome.p50_ms[phase], outcome.p99_ms[phase], outcome.max_ms[phase])
-        shown = (f"{time:,.1f} ms" if records else "-" for time in times)
-        table.add_row(f"{phase} migration", f"{records:,}", *shown)
-    return table
 
 
 def picture(timeline: Timeline, bands: Sequence[Band], backlog: Backlog, title: str) -> Figure:
@@ -253,11 +188,10 @@ def picture(timeline: Timeline, bands: Sequence[Band], backlog: Backlog, title: 
     axes.set_xlabel(
         "seconds since the first record was due; bands: what was under way while bins moved"
     )
-    phases = timeline.phases(bands)
     caption = "     ".join(
         f"{phase}: p50 {found.p50_ms:,.1f}, p99 {found.p99_ms:,.1f}, max {found.max_ms:,.0f} ms"
         if found.records else f"{phase}: no record was due"
-        for phase, found in ((phase, phases[phase]) for phase in PHASES)
+        for phase, found in timeline.phases(bands).items()
     )  # fmt: skip
     axes.set_title(caption, loc="left", fontsize=9)
     figure.legend(loc="upper right", frameon=False, ncols=3)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Float64s = npt.NDArray[np.float64]
+FIGURES = ("p50_ms", "p99_ms", "max_ms")
 PHASES = ("before", "during", "after")
 BACK = 1.2
 """Times the steady p99: a second within that counts as steady again."""
@@ -37,7 +38,7 @@ class LatencySummary:
         {'steady_p50_ms': 1.0, 'steady_p99_ms': 2.0, 'steady_max_ms': 3.0}
         """
         assert self.records, "there is no result in this time"
-        return {f"{prefix}{name}": getattr(self, name) for name in ("p50_ms", "p99_ms", "max_ms")}
+        return {f"{prefix}{name}": getattr(self, name) for name in (FIGURES)}
 
 
 @dataclass(frozen=True, slots=True)

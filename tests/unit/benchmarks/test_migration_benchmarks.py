@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks import asked, curves, outcome, tables
+from benchmarks.counting import BEHIND, Service
 from benchmarks.migration import measure
-from benchmarks.moving import ALL_AT_ONCE, DEFAULT, Case, Unavailable
-from benchmarks.openloop import Lost
+from benchmarks.moving import ALL_AT_ONCE, DEFAULT, Case
+from benchmarks.open_loop import Lost, Wave
 from benchmarks.outcome import Curve, Found, Outcome, Part
-from benchmarks.parts import DRAINED, NAMES, Step, Wanted, steps
+from benchmarks.parts import Wanted, plan
 from benchmarks.report import Spread
-from benchmarks.service import BEHIND, Service
+from benchmarks.running import Unavailable
 from benchmarks.states import States
-from benchmarks.wave import Wave
 
 
 class Clock:
@@ -110,7 +110,7 @@ def test_what_a_flow_rejects_is_not_available_and_not_asked_for_again() -> None:
 
     made = part()
     for _ in range(2):
-        told = measure(States("broker"), made, Step("precopy batched", run))
+        told = measure(States("broker"), made, "precopy batched", run)
         assert told == "not available: it knows none such"
     assert asked_for == [States("broker")]
 
@@ -177,7 +177,7 @@ def test_a_run_that_has_failed_keeps_its_place_and_has_no_figure() -> None:
             raise one
         return one
 
-    said = [measure(States("broker"), made, Step("precopy batched", run)) for _ in range(2)]
+    said = [measure(States("broker"), made, "precopy batched", run) for _ in range(2)]
     assert said[0] == "FAILED: 3 records have no result"
     case = made.cases["precopy batched"]
     assert case.by_run("seconds") == [None, 4]
@@ -228,14 +228,14 @@ def test_each_figure_shows_its_spread_and_its_runs() -> None:
     assert "| rescale_1m_max_ms | not yet | - | - | 0 | <= 40 |" in shown
 
 
-def test_every_part_has_a_title_and_the_first_is_held_against_the_capacity() -> None:
-    assert set(tables.TITLES) == set(NAMES)
-    assert [step.case for step in steps(Wanted(3_000, 400), "2a")][-1] == DRAINED
+def test_eight_workers_have_the_most_keys_unless_all_parts_get_others() -> None:
+    assert plan(Wanted(3_000, 400))["2b"].what.startswith("40,000,000 keys")
+    assert plan(Wanted(3_000, 400, keys=7))["2b"].what.startswith("7 keys")
 
 
-def test_eight_workers_have_the_most_keys() -> None:
-    assert Wanted(3_000, 400).case("2b").keys == 40_000_000
-    assert Wanted(3_000, 400, keys=7).case("2b").keys == 7
+def test_only_what_is_chosen_is_compared() -> None:
+    parts = plan(Wanted(3_000, 400, strategies=[DEFAULT]))
+    assert list(parts["2b"].runs) == ["precopy batched"]
 
 
 def test_strategies_are_those_of_the_paper_each_prepared_or_not() -> None:

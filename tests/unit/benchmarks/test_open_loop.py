@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+import itertools
 
 import numpy as np
 import pytest
 
-from benchmarks.openloop import Lost, timed
-from benchmarks.timeline import Timeline, back
-from benchmarks.wave import Wave
+from benchmarks.load import KEY
+from benchmarks.open_loop import KeyedLoad, Lost, Wave, timed
+from meander.app.measurement.latencies import Timeline, back
+from meander.app.measurement.open_loop import Measured
 
 WAVES = [Wave.fixed(7), Wave(3, 11, period=2), Wave(0, 40, period=0.5)]
 
@@ -25,7 +26,7 @@ def test_a_record_is_due_at_its_time_and_not_before(wave: Wave) -> None:
 @pytest.mark.parametrize("wave", WAVES, ids=str)
 def test_a_wave_never_takes_a_record_back(wave: Wave) -> None:
     due = [wave.due(tick / 100) for tick in range(1000)]
-    assert all(earlier <= later for earlier, later in pairwise(due))
+    assert all(earlier <= later for earlier, later in itertools.pairwise(due))
 
 
 def test_a_square_wave_is_high_in_the_second_half_of_each_period() -> None:
@@ -33,10 +34,15 @@ def test_a_square_wave_is_high_in_the_second_half_of_each_period() -> None:
     assert [wave.due(second + 1) - wave.due(second) for second in range(4)] == [300, 900, 300, 900]
 
 
-@pytest.mark.parametrize("wave", WAVES, ids=str)
-def test_a_wave_is_read_as_it_is_written(wave: Wave) -> None:
-    read = Wave.parse(str(wave))
-    assert [read.due(tick / 10) for tick in range(50)] == [wave.due(t / 10) for t in range(50)]
+def test_a_value_says_when_it_was_due_and_a_millisecond_goes_to_one_partition() -> None:
+    made = KeyedLoad("in", 2, Wave.fixed(10_000))
+    dues = [1_700_000_000 + made.at(number) for number in range(40)]
+    records = [*itertools.islice(made.records(iter(dues)), 40)]
+    assert [int(one.value[KEY:]) for one in records] == [int(due * 1e6) for due in dues]
+    assert all(one.value.startswith(one.key) for one in records)
+    by_millisecond = {(int(one.value[KEY:]) // 1000, one.partition) for one in records}
+    assert len(by_millisecond) == len({millisecond for millisecond, _ in by_millisecond})
+    assert {one.partition for one in records} == {0, 1}
 
 
 def timeline(p99: list[float]) -> Timeline:
@@ -48,15 +54,16 @@ def timeline(p99: list[float]) -> Timeline:
 def test_records_are_looked_at_by_when_they_were_due() -> None:
     found = Timeline.of(np.array([3.0, 1.0, 2.0]), np.array([30.0, 10.0, 20.0]))
     assert found.between(1, 3).took.tolist() == [10, 20]
-    latency = found.latency()
-    assert (latency.p50, latency.most) == (20, 30)
+    latency = found.summary()
+    assert (latency.p50_ms, latency.max_ms) == (20, 30)
 
 
 def test_a_run_that_loses_a_record_measures_nothing() -> None:
-    due, arrived = np.array([2_000_000, 1_000_000]), np.array([2_030_000, 1_010_000])
-    assert timed(2, due, arrived).took.tolist() == [10, 30]
+    due = np.array([1.0, 2.0])
+    came = np.array([2_000_000, 1_000_000]), np.array([2.03, 1.01])
+    assert timed(Measured(due, *came)).took == pytest.approx([10, 30])
     with pytest.raises(Lost, match="1 of 3 records have no result"):
-        timed(3, due, arrived)
+        timed(Measured(np.array([1.0, 2.0, 3.0]), *came))
 
 
 @pytest.mark.parametrize(

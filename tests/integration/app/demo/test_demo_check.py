@@ -172,8 +172,8 @@ def test_right_answers_pass(checked: Checker, run: Run) -> None:
     assert found.bumped == run.bumped > 0
     assert found.missing_tailnums == sum(m.value["tailnum"] is None for m in run.source) > 0
     assert found.missing_delays == sum(m.value["arr_delay"] is None for m in run.source) > 0
-    assert [Move(one.bin, one.old, one.new, one.at) for one in found.moved] == run.moves
-    assert all(one.before_by_old and one.after_by_new for one in found.moved)
+    assert [Move(one["bin"], one["from"], one["to"], one["at"]) for one in found.moved] == run.moves
+    assert all(one["before_by_old"] and one["after_by_new"] for one in found.moved)
 
 
 def test_every_kind_of_wrong_result_is_reported(checked: Checker, run: Run) -> None:
