@@ -17,10 +17,11 @@ from typing import Annotated
 import typer
 
 from benchmarks import held, kills, latency, load, report
-from benchmarks.open_loop import Wave, loading
+from benchmarks.open_loop import loading
 from benchmarks.report import Benchmark, Part
 from benchmarks.running import PARTITIONS, WORKERS, drain
 from benchmarks.states import States
+from meander.app.measurement.open_loop import Wave
 from meander.schemas.status import Checkpointed, Recovering, Started
 
 CHECKPOINTS = Benchmark(

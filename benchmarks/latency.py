@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from benchmarks import load, running
-from benchmarks.open_loop import Wave, loading
+from benchmarks.open_loop import loading
 from benchmarks.running import PARTITIONS
 from meander.app.measurement.latencies import LatencySummary, Timeline
+from meander.app.measurement.open_loop import Wave
 
 WARM_UP = 5.0
 """Seconds."""

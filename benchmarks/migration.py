@@ -15,12 +15,13 @@ import typer
 
 from benchmarks import asked, curves, load, moving, parts, tables
 from benchmarks.moving import DEFAULT, STRATEGIES
-from benchmarks.open_loop import Lost, Wave
+from benchmarks.open_loop import Lost
 from benchmarks.outcome import Case, Outcome, Part
 from benchmarks.parts import TITLES, Run, Wanted
 from benchmarks.report import DOCS, broker_and_bar
 from benchmarks.running import Unavailable
 from benchmarks.states import States
+from meander.app.measurement.open_loop import Wave
 
 
 def main(

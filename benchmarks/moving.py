@@ -17,11 +17,12 @@ import numpy as np
 
 from benchmarks import running
 from benchmarks.latency import WARM_UP
-from benchmarks.open_loop import Wave, loading
+from benchmarks.open_loop import loading
 from benchmarks.outcome import Curve, Found
 from benchmarks.running import Running
 from benchmarks.states import States
 from meander.app.measurement.latencies import BACK, Float64s, Timeline
+from meander.app.measurement.open_loop import Wave
 from meander.schemas.status import Accepted, BinMoved, Completed
 
 STEADY = 20.0

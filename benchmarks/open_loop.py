@@ -5,101 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from functools import partial
 
 from benchmarks import load
 from meander.app.measurement.latencies import Timeline
-from meander.app.measurement.open_loop import LoadRecord, Measured, OpenLoop, Results, open_loop
+from meander.app.measurement.open_loop import (
+    Load,
+    LoadRecord,
+    Measured,
+    OpenLoop,
+    Results,
+    Wave,
+    open_loop,
+)
 from meander.connectors.kafka import client, topics
 from meander.connectors.kafka.client import ConsumedMessage
 
 
 class Lost(Exception):
     """Records have no result, so nothing that was measured beside them counts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """Records per second: `low` for the first half of each period, `high` for the second."""
-
-    low: float
-    high: float
-    period: float = 1.0
-    """Seconds."""
-
-    @classmethod
-    def fixed(cls, rate: float) -> Wave:
-        """The same all the time."""
-        return cls(rate, rate)
-
-    def __str__(self) -> str:
-        """For people.
-
-        >>> str(Wave.fixed(3000)), str(Wave(800, 2000, 2))
-        ('3,000', '800 and 2,000 in turn (period 2 s)')
-        """
-        if self.low == self.high:
-            return f"{self.low:,g}"
-        return f"{self.low:,g} and {self.high:,g} in turn (period {self.period:g} s)"
-
-    def due(self, seconds: float) -> int:
-        """How many records are due within so many seconds.
-
-        >>> Wave(10, 30, period=2).due(1), Wave(10, 30, period=2).due(2.5)
-        (10, 45)
-        """
-        periods, rest = divmod(seconds, self.period)
-        half = self.period / 2
-        early, late = self.low * min(rest, half), self.high * max(rest - half, 0.0)
-        return int(periods * self.mean * self.period + early + late)
-
-    def at(self, number: int) -> float:
-        """The second at which a record is due.
-
-        >>> Wave(10, 30, period=2).at(10), Wave(10, 30, period=2).at(25)
-        (1.0, 1.5)
-        """
-        periods, rest = divmod(number, self.mean * self.period)
-        half = self.period / 2
-        early = self.low * half
-        within = rest / self.low if rest < early else half + (rest - early) / self.high
-        return periods * self.period + within
-
-    @property
-    def mean(self) -> float:
-        """Records per second over whole periods."""
-        return (self.low + self.high) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedLoad:
-    """A load of keys drawn at random. A value is its key and when it was due, microseconds since
-    1970; what is due in one millisecond goes to one partition."""
-
-    topic: str
-    partitions: int
-    wave: Wave
-    keys: int = load.KEYS
-    skewed: bool = False
-    """Whether the n-th key comes as often as 1/n."""
-    total: float = inf
-    free: float = inf
-
-    def due(self, seconds: float) -> int:
-        """How many records are due within so many seconds."""
-        return self.wave.due(seconds)
-
-    def at(self, number: int) -> float:
-        """The second at which a record is due."""
-        return self.wave.at(number)
-
-    def records(self, dues: Iterator[float]) -> Iterator[LoadRecord]:
-        """The records in order."""
-        drawn = load.keys(2, self.keys, skewed=self.skewed)
-        for key, due in zip(drawn, dues, strict=False):
-            micros = int(due * 1e6)
-            value = b"%b %d" % (key, micros)
-            yield LoadRecord(key, value, micros // 1000 % self.partitions, [])
 
 
 def due_of(result: ConsumedMessage) -> int:
@@ -128,9 +52,20 @@ def loading(
     """Load from the block's beginning to its end; where there is a sink, results are timed."""
     settings = {"bootstrap.servers": bootstrap}
     spread = topics.partitions_of(client.admin(settings), source)
-    made = KeyedLoad(source, spread, wave, keys, skewed)
-    with open_loop(settings, made, Results([sink] if sink else [], due_of)) as loop:
+    made = partial(records, partitions=spread, keys=keys, skewed=skewed)
+    results = Results([sink] if sink else [], due_of)
+    with open_loop(settings, Load(source, wave, made), results) as loop:
         yield Loop(loop.began, loop)
+
+
+def records(
+    dues: Iterator[float], partitions: int, keys: int, skewed: bool
+) -> Iterator[LoadRecord]:
+    """Keys drawn at random. A value is its key and when it was due, microseconds since 1970; what
+    is due in one millisecond goes to one partition."""
+    for key, due in zip(load.keys(2, keys, skewed=skewed), dues, strict=False):
+        micros = int(due * 1e6)
+        yield LoadRecord(key, b"%b %d" % (key, micros), micros // 1000 % partitions, [])
 
 
 def timed(measured: Measured) -> Timeline:

@@ -8,9 +8,9 @@ from functools import partial
 
 from benchmarks import moving, raw, sweeps
 from benchmarks.moving import ALL_AT_ONCE, STRATEGIES, Case, Strategy
-from benchmarks.open_loop import Wave
 from benchmarks.outcome import Found
 from benchmarks.states import States
+from meander.app.measurement.open_loop import Wave
 
 TITLES = {
     "2a": "From one worker to two", "2b": "From four workers to eight",

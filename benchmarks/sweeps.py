@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from benchmarks import latency, load, moving
 from benchmarks.latency import WARM_UP
 from benchmarks.moving import ALL_AT_ONCE, STEADY, TAIL, Case
-from benchmarks.open_loop import Wave, loading
+from benchmarks.open_loop import loading
 from benchmarks.outcome import Found
 from benchmarks.running import WORKERS, Running
 from benchmarks.states import States
+from meander.app.measurement.open_loop import Wave
 from meander.schemas.status import Accepted, Completed, Joined, Rescaled
 
 COMMANDS = 10

@@ -20,9 +20,9 @@ import numpy as np
 
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.demo.check import Move
-from meander.app.demo.data import FlightLoad, cause
+from meander.app.demo.data import Flights, cause
 from meander.app.measurement.latencies import Band, Float64s
-from meander.app.measurement.open_loop import Int64s, Measured, Results, open_loop
+from meander.app.measurement.open_loop import Int64s, Load, Measured, Results, open_loop
 from meander.connectors.topics import control
 from meander.schemas.control import Migrate
 from meander.schemas.errors import MeanderError
@@ -101,7 +101,8 @@ class DemoRun:
     kafka: dict[str, str] = field(repr=False)
     control: str
     """The control topic."""
-    load: FlightLoad
+    flights: Flights
+    load: Load
     results: tuple[str, str]
     """The results topics."""
     steps: deque[DemoStep]
@@ -138,13 +139,13 @@ class DemoRun:
                     self._give(loop.answered)
                     moving = sorted(self.moving())
                     words = f"moves {', '.join(moving)}" if moving else ""
-                    self.show(loop.answered, self.load.total, words)
+                    self.show(loop.answered, len(self.flights), words)
                     if not (self.steps or moving):
                         loop.release()
                     elif loop.answered >= self.load.free:
                         deadline = min(deadline, time.monotonic() + PATIENCE)
                     self._turn("end", moving, deadline)
-                self.show(loop.answered, self.load.total, "")
+                self.show(loop.answered, len(self.flights), "")
             self._await("end", self.moving)
             return loop.found()
         finally:
@@ -171,7 +172,7 @@ class DemoRun:
                 continue
             command, start = self._given[event.id]
             if command.time is not None:
-                first = int(np.searchsorted(self.load.times, command.time))
+                first = int(np.searchsorted(self.flights.times, command.time))
                 start = float(due[min(first, len(due) - 1)])
             at = accepted[event.id]
             # fmt: off
@@ -196,7 +197,7 @@ class DemoRun:
         return times
 
     def _give(self, answered: int) -> None:
-        while self.steps and answered >= self.steps[0].after * self.load.total:
+        while self.steps and answered >= self.steps[0].after * len(self.flights):
             command = self.steps.popleft().command
             self._given[command.id] = command, time.time()
             control.give(self.kafka, self.control, command.model_dump_json().encode())

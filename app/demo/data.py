@@ -22,7 +22,7 @@ from pyarrow import csv
 
 from meander.app.flows.flights import UNKNOWN
 from meander.app.measurement.latencies import Timeline
-from meander.app.measurement.open_loop import Int64s, LoadRecord, Measured
+from meander.app.measurement.open_loop import Int64s, Load, LoadRecord, Measured, Wave
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import SetupError
 
@@ -46,45 +46,32 @@ FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class FlightLoad:
-    """A load that sends flights at a fixed rate; arrays and lists have shape (n,).
+class Flights:
+    """The flights as records of a topic, in order; arrays and lists have shape (n,)."""
 
-    The last quarter is held back until a release, so that what moves last is still asked for.
-    """
-
-    topic: str
-    rate: int
-    """Records per second."""
     keys: list[bytes]
     values: list[bytes]
     times: Int64s
     """Scheduled departure, milliseconds since 1970; ascending."""
     partitions: Int64s
 
-    @property
-    def total(self) -> int:
-        """How many flights there are."""
+    def __len__(self) -> int:
         return len(self.values)
 
-    @property
-    def free(self) -> int:
-        """How many flights are due before a release."""
-        return self.total - self.total // 4
+    def load(self, topic: str, rate: int) -> Load:
+        """Return them as a load of so many records per second.
 
-    def due(self, seconds: float) -> int:
-        """Return how many records are due within so many seconds."""
-        return min(self.total, int(seconds * self.rate) + 1)
-
-    def at(self, number: int) -> float:
-        """Return the second at which a record is due."""
-        return number / self.rate
+        The last quarter is held back until a release, so that what moves last is still asked for.
+        """
+        free = len(self) - len(self) // 4
+        return Load(topic, Wave.fixed(rate), self.records, len(self), free)
 
     def records(self, dues: Iterator[float]) -> Iterator[LoadRecord]:
-        """Return the flights in order."""
-        partitions = self.partitions.tolist()
-        for at, _ in zip(range(self.total), dues, strict=False):
-            header = ("time", b"%d" % self.times[at])
-            yield LoadRecord(self.keys[at], self.values[at], partitions[at], [header])
+        """Return the records in order, as `dues` calls for them."""
+        for key, value, time, partition, _ in zip(
+            self.keys, self.values, self.times, self.partitions.tolist(), dues, strict=False
+        ):
+            yield LoadRecord(key, value, partition, [("time", b"%d" % time)])
 
     def identities(self) -> Int64s:
         """Return the identity of each record by its place on a fresh topic."""
@@ -100,11 +87,11 @@ class FlightLoad:
         identities = self.identities()
         order = np.argsort(identities)
         places = np.searchsorted(identities, measured.identities, sorter=order)
-        flights = order[np.minimum(places, self.total - 1)]
+        flights = order[np.minimum(places, len(self) - 1)]
         known = identities[flights] == measured.identities
-        last = np.zeros(self.total)
+        last = np.zeros(len(self))
         np.maximum.at(last, flights[known], measured.arrived[known])
-        results = np.bincount(flights[known], minlength=self.total)
+        results = np.bincount(flights[known], minlength=len(self))
         sent = len(measured.due)
         took = np.where(results >= RESULTS, last, np.nan)[:sent] - measured.due
         return Timeline(measured.due, took * 1000)
@@ -140,8 +127,8 @@ def unpack(folder: Path) -> Path:
     return target
 
 
-def load(table: Path, topic: str, partitions: int, rate: int) -> FlightLoad:
-    """Return all flights of a table as the load of a topic with so many partitions."""
+def load(table: Path, partitions: int) -> Flights:
+    """Return all flights of a table for a topic with so many partitions."""
     rows = csv.read_csv(
         table,
         convert_options=csv.ConvertOptions(
@@ -155,4 +142,4 @@ def load(table: Path, topic: str, partitions: int, rate: int) -> FlightLoad:
     keys = [(flight["tailnum"] or UNKNOWN).encode() for flight in flights]
     values = [json.dumps(flight, separators=(",", ":")).encode() for flight in flights]
     placed = np.array([zlib.crc32(key) % partitions for key in keys], np.int64)
-    return FlightLoad(topic, rate, keys, values, times[order], placed)
+    return Flights(keys, values, times[order], placed)

@@ -30,7 +30,7 @@ from meander.app.config.options import Options
 from meander.app.config.settings import BOOTSTRAP, Settings
 from meander.app.demo.check import Findings, check
 from meander.app.demo.conduct import DemoRun, plan
-from meander.app.demo.data import FlightLoad, load, unpack
+from meander.app.demo.data import Flights, load, unpack
 from meander.app.demo.report import Gauge, Stages, figures, picture, show, show_next_steps
 from meander.app.driver import driver
 from meander.app.driver.workers import spark_launcher
@@ -105,11 +105,11 @@ def main(
             console.print(f"         the broker answers at {kafka[BOOTSTRAP]}")
         rows = table or unpack(build)
         with stages.stage("start", "starts Spark, and loads the flights"):
-            load_ = load(rows, flights.topics(prefix)[0], PARTITIONS, rate)
+            records = load(rows, PARTITIONS)
             spark.result()
         what = f"runs the flow on {WORKERS} workers, {rate:,} records/s"
         with stages.stage("run", what, "flights answered") as gauge:
-            demo_run, timeline = _run(spark.result, kafka, prefix, load_, gauge, beside)
+            demo_run, timeline = _run(spark.result, kafka, prefix, records, rate, gauge, beside)
         spark.result().stop()
         what = "has Spark SQL compute every answer, and compares"
         with stages.stage("check", what, "tasks of Spark") as gauge:
@@ -132,7 +132,8 @@ def _run(
     spark: Callable[[], SparkContext],
     kafka: dict[str, str],
     prefix: str,
-    load_: FlightLoad,
+    records: Flights,
+    rate: int,
     gauge: Gauge,
     beside: ThreadPoolExecutor,
 ) -> tuple[DemoRun, Timeline]:
@@ -141,9 +142,10 @@ def _run(
     _create(kafka, *topics)
     # The flow's module reads it, here and on the workers.
     os.environ["MEANDER_FLIGHTS_PREFIX"] = prefix
-    signals, steps = Signals(), deque(plan(_owners(), load_.times))
+    signals, steps = Signals(), deque(plan(_owners(), records.times))
     control = names(prefix, flights.flow.name).control
-    demo_run = DemoRun(kafka, control, load_, topics[1:], steps, signals, gauge.show)
+    load_ = records.load(topics[0], rate)
+    demo_run = DemoRun(kafka, control, records, load_, topics[1:], steps, signals, gauge.show)
     options = Options(kafka, WORKERS, prefix, log_level=logging.WARNING)
     with signals.caught():
         conducted = beside.submit(demo_run.conduct)
@@ -153,7 +155,7 @@ def _run(
             demo_run.over.set()
     if isinstance(conducted.exception(), Interrupted):
         raise Interrupted(result.signal or signal.SIGTERM)
-    return demo_run, load_.timeline(conducted.result())
+    return demo_run, records.timeline(conducted.result())
 
 
 def _create(kafka: dict[str, str], *topics: str) -> None:

@@ -17,15 +17,15 @@ import typer
 
 from meander.app.common.output import CommandOutput
 from meander.app.config.cluster import kafka
-from meander.app.demo.data import FlightLoad, load, unpack
+from meander.app.demo.data import load, unpack
 from meander.app.flows.flights import topics
-from meander.app.measurement.open_loop import open_loop
+from meander.app.measurement.open_loop import Load, open_loop
 from meander.connectors.kafka import client
 from meander.connectors.kafka.topics import partitions_of
 from meander.schemas.errors import MeanderError
 
 
-def feed(settings: dict[str, str], flights: FlightLoad) -> None:
+def feed(settings: dict[str, str], flights: Load) -> None:
     """Send all flights. Raises MeanderError where some do not arrive."""
     with open_loop(settings, flights) as loop, CommandOutput.of(False).bar("flights") as bar:
         loop.release()
@@ -44,8 +44,8 @@ def main(
         source, _, _ = topics(os.environ.get("MEANDER_FLIGHTS_PREFIX", ""))
         partitions = partitions_of(client.admin(cluster), source)
         with tempfile.TemporaryDirectory() as folder:
-            flights = load(unpack(Path(folder)), source, partitions, rate)
-        feed(cluster, flights)
+            flights = load(unpack(Path(folder)), partitions)
+        feed(cluster, flights.load(source, rate))
     except MeanderError as error:
         typer.echo(error, err=True)
         raise typer.Exit(error.exit_code) from None

@@ -17,9 +17,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from math import inf
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
-from typing import NamedTuple, Protocol, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -55,29 +56,71 @@ class LoadRecord(NamedTuple):
     headers: list[tuple[str, str | bytes | None]]
 
 
-class Load(Protocol):
-    """A load says which records are due when; it travels to the process that sends."""
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A wave has `low` records per second in the first half of a period, then `high`."""
 
-    @property
-    def topic(self) -> str:
-        """The topic that the records go to."""
+    low: float
+    high: float
+    period: float = 1.0
+    """Seconds."""
 
-    @property
-    def total(self) -> float:
-        """How many records there are; infinity for a load that ends with its block."""
+    @classmethod
+    def fixed(cls, rate: float) -> Wave:
+        """Return a wave that is flat."""
+        return cls(rate, rate)
 
-    @property
-    def free(self) -> float:
-        """How many records are due before a release."""
+    def __str__(self) -> str:
+        """Return the rates in words.
+
+        >>> str(Wave.fixed(3000)), str(Wave(800, 2000, 2))
+        ('3,000', '800 and 2,000 in turn (period 2 s)')
+        """
+        if self.low == self.high:
+            return f"{self.low:,g}"
+        return f"{self.low:,g} and {self.high:,g} in turn (period {self.period:g} s)"
 
     def due(self, seconds: float) -> int:
-        """Return how many records are due within so many seconds."""
+        """Return how many records are due within so many seconds.
+
+        >>> Wave(10, 30, period=2).due(1), Wave(10, 30, period=2).due(2.5)
+        (10, 45)
+        """
+        periods, rest = divmod(seconds, self.period)
+        half = self.period / 2
+        early, late = self.low * min(rest, half), self.high * max(rest - half, 0.0)
+        return int(periods * self.mean * self.period + early + late)
 
     def at(self, number: int) -> float:
-        """Return the second at which a record is due."""
+        """Return the second at which a record is due.
 
-    def records(self, dues: Iterator[float]) -> Iterator[LoadRecord]:
-        """Return the records in order; `dues` yields when each is due, seconds since 1970."""
+        >>> Wave(10, 30, period=2).at(10), Wave(10, 30, period=2).at(25)
+        (1.0, 1.5)
+        """
+        periods, rest = divmod(number, self.mean * self.period)
+        half = self.period / 2
+        early = self.low * half
+        within = rest / self.low if rest < early else half + (rest - early) / self.high
+        return periods * self.period + within
+
+    @property
+    def mean(self) -> float:
+        """The records per second over whole periods."""
+        return (self.low + self.high) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load says which records are due when; it travels to the process that sends."""
+
+    topic: str
+    wave: Wave
+    records: Callable[[Iterator[float]], Iterator[LoadRecord]]
+    """Yields the records in order; takes when each is due, seconds since 1970."""
+    total: float = inf
+    """How many records there are; infinity for a load that ends with its block."""
+    free: float = inf
+    """How many records are due before a release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +257,7 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
 
     def dues() -> Iterator[float]:
         for number in count():
-            due.append(began + load.at(number))
+            due.append(began + load.wave.at(number))
             yield due[-1]
 
     records = load.records(dues())
@@ -222,9 +265,9 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
     while len(due) < load.total and not _here.stopped.is_set() and not _abandoned():
         if free < load.total and _here.released.is_set():
             # The first record that was held back is due now, if it has not been before.
-            began += max(0.0, time.time() - began - load.at(int(free)))
+            began += max(0.0, time.time() - began - load.wave.at(int(free)))
             free = load.total
-        while len(due) < min(load.due(time.time() - began), free):
+        while len(due) < min(load.wave.due(time.time() - began), free):
             _produce(producer, load.topic, next(records))
         _here.sent.value = len(due)
         producer.poll(0)

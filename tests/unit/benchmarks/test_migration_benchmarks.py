@@ -11,12 +11,13 @@ from benchmarks import asked, curves, outcome, tables
 from benchmarks.counting import BEHIND, Service
 from benchmarks.migration import measure
 from benchmarks.moving import ALL_AT_ONCE, DEFAULT, Case
-from benchmarks.open_loop import Lost, Wave
+from benchmarks.open_loop import Lost
 from benchmarks.outcome import Curve, Found, Outcome, Part
 from benchmarks.parts import Wanted, plan
 from benchmarks.report import Spread
 from benchmarks.running import Unavailable
 from benchmarks.states import States
+from meander.app.measurement.open_loop import Wave
 
 
 class Clock:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.load import KEY
-from benchmarks.open_loop import KeyedLoad, Lost, Wave, timed
+from benchmarks.open_loop import Lost, records, timed
 from meander.app.measurement.latencies import Timeline, back
-from meander.app.measurement.open_loop import Measured
+from meander.app.measurement.open_loop import Measured, Wave
 
 WAVES = [Wave.fixed(7), Wave(3, 11, period=2), Wave(0, 40, period=0.5)]
 
@@ -35,14 +35,13 @@ def test_a_square_wave_is_high_in_the_second_half_of_each_period() -> None:
 
 
 def test_a_value_says_when_it_was_due_and_a_millisecond_goes_to_one_partition() -> None:
-    made = KeyedLoad("in", 2, Wave.fixed(10_000))
-    dues = [1_700_000_000 + made.at(number) for number in range(40)]
-    records = [*itertools.islice(made.records(iter(dues)), 40)]
-    assert [int(one.value[KEY:]) for one in records] == [int(due * 1e6) for due in dues]
-    assert all(one.value.startswith(one.key) for one in records)
-    by_millisecond = {(int(one.value[KEY:]) // 1000, one.partition) for one in records}
+    dues = [1_700_000_000 + number / 10_000 for number in range(40)]
+    sent = [*records(iter(dues), partitions=2, keys=100, skewed=False)]
+    assert [int(one.value[KEY:]) for one in sent] == [int(due * 1e6) for due in dues]
+    assert all(one.value.startswith(one.key) for one in sent)
+    by_millisecond = {(int(one.value[KEY:]) // 1000, one.partition) for one in sent}
     assert len(by_millisecond) == len({millisecond for millisecond, _ in by_millisecond})
-    assert {one.partition for one in records} == {0, 1}
+    assert {one.partition for one in sent} == {0, 1}
 
 
 def timeline(p99: list[float]) -> Timeline:

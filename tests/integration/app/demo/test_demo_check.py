@@ -83,7 +83,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(table: Path) -> Run:
     """What a right flow would read and write."""
-    records = data.load(table, "flights", PARTITIONS, rate=1)
+    records = data.load(table, PARTITIONS)
     offsets = (records.identities() & ((1 << data.OFFSET_BITS) - 1)).tolist()
     source = [
         Message(key, json.loads(value), partition, {"time": time})

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.app.demo.data import FlightLoad, cause, load, unpack
-from meander.app.measurement.open_loop import OpenLoop, Results, open_loop
+from meander.app.demo.data import Flights, cause, load, unpack
+from meander.app.measurement.open_loop import Load, OpenLoop, Results, open_loop
 from meander.schemas.errors import MeanderError
 from tests.support.kafka.topics import Headers, Record, await_records, create_topic, produce
 
@@ -21,19 +21,24 @@ RATE = 4_000
 
 
 @pytest.fixture
-def flights(tmp_path: Path, prefix: str) -> FlightLoad:
+def flights(tmp_path: Path) -> Flights:
     with unpack(tmp_path).open() as whole:
         head = list(itertools.islice(whole, FLIGHTS + 1))
     table = tmp_path / "small.csv"
     table.write_text("".join(head))
-    return load(table, f"{prefix}source", PARTITIONS, RATE)
+    return load(table, PARTITIONS)
 
 
 @pytest.fixture
-def topics(bootstrap: str, flights: FlightLoad, prefix: str) -> Sequence[str]:
+def made(flights: Flights, prefix: str) -> Load:
+    return flights.load(f"{prefix}source", RATE)
+
+
+@pytest.fixture
+def topics(bootstrap: str, made: Load, prefix: str) -> Sequence[str]:
     """The results topics; the source is there too."""
     found = [f"{prefix}first", f"{prefix}last"]
-    for topic in (flights.topic, *found):
+    for topic in (made.topic, *found):
         create_topic(bootstrap, topic, PARTITIONS)
     return found
 
@@ -59,12 +64,12 @@ def finish(loop: OpenLoop) -> None:
 
 
 def test_all_flights_are_sent_in_order_and_all_results_have_a_latency(
-    flights: FlightLoad, topics: Sequence[str], bootstrap: str
+    flights: Flights, made: Load, topics: Sequence[str], bootstrap: str
 ) -> None:
     settings = {"bootstrap.servers": bootstrap}
-    with open_loop(settings, flights, Results(topics, cause)) as loop:
+    with open_loop(settings, made, Results(topics, cause)) as loop:
         loop.release()
-        sent = answer(bootstrap, flights.topic, topics)
+        sent = answer(bootstrap, made.topic, topics)
         finish(loop)
 
     assert (loop.sent, loop.answered) == (FLIGHTS, FLIGHTS)
@@ -84,14 +89,14 @@ def test_all_flights_are_sent_in_order_and_all_results_have_a_latency(
 
 
 def test_what_is_held_back_is_due_when_it_is_released(
-    flights: FlightLoad, topics: Sequence[str], bootstrap: str
+    flights: Flights, made: Load, topics: Sequence[str], bootstrap: str
 ) -> None:
-    settings, free = {"bootstrap.servers": bootstrap}, flights.free
-    with open_loop(settings, flights, Results(topics, cause)) as loop:
-        sent = await_records(bootstrap, flights.topic, lambda records: len(records) == free)
+    settings, free = {"bootstrap.servers": bootstrap}, int(made.free)
+    with open_loop(settings, made, Results(topics, cause)) as loop:
+        sent = await_records(bootstrap, made.topic, lambda records: len(records) == free)
         before = time.time()
         loop.release()
-        answer(bootstrap, flights.topic, topics)
+        answer(bootstrap, made.topic, topics)
         finish(loop)
 
     assert len(sent) == free, "the rest was not sent while it was held back"
@@ -101,9 +106,9 @@ def test_what_is_held_back_is_due_when_it_is_released(
     assert bool((flights.timeline(loop.found()).took > 0).all())
 
 
-def test_a_load_that_cannot_begin_is_reported(flights: FlightLoad, bootstrap: str) -> None:
+def test_a_load_that_cannot_begin_is_reported(made: Load, bootstrap: str) -> None:
     with (
         pytest.raises(MeanderError, match="does not exist"),
-        open_loop({"bootstrap.servers": bootstrap}, flights),
+        open_loop({"bootstrap.servers": bootstrap}, made),
     ):
         pass

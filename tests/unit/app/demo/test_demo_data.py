@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.app.demo.data import FIELDS, FlightLoad, load, unpack
+from meander.app.demo.data import FIELDS, Flights, load, unpack
 from meander.app.measurement.open_loop import Measured
 
 PARTITIONS = 4
-RATE = 4_000
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +25,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def records(table: Path) -> FlightLoad:
-    return load(table, "flights", PARTITIONS, RATE)
+def records(table: Path) -> Flights:
+    return load(table, PARTITIONS)
 
 
-def test_every_row_of_the_table_is_one_record(table: Path, records: FlightLoad) -> None:
+def test_every_row_of_the_table_is_one_record(table: Path, records: Flights) -> None:
     numbers = {"minute", "flight", "arr_delay", "distance"}
 
     def value_of(name: str, text: str) -> object:
@@ -49,9 +48,9 @@ def test_every_row_of_the_table_is_one_record(table: Path, records: FlightLoad) 
     assert produced == rows
 
 
-def test_records_are_in_the_order_of_scheduled_departure(records: FlightLoad) -> None:
+def test_records_are_in_the_order_of_scheduled_departure(records: Flights) -> None:
     assert bool((np.diff(records.times) >= 0).all())
-    for at in (0, 100_000, records.total - 1):
+    for at in (0, 100_000, len(records) - 1):
         flight = json.loads(records.values[at])
         hour = datetime.fromisoformat(flight["time_hour"]).timestamp() * 1000
         assert records.times[at] == hour + flight["minute"] * 60_000
@@ -63,20 +62,18 @@ def test_rows_of_one_minute_keep_the_order_of_the_table(tmp_path: Path, table: P
     numbered = [row.replace(",1545,", f",{number},") for number in range(50)]
     same = tmp_path / "same.csv"
     same.write_text(header + "".join(numbered))
-    flights = [
-        json.loads(value)["flight"] for value in load(same, "flights", PARTITIONS, RATE).values
-    ]
+    flights = [json.loads(value)["flight"] for value in load(same, PARTITIONS).values]
     assert flights == list(range(50))
 
 
-def test_one_plane_lies_in_one_partition_and_every_partition_gets_work(records: FlightLoad) -> None:
+def test_one_plane_lies_in_one_partition_and_every_partition_gets_work(records: Flights) -> None:
     placed = set(zip(records.keys, records.partitions.tolist(), strict=True))
     assert len(placed) == len({key for key, _ in placed})
-    share = np.bincount(records.partitions, minlength=PARTITIONS) / records.total
+    share = np.bincount(records.partitions, minlength=PARTITIONS) / len(records)
     assert share.min() > 0.15
 
 
-def test_missing_values_are_kept_as_missing(records: FlightLoad) -> None:
+def test_missing_values_are_kept_as_missing(records: Flights) -> None:
     flights = [json.loads(value) for value in records.values]
     assert sum(flight["tailnum"] is None for flight in flights) == 2_512
     assert records.keys.count(b"(none)") == 2_512
@@ -90,7 +87,7 @@ def test_the_table_is_unpacked_anew_where_it_is_not_whole(tmp_path: Path) -> Non
     assert unpack(tmp_path).stat().st_size == size
 
 
-def test_what_is_sent_is_the_flight_with_its_time_in_its_partition(records: FlightLoad) -> None:
+def test_what_is_sent_is_the_flight_with_its_time_in_its_partition(records: Flights) -> None:
     sent = [*itertools.islice(records.records(itertools.repeat(0.0)), 50)]
     assert [one.value for one in sent] == records.values[:50]
     assert [one.key for one in sent] == records.keys[:50]
@@ -98,7 +95,7 @@ def test_what_is_sent_is_the_flight_with_its_time_in_its_partition(records: Flig
     assert [one.headers for one in sent] == [[("time", b"%d" % at)] for at in records.times[:50]]
 
 
-def test_a_flight_has_the_latency_of_the_last_of_its_two_results(records: FlightLoad) -> None:
+def test_a_flight_has_the_latency_of_the_last_of_its_two_results(records: Flights) -> None:
     due = np.arange(3.0)
     first, second, third = records.identities()[:3].tolist()
     identities = np.array([third, first, second, first, 1 << 60], np.int64)

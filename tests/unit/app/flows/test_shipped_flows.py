@@ -117,17 +117,17 @@ def check_commands(run: TestFlow, faults: list[At]) -> None:
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> data.FlightLoad:
+def records(tmp_path_factory: pytest.TempPathFactory) -> data.Flights:
     """The first 1,000 flights of the year."""
     folder = tmp_path_factory.mktemp("flights")
     with data.unpack(folder).open() as whole:
         head = list(itertools.islice(whole, 1_001))
     small = folder / "small.csv"
     small.write_text("".join(head))
-    return data.load(small, "flights", PARTITIONS, rate=1)
+    return data.load(small, PARTITIONS)
 
 
-def feeds_of(records: data.FlightLoad) -> list[Feed]:
+def feeds_of(records: data.Flights) -> list[Feed]:
     topic, _, _ = flights.topics()
     placed = zip(records.values, records.keys, records.partitions, records.times, strict=True)
     return [
@@ -137,7 +137,7 @@ def feeds_of(records: data.FlightLoad) -> list[Feed]:
 
 
 @pytest.mark.parametrize("name", TROUBLE)
-def test_flights_are_counted_per_plane_and_carrier(name: str, records: data.FlightLoad) -> None:
+def test_flights_are_counted_per_plane_and_carrier(name: str, records: data.Flights) -> None:
     topic, planes, carriers = flights.topics()
     feeds, faults = trouble(name, feeds_of(records))
     with TestFlow(flights.build(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
