@@ -29,7 +29,6 @@ from meander.schemas.status import (
     CheckpointFailed,
     CommandRejected,
     Event,
-    Heartbeat,
     Started,
     parse_event,
 )
@@ -46,6 +45,8 @@ PATIENCE = 900.0
 _STARTED = re.compile(r"worker_started worker=\d+ process=(\d+)")
 FAILURES = CommandRejected, CheckpointFailed, Aborted
 """By which a command may end otherwise than it should."""
+SUMMARY = '"type": "summary"'
+"""In the lines of a driver that are no events."""
 E = TypeVar("E", bound=Event)
 
 
@@ -70,7 +71,7 @@ class Running:
     _watcher: Consumer
     _commands: Sender
     _events: list[tuple[float, Event]] = field(default_factory=list)
-    """With when each came, seconds since 1970; heartbeats are left out."""
+    """With when each came, seconds since 1970."""
 
     def current(self) -> tuple[int, ...]:
         """The processes of the workers of its present execution."""
@@ -161,7 +162,8 @@ def flow(
     ):
         assert process.stdout is not None
         try:
-            events = (parse_event(line.encode()) for line in process.stdout)
+            lines = (line for line in process.stdout if SUMMARY not in line)
+            events = (parse_event(line.encode()) for line in lines)
             assert any(isinstance(event, Started) for event in events), f"no start: {_text(log)}"
             settings, topics = {"bootstrap.servers": bootstrap}, names(prefix, "bench")
             with (
@@ -182,8 +184,7 @@ def flow(
 
 def _hear(events: Iterable[Event], heard: list[tuple[float, Event]]) -> None:
     for event in events:
-        if not isinstance(event, Heartbeat):
-            heard.append((time.time(), event))  # noqa: PERF401 - others read meanwhile
+        heard.append((time.time(), event))  # noqa: PERF401 - others read meanwhile
 
 
 def _text(log: IO[str]) -> str:
