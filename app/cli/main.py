@@ -37,7 +37,7 @@ from meander.app.cli.views.rescale import show_staff
 from meander.app.cli.views.run import Watch
 from meander.app.cli.views.status import fields, tables
 from meander.app.common.output import CommandOutput, log_to
-from meander.app.common.signals import Signals
+from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
 from meander.app.config.settings import Settings
 from meander.app.status.overview import overview
@@ -170,12 +170,18 @@ def run(
     with contextlib.ExitStack() as opened:
         watch = opened.enter_context(Watch(output, until_end))
         spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
-        result = driver.run(
-            module, options, lambda: opened.enter_context(spark), watch.show, _signals
-        )
+        started = opened.enter_context(contextlib.ExitStack())
+        try:
+            result = driver.run(
+                module, options, lambda: started.enter_context(spark), watch.show, _signals,
+                started.close,
+            )  # fmt: skip
+        except Interrupted:
+            output.say("stopped before all workers ran")
+            raise
     counters = ", ".join(f"{count:,} {name}" for name, count in sorted(result.counters.items()))
     output.say(
-        f"{'ended' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
+        f"{'stopped' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
     )
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)

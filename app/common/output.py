@@ -1,7 +1,7 @@
-"""What the commands print: tables and progress on a terminal, JSON lines everywhere else.
+"""Print the output of commands: tables and progress on a terminal, JSON lines elsewhere.
 
-The rule: one JSON object per line where `--json` is given or standard output is no terminal. Log
-lines and errors go to standard error, so that what is read by programs stays clean.
+With `--json`, or where standard output is not a terminal, each line is one JSON object. Log lines
+and errors go to standard error, so a program can parse all of standard output.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from meander.schemas.status import Event
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """One command's way to its reader."""
+    """An output of one command."""
 
     console: Console
     as_json: bool
 
     @staticmethod
     def of(as_json: bool) -> CommandOutput:
-        """As the rule says."""
+        """Choose between a terminal and JSON lines."""
         console = Console(highlight=False)
         return CommandOutput(console, as_json or not console.is_terminal)
 
     def event(self, event: Event) -> None:
-        """As a line, where lines are wanted."""
+        """Print an event as a JSON line, unless this is a terminal."""
         if self.as_json:
             self.line(event.model_dump(mode="json", by_alias=True))
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Some rows; columns of numbers are aligned to the right."""
+        """Print rows; columns of numbers are aligned to the right."""
         if self.as_json:
             for row in rows:
                 self.line(dict(zip(columns, row, strict=True)))
@@ -64,18 +64,18 @@ class CommandOutput:
         for index, column in enumerate(columns):
             numbers = all(isinstance(row[index], int | float) for row in rows)
             justify: Literal["left", "right"] = "right" if numbers and rows else "left"
-            # What has to be typed again is shown whole, whatever the terminal's width.
+            # The first column holds names to type: they are never cut.
             table.add_column(column, justify=justify, no_wrap=not index, overflow="fold")
         for row in rows:
             table.add_row(*map(shown, row))
         self.console.print(table)
 
     def line(self, fields: Mapping[str, object]) -> None:
-        """One JSON object."""
+        """Print one JSON object."""
         print(json.dumps(fields), flush=True)
 
     def working(self, text: str) -> AbstractContextManager[object]:
-        """Shows that something is going on, with the seconds it has taken so far."""
+        """Show a text and the seconds so far while the block lasts."""
         if self.as_json:
             return nullcontext()
         columns = SpinnerColumn(), TextColumn(text), TimeElapsedColumn()
@@ -84,7 +84,7 @@ class CommandOutput:
         return progress
 
     def bar(self, unit: str) -> Progress:
-        """Shows how much is done of what is counted in `unit`, how fast, and the time left."""
+        """Return a progress bar with a rate in `unit` and the time left."""
         return Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -96,20 +96,20 @@ class CommandOutput:
         )
 
     def say(self, text: str) -> None:
-        """A sentence for people; programs are not told."""
+        """Print a sentence on a terminal."""
         if not self.as_json:
             self.console.print(text, markup=False)
 
 
 class _Rate(ProgressColumn):
-    """So many per second, as far as it is known."""
+    """A column with a rate per second, once that is known."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """In words."""
+        """Return the rate as text."""
         return Text(f"{self._unit}, {task.speed:,.1f}/s" if task.speed else self._unit)
 
 
@@ -141,7 +141,7 @@ class _ConsoleHandler(logging.Handler):
 
 
 def log_to(output: CommandOutput, debug: bool) -> None:
-    """Show the log on standard error, or, between progress, on the terminal."""
+    """Print log lines on standard error, or above the progress on a terminal."""
     level = logging.DEBUG if debug else logging.INFO
     handler = logging.StreamHandler(sys.stderr) if output.as_json else _ConsoleHandler(output)
     handler.setFormatter(LogFormatter())
@@ -150,12 +150,12 @@ def log_to(output: CommandOutput, debug: bool) -> None:
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
-    """What py4j logs, some of it in the name of all, it raises too: there it gets a sentence."""
+    """Drop log lines of py4j, also under the root logger: it raises the same errors."""
     return "py4j" not in Path(record.pathname).parts
 
 
 def shown(value: object) -> str:
-    """A value as a table shows it.
+    """Return a value as a table shows it.
 
     >>> shown(1234567), shown(0.5), shown(None)
     ('1,234,567', '0.5', '-')
@@ -174,7 +174,7 @@ def shown(value: object) -> str:
 
 
 def at_millis(millis: int) -> str:
-    """A time as people read it, UTC; where no record has come yet there is none.
+    """Return a time (UTC) as text; 0 stands for the time before the first record.
 
     >>> at_millis(1_356_998_400_000), at_millis(0)
     ('2013-01-01 00:00:00.000', 'the beginning')
@@ -185,7 +185,7 @@ def at_millis(millis: int) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people read them.
+    """Return a number of bytes as text.
 
     >>> size(512), size(3_500_000)
     ('512 B', '3.5 MB')

@@ -8,8 +8,10 @@ so that its relative imports work; any other under a name of its own, so that se
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Never
+from typing import Never, NoReturn
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.operators.error_policy import failure, told
@@ -92,7 +94,8 @@ def load_flow(file: Path) -> Flow:
     """Import a flow's module and return its one Flow. Raises SetupError."""
     file = file.resolve()
     try:
-        module = _load(file)
+        with _no_silent_exit(file):
+            module = _load(file)
     except MeanderError:
         raise
     except failure() as error:
@@ -104,6 +107,25 @@ def load_flow(file: Path) -> Flow:
         remedy = "assign exactly one Flow at its top level: flow = Flow('name')"
         raise SetupError(f"flow module {file}", cause, remedy)
     return next(iter(found.values()))
+
+
+@contextlib.contextmanager
+def _no_silent_exit(file: Path) -> Iterator[None]:
+    """Raise SetupError where the module calls `os._exit`, which would end Meander without a word.
+    A child process of the module may call it."""
+    end, loading = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != loading:
+            end(status)
+        cause = f"it ends the process when it is imported: os._exit({status})"
+        raise SetupError(f"flow module {file}", cause, "remove that call")
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = end
 
 
 def _line(file: Path, error: BaseException) -> str:

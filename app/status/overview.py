@@ -63,11 +63,18 @@ class Overview:
     omitted: int = 0
     """How many more are under way than `migrations` holds."""
     _claimed: set[str] = field(default_factory=set)
+    _claim: Told | None = None
+    """The claim of a driver that has sent no heartbeat yet."""
+    _before_claim: tuple[str, str] = ("", "")
+    """State and reason before that claim."""
 
     def silent(self, now_ms: int) -> bool:
         """Whether a driver that has not said that it ends has gone silent."""
+        heard, timeout = self.heartbeat_ms or 0, self.beat.heartbeat_timeout
+        if self._claim is not None and isinstance(self._claim.event, Claimed):
+            heard, timeout = self._claim.millis, self._claim.event.heartbeat_timeout
         alive = self.state in {"starting", "running"}
-        return alive and now_ms - (self.heartbeat_ms or 0) > self.beat.heartbeat_timeout * 1000
+        return alive and now_ms - heard > timeout * 1000
 
     def take(self, told: Told) -> None:
         """Follow one more event."""
@@ -76,13 +83,20 @@ class Overview:
                 self._hear(told.millis, beat)
             case Claimed(driver=driver):
                 self._claimed.add(driver)
+                if self.state not in {"starting", "running"}:
+                    self._claim, self._before_claim = told, (self.state, self.reason)
+                    self.state, self.reason = "starting", ""
             case Started(workers=workers):
                 self.state, self.reason = "running", ""
                 self._learn(workers=workers, registered=workers)
             case Recovering(reason=reason):
                 self._end("starting", reason)
+            case Finished() if self._claim is not None:
+                # A command such as `meander reset` claims a flow and runs no worker.
+                self.state, self.reason = self._before_claim
+                self._claim = None
             case Finished(counters=counters):
-                self._end("finished", "")
+                self._end("stopped" if self.state == "starting" else "finished", "")
                 self._learn(counters=self.beat.counters | counters)
             case Failed(reason=reason):
                 self._end("failed", reason)
@@ -96,7 +110,7 @@ class Overview:
             self.migrations, self.staffing = {}, []
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
-        self.heartbeat_ms, self.beat = millis, beat
+        self.heartbeat_ms, self.beat, self._claim = millis, beat, None
         count = len(beat.bins)
         self._learn(
             # What older versions do not say.
@@ -113,7 +127,7 @@ class Overview:
         self.beat = self.beat.model_copy(update=fields)
 
     def _end(self, state: str, reason: str) -> None:
-        self.state, self.reason = state, reason
+        self.state, self.reason, self._claim = state, reason, None
         self.migrations = {
             name: one.model_copy(update={"state": "ended"}) if one.state in OPEN else one
             for name, one in self.migrations.items()

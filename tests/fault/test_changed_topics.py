@@ -69,7 +69,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
     assert "go on from an earlier one with meander run --from 2, or read it with" in output
     output = said("checkpoints", "counts")
     assert '"savepoint": "v1"' in output, "what can be read is listed"
-    assert "no checkpoint to go on from: topic" in output, "and what cannot is told of"
+    assert "a checkpoint is unusable: topic" in output, "and what cannot is told of"
 
     written = module.read_text()
     module.write_text(written.replace('fold("count"', 'fold("tally"'))

@@ -1,4 +1,4 @@
-"""`meander checkpoint` and `meander checkpoints`: how checkpoints are shown."""
+"""`meander checkpoint` and `meander checkpoints`: print checkpoints."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """One that a flow can go on from; programs read these names."""
+    """A checkpoint that a flow can restart from; programs read these names."""
 
     number: int
     savepoint: str
     next_run: bool
-    """Whether the flow begins with it when it is run again."""
+    """Whether the next run restarts from it."""
     age_s: float
     policy: str
     alignment_ms: float
@@ -45,7 +45,7 @@ class CheckpointRow:
 
     @staticmethod
     def of(one: Checkpoint, savepoint: str, next_run: bool, now: float) -> CheckpointRow:
-        """`now` is in milliseconds since 1970."""
+        """Describe a checkpoint; `now` is in milliseconds since 1970."""
         return CheckpointRow(
             number=one.number,
             savepoint=savepoint,
@@ -63,7 +63,7 @@ class CheckpointRow:
         )
 
     def cells(self) -> Sequence[object]:
-        """As people read it, by `COLUMNS`."""
+        """Return the cells of a table with `COLUMNS`."""
         return (
             self.number, self.savepoint, "yes" if self.next_run else "",
             f"{self.age_s:,.0f} s", self.policy, f"{self.alignment_ms:,.0f} ms",
@@ -73,7 +73,7 @@ class CheckpointRow:
 
 
 def show_checkpoint(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print how a command ends that takes one; the exit code."""
+    """Print how a command for a checkpoint ends; return the exit code."""
     return show_end(output, events, _end)
 
 
@@ -89,16 +89,16 @@ def _end(event: Event) -> str:
 
 
 def given_up(event: CheckpointFailed) -> str:
-    """What people are told of one that was not taken.
+    """Return a sentence about a checkpoint that failed.
 
     >>> given_up(CheckpointFailed(id="", number=3, reason="it was not done within 600 s"))
-    'checkpoint 3 was given up: it was not done within 600 s; the flow goes on'
+    'checkpoint 3 failed: it was not done within 600 s; the flow continues'
     """
-    return f"checkpoint {event.number} was given up: {event.reason}; the flow goes on"
+    return f"checkpoint {event.number} failed: {event.reason}; the flow continues"
 
 
 def taken(event: Checkpointed) -> str:
-    """What people are told of one.
+    """Return a sentence about a completed checkpoint.
 
     >>> taken(Checkpointed(
     ...     id="", number=3, policy="unaligned", ms=18.2, alignment_ms=0, write_ms=9.1,
@@ -116,8 +116,8 @@ def taken(event: Checkpointed) -> str:
 
 
 def listed(settings: Settings, names: Names, flow: str) -> tuple[list[CheckpointRow], list[str]]:
-    """The checkpoints that a flow can go on from, the newest first; and why others cannot be.
-    Raises SetupError for a flow that has never run."""
+    """Return the checkpoints that a flow can restart from, the newest first, and why others are
+    unusable. Raises SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
     now = time.time() * 1000
     known = Known.by(journal(settings, names.decisions))
@@ -129,15 +129,14 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Checkpoint
         for at, one in among.found.items()
     ][::-1]
     return rows, [
-        f"{f'savepoint {called[at]!r} is ' if at in called else ''}no checkpoint to go on from:"
-        f" {error}"
+        f"{f'savepoint {called[at]!r}' if at in called else 'a checkpoint'} is unusable: {error}"
         for at, error in among.unreadable.items()
     ]
 
 
 def _begins(there: CheckpointsReader, known: Known) -> int | None:
-    """The offset of what a run begins with that names none; None also where it would refuse, as the
-    newest cannot be read, which is told of beside the list."""
+    """Return the offset of the checkpoint that the next run uses by default. None where there is
+    none, or the newest is unreadable and the run would fail."""
     try:
         found = there.newest(known.counts)
     except CheckpointUnreadable:

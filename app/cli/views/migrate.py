@@ -1,4 +1,4 @@
-"""`meander migrate`: what its options mean, and how the move of bins is shown."""
+"""`meander migrate`: parse its options, and print how bins move."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from meander.schemas.status import (
 )
 
 MOST_BINS = 1 << 16
-"""What a flow may have at most."""
+"""The bins of a flow, at most."""
 
 
 def parse_bins(text: str) -> list[int] | str:
-    """What `--bins` means: numbers and ranges, or all of them.
+    """Parse `--bins`: numbers and ranges, or all bins. Raises SetupError.
 
     >>> parse_bins("0-2,7"), parse_bins("all")
     ([0, 1, 2, 7], 'all')
@@ -48,28 +48,28 @@ def parse_bins(text: str) -> list[int] | str:
             raise SetupError("--bins", f"{part.strip()!r} names no bins", remedy)
         low, high = int(first), int(last if dash else first)
         if not low <= high < MOST_BINS:
-            remedy = f"write ranges upwards, of numbers below {MOST_BINS}"
+            remedy = f"write ascending ranges of numbers below {MOST_BINS}"
             raise SetupError("--bins", f"{part.strip()!r} names no bins", remedy)
         bins.extend(range(low, high + 1))
     return bins
 
 
 def begins(accepted: Accepted) -> str:
-    """From when on a command holds.
+    """Return the time at which the moves of a command start.
 
     >>> begins(Accepted(id="m", offset=0, time=None, at=None, strategy="batched", bins=[]))
-    'as soon as its bins have been fetched'
+    'as soon as its bins are prefetched'
     """
     if accepted.time is None:
-        return "as soon as its bins have been fetched"
+        return "as soon as its bins are prefetched"
     return f"from {at_millis(accepted.time)} on"
 
 
 def show(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print events as they come, with a bar while bins move; the exit code, which is 0 where all
-    bins are where they should be."""
+    """Print events as they come, with a progress bar of bins. Return the exit code: 0 if the worker
+    owns all bins of the command."""
     with output.bar("bins") as progress:
-        shown = _Shown(output, progress, progress.add_task("waits to be accepted", total=None))
+        shown = _Shown(output, progress, progress.add_task("command sent", total=None))
         for event in events:
             if not isinstance(event, Heartbeat):
                 output.event(event)
@@ -79,7 +79,7 @@ def show(output: CommandOutput, events: Iterator[Event]) -> int:
 
 @dataclass(slots=True)
 class _Shown:
-    """A command as far as it has come."""
+    """A command in progress."""
 
     output: CommandOutput
     progress: Progress
@@ -90,13 +90,13 @@ class _Shown:
     carried: int = 0
     """Bytes."""
     unread: set[int] = field(default_factory=set)
-    """Bins that stay as they cannot be read."""
+    """Bins that stay because they are unreadable."""
 
     def take(self, event: Event) -> None:
-        """One more event."""
+        """Follow one more event."""
         match event:
             case Rescaling():
-                self.progress.update(self.task, description="its worker starts")
+                self.progress.update(self.task, description="the worker starts")
             case Joined() | JoinFailed():
                 self.output.say(sentence(event))
             case Accepted() | Queued():
@@ -110,7 +110,7 @@ class _Shown:
                 described = f"moving, {size(self.carried)}"
                 self.progress.update(self.task, advance=1, description=described)
             case BinUnreadable() as unreadable:
-                what = "it stays" if unreadable.kept_in_place else "it is written anew"
+                what = "it stays" if unreadable.kept_in_place else "its owner writes it again"
                 self.output.say(f"bin {unreadable.bin}: {what}: {unreadable.reason}")
                 self.unread |= {unreadable.bin} if unreadable.kept_in_place else set()
             case Completed() | Aborted() | CommandRejected():
@@ -118,7 +118,7 @@ class _Shown:
 
     def _begin(self, event: Accepted | Queued) -> None:
         if isinstance(event, Queued):
-            self.output.say(f"queued: begins once {', '.join(event.after)} has ended")
+            self.output.say(f"queued: starts after {', '.join(event.after)}")
             return
         self.output.say(f"accepted: {begins(event)}")
         self.total, self.id = len(event.bins), event.id
@@ -129,7 +129,7 @@ class _Shown:
             self.progress.update(self.task, total=event.bins, completed=event.bins)
             # One that waited for others until the end was never accepted.
             there = max(0, self.total - event.bins - len(event.unmoved))
-            were = f" ({there} were there already)" if there else ""
+            were = f" ({there} were already there)" if there else ""
             self.output.say(
                 f"completed: {event.bins} bins{were}, {size(event.bytes)}, {event.ms:,.0f} ms"
             )
@@ -145,12 +145,12 @@ class _Shown:
             self.output.say(f"aborted{_ended(event)}")
 
     def _stay(self, bins: list[int]) -> str:
-        """How many do, and why."""
+        """Return how many bins stay, and why."""
         unread = len(self.unread.intersection(bins))
         reasons = [
-            f"{count} as {why}"
+            f"{count} because {why}"
             for count, why in (
-                (unread, "they cannot be read"),
+                (unread, "they are unreadable"),
                 (len(bins) - unread, "the flow's sources have ended"),
             )
             if count
@@ -159,7 +159,7 @@ class _Shown:
 
     def _stand(self, one: Migration) -> str:
         eta = "" if one.eta is None else f", about {one.eta:g} s left"
-        return f"moving, {size(self.carried)}, {one.fetched} bins fetched ahead{eta}"
+        return f"moving, {size(self.carried)}, {one.fetched} bins prefetched{eta}"
 
 
 def _ended(event: Aborted) -> str:
@@ -170,7 +170,7 @@ def _ended(event: Aborted) -> str:
 
 
 def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print what a command would do; the exit code."""
+    """Print the plan of a command; return the exit code."""
     rows: list[list[object]] = []
     for event in events:
         match event:
@@ -189,14 +189,14 @@ def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def _estimate(planned: Planned, bins: int) -> str:
-    took = "unknown, as nothing has moved yet"
+    took = "an unknown time, as no bin has moved yet"
     if planned.estimate is not None:
-        took = f"about {planned.estimate:g} s, by what has moved so far"
-    return f"Nothing has moved: {bins} bins in {planned.rounds} rounds would take {took}."
+        took = f"about {planned.estimate:g} s at the rate of earlier moves"
+    return f"Dry run: {bins} bins in {planned.rounds} rounds would take {took}."
 
 
 def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print how a command ends that is aborted; the exit code."""
+    """Print how an aborted command ends; return the exit code."""
     return show_end(output, events, _aborted)
 
 

@@ -1,4 +1,4 @@
-"""`meander rescale`: how workers that come and go are shown."""
+"""`meander rescale`: print how workers join and leave."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from meander.schemas.status import (
 
 
 def show_staff(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print events as they come, with a bar of the workers and bins that are awaited; the exit
-    code, which is 1 where not all have come, or they got no share."""
+    """Print events as they come, with a progress bar of workers and bins. Return the exit code: 1
+    if some workers have not joined, or have got no bins."""
     with output.bar("steps") as progress:
-        task = progress.add_task("waits to be accepted", total=None)
+        task = progress.add_task("command sent", total=None)
         code, total = 0, 0
         for event in events:
             if not isinstance(event, Heartbeat):
@@ -47,7 +47,7 @@ def show_staff(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def sentence(event: Event) -> str:
-    """What people are told of those who come and go; '' for other events.
+    """Return a sentence about workers that join or leave; '' for other events.
 
     >>> from meander.schemas.status import Joined
     >>> sentence(Joined(id="r1", worker=2))
@@ -57,7 +57,7 @@ def sentence(event: Event) -> str:
         case Joined(worker=worker):
             return f"worker {worker} has joined"
         case JoinFailed(reason=reason):
-            return f"{reason}; the flow goes on without it"
+            return f"{reason}; the flow continues without it"
         case Left(worker=worker):
             return f"worker {worker} has left"
         case Rescaled(workers=workers, ms=ms, reason=reason):

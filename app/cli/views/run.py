@@ -1,6 +1,6 @@
-"""What `meander run` shows of a running flow: events as they come, and one line that moves.
+"""`meander run`: print the events of a running flow, and one line with its progress.
 
-Rate and time left are taken over the last heartbeats, so a start does not blur them.
+Rate and time left are means over the last heartbeats, so the start does not distort them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from meander.schemas.status import (
 )
 
 WINDOW = 10
-"""Heartbeats over which the rate is taken."""
+"""Heartbeats for the mean rate."""
 
 
 class Watch:
-    """Shows events; a context manager for the line that moves."""
+    """A printer of events; a context manager for the progress line."""
 
     def __init__(self, output: CommandOutput, bounded: bool) -> None:
         self._output, self._bounded = output, bounded
@@ -66,7 +66,7 @@ class Watch:
         self._line.stop()
 
     def show(self, event: Event) -> None:
-        """One event, as it goes to the status topic."""
+        """Print one event as it goes to the status topic."""
         if self._output.as_json:
             self._print(event)
             return
@@ -125,17 +125,17 @@ class Watch:
 
 
 def _sentence(event: Event) -> str:
-    """What is said of whatever else happens, '' of what nobody needs to be told."""
+    """Return a sentence about any other event; '' for events of no interest to users."""
     match event:
         case Joined() | JoinFailed() | Left() | Rescaled() | CommandRejected():
             return f"{event.id}: {sentence(event)}"
         case PartitionAdded(source=source, partition=partition, worker=worker, time=time):
             return (
-                f"{source}: partition {partition} is new; worker {worker} reads it,"
+                f"{source}: worker {worker} reads the new partition {partition}"
                 f" from {at_millis(time)} on"
             )
         case Recovering(reason=reason):
-            return f"goes on from {event.place}: {reason}"
+            return f"restarts from {event.place}: {reason}"
         case Checkpointed(id=id) if id:
             return f"{id}: {taken(event)}"
         case CheckpointFailed():

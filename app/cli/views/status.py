@@ -1,8 +1,8 @@
-"""What `meander status` shows: an overview as tables, or as one JSON object."""
+"""`meander status`: print an overview as tables, or as one JSON object."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meander.app.cli.views.rescale import sentence
 from meander.app.common.output import CommandOutput, at_millis, size
@@ -11,11 +11,11 @@ from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
 _DRAWN_TOGETHER = {"type", "driver", "execution", "moving", "omitted"}
-"""What of a heartbeat is shown only together with what other events say, or not at all."""
+"""Fields of a heartbeat that are shown only together with other events, or not at all."""
 
 
 def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
-    """As one JSON object; `now` in milliseconds since 1970."""
+    """Return an overview as one JSON object; `now` is in milliseconds since 1970."""
     migrations = [one.model_dump() for one in seen.migrations.values()]
     return {
         "flow": seen.flow, "state": state, "reason": seen.reason,
@@ -28,17 +28,17 @@ def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
 
 
 def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
-    """As people read it."""
+    """Print an overview as tables; a table without rows is left out."""
     age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
     output.table(
         f"flow {seen.flow}",
-        ["state", "workers", "registered", "lag", "seconds since heartbeat", "why"],
+        ["state", "workers", "registered", "lag", "seconds since heartbeat", "reason"],
         [[state, seen.beat.workers, seen.beat.registered, seen.beat.lag, age, seen.reason]],
     )
-    for line in _awaited(seen.beat):
+    for line in _awaited(seen.beat, state):
         output.say(line)
-    output.table(
-        "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
+    _table(
+        output, "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
     )
     if state == "running":
         _frontier_table(output, seen)
@@ -46,16 +46,17 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         _latency_table(output, seen)
         _place_tables(output, seen)
     lags = [[one.topic, str(one.partition), one.records] for one in seen.beat.lags]
-    output.table("lag", ["topic", "partition", "records"], lags)
+    _table(output, "lag", ["topic", "partition", "records"], lags)
     bytes = map(size, seen.beat.inflight), map(size, seen.beat.spilled)
     workers = zip(map(str, seen.beat.worker_ids), seen.beat.bins, *bytes, strict=True)
-    output.table(
+    _table(
+        output,
         "workers",
         ["worker", "bins", "in flight", "on disk"],
         [[*row] for row in workers],
     )
     comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
-    output.table("worker changes", ["worker", "what", "id"], comings)
+    _table(output, "worker changes", ["worker", "change", "id"], comings)
     rows: list[list[object]] = [
         [
             one.id, one.state, _how(one), _bins(one), size(one.bytes), one.keys,
@@ -64,26 +65,28 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         for one in seen.migrations.values()
         if one.state != "rejected"
     ]  # fmt: skip
-    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "from (UTC), or until"]
-    output.table("migrations", columns, rows)
+    columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "time (UTC), or wait"]
+    _table(output, "migrations", columns, rows)
     if done := seen.beat.migrations_completed:
         moved = seen.beat.bins_moved
-        output.say(f"Since the driver began: {done:,} migrations completed, {moved:,} bins moved.")
+        output.say(
+            f"Since the driver started: {done:,} migrations completed, {moved:,} bins moved."
+        )
     for one in seen.migrations.values():
         if one.state == "rejected":
             output.say(f"{one.id}: rejected: {one.reason}")
     if seen.since_ms is not None:
         since = at_millis(seen.since_ms)
-        output.say(f"Not shown: migrations that ended before {since} (UTC); --all reads a week.")
+        output.say(f"Not shown: migrations that ended before {since} (UTC); --all shows them.")
     for omitted, what in (
-        (seen.omitted, "migrations under way"),
-        (seen.beat.lags_omitted, "partitions, none of them further behind"),
+        (seen.omitted, "migrations in progress"),
+        (seen.beat.lags_omitted, "partitions with less lag"),
         (seen.beat.throughput_omitted, "operators"),
-        (seen.beat.frontier_blockers_omitted, "frontiers held back"),
-        (seen.beat.calls_omitted, "workers kept by a call, none for longer"),
-        (seen.beat.latencies_omitted, "sources whose deliveries are timed"),
-        (seen.beat.partitions_omitted, "partitions, none of them at an earlier time"),
-        (seen.beat.queues_omitted, "links, none of them with more on it"),
+        (seen.beat.frontier_blockers_omitted, "blocked frontiers"),
+        (seen.beat.calls_omitted, "workers in shorter calls"),
+        (seen.beat.latencies_omitted, "sources with a latency"),
+        (seen.beat.partitions_omitted, "partitions at later times"),
+        (seen.beat.queues_omitted, "links with shorter queues"),
     ):
         if omitted:
             output.say(f"Not shown: {omitted:,} more {what}.")
@@ -91,42 +94,64 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
 
 
-def _awaited(beat: Heartbeat) -> Iterator[str]:
-    """What keeps the workers from reading on."""
+def _table(
+    output: CommandOutput, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> None:
+    if rows:
+        output.table(title, columns, rows)
+
+
+def _starts(beat: Heartbeat) -> str:
+    """Return how far the start of a flow is.
+
+    >>> from meander.app.status.overview import SILENCE
+    >>> _starts(SILENCE.model_copy(update={"workers": 2, "registered": 1}))
+    'The flow starts: 1 of 2 workers have registered.'
+    """
+    if beat.bins or not beat.workers:
+        return "The flow starts."  # There is no heartbeat of this execution yet.
+    return f"The flow starts: {beat.registered} of {beat.workers} workers have registered."
+
+
+def _awaited(beat: Heartbeat, state: str) -> Iterator[str]:
+    """Yield a sentence for each reason why workers do not read."""
+    if state == "starting":
+        yield _starts(beat)
     if beat.restoring is not None:
         yield _restores(beat.restoring)
-    yield from map(_keeps, beat.calls)
+    yield from map(_blocks, beat.calls)
 
 
-def _keeps(call: LongCall) -> str:
-    """Which call keeps a worker.
+def _blocks(call: LongCall) -> str:
+    """Return which call blocks a worker.
 
-    >>> _keeps(LongCall(worker=1, operator="ask", seconds=13.0))
-    "Worker 1 is kept by operator 'ask' for 13 s."
+    >>> _blocks(LongCall(worker=1, operator="ask", seconds=13.0))
+    "A call of operator 'ask' has blocked worker 1 for 13 s."
     """
-    by = f"operator {call.operator!r}" if call.operator else "a call"
-    return f"Worker {call.worker} is kept by {by} for {call.seconds:g} s."
+    by = f"A call of operator {call.operator!r}" if call.operator else "A call"
+    return f"{by} has blocked worker {call.worker} for {call.seconds:g} s."
 
 
 def _bins(one: Migration) -> str:
-    """How many of those that have to move have done so.
+    """Return how many bins have moved, of those that must move.
 
     >>> _bins(Migration(id="m", state="completed", bins=256, moved=171, already_there=85))
-    '171/171 (85 there already)'
+    '171/171 (85 already there)'
     """
-    there = f" ({one.already_there:,} there already)" if one.already_there else ""
-    there += f" ({one.fetched:,} fetched ahead)" if one.fetched else ""
+    there = f" ({one.already_there:,} already there)" if one.already_there else ""
+    there += f" ({one.fetched:,} prefetched)" if one.fetched else ""
     return f"{one.moved}/{one.bins - one.already_there}{there}"
 
 
 def _restores(one: Restoring) -> str:
-    """How far the workers are with what the flow goes on from.
+    """Return how much of the checkpoint the workers have loaded.
 
     >>> _restores(Restoring(bytes=3 << 20, total=12 << 20, rate=1 << 20, eta=9.0))
-    'Restores 3.1 MB of 12.6 MB (1.0 MB/s, about 9 s left).'
+    'The workers restore states: 3.1 MB of 12.6 MB (1.0 MB/s, about 9 s left).'
     """
     left = "" if one.eta is None else f", about {one.eta:g} s left"
-    return f"Restores {size(one.bytes)} of {size(one.total)} ({size(int(one.rate))}/s{left})."
+    read = f"{size(one.bytes)} of {size(one.total)}"
+    return f"The workers restore states: {read} ({size(int(one.rate))}/s{left})."
 
 
 def _how(one: Migration) -> str:
@@ -134,7 +159,7 @@ def _how(one: Migration) -> str:
 
 
 def _when(one: Migration) -> str:
-    """From when on it holds, how long it may still take, or what it waits for.
+    """Return the time of a migration, how long it may still take, or why it waits.
 
     >>> _when(Migration(id="m", state="moving", eta=2.5))
     'about 2.5 s left'
@@ -154,7 +179,7 @@ def _frontier_table(output: CommandOutput, seen: Overview) -> None:
         seconds = max(0, (seen.heartbeat_ms or 0) - one.since_ms) / 1000
         rows.append([name, at_millis(millis), one.by, seconds, one.awaited])
     columns = ["probe or sink", "frontier (UTC)", "held back by", "for s", "awaited"]
-    output.table("frontiers", columns, rows)
+    _table(output, "frontiers", columns, rows)
 
 
 def _operator_table(output: CommandOutput, seen: Overview) -> None:
@@ -163,13 +188,13 @@ def _operator_table(output: CommandOutput, seen: Overview) -> None:
         took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
         rows.append([one.operator, one.received, one.sent, *took])
     columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
-    output.table("operators", columns, rows)
+    _table(output, "operators", columns, rows)
 
 
 def _latency_table(output: CommandOutput, seen: Overview) -> None:
     rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
             for one in seen.beat.latencies]  # fmt: skip
-    output.table("latency", ["what", "chunks of records", "p50 ms", "p99 ms"], rows)
+    _table(output, "latency", ["latency of", "chunks of records", "p50 ms", "p99 ms"], rows)
 
 
 def _ms(seconds: float | None) -> object:
@@ -180,6 +205,6 @@ def _place_tables(output: CommandOutput, seen: Overview) -> None:
     places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
               for one in seen.beat.partitions]  # fmt: skip
     columns = ["source", "partition", "worker", "frontier (UTC)"]
-    output.table("source partitions", columns, places)
+    _table(output, "source partitions", columns, places)
     links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.beat.queues]
-    output.table("links", ["from worker", "queued"], links)
+    _table(output, "links", ["from worker", "queued"], links)

@@ -103,15 +103,15 @@ def test_a_change_of_the_same_size_in_the_same_second_is_seen(
 
 
 def test_loading_a_flow_leaves_what_was_imported_before_alone(tmp_path: Path) -> None:
-    before = sys.modules["dataflow"]
+    before = sys.modules["json"]
     files = {
         "flow.py": "from meander import Flow\nflow = Flow('x')",
-        "dataflow.py": "raise AssertionError('this is not ours')",
+        "json.py": "raise AssertionError('this is not ours')",
     }
     here = folder_with(tmp_path / "here", files)
     for _ in range(2):
         load_flow(here / "flow.py")
-    assert sys.modules["dataflow"] is before
+    assert sys.modules["json"] is before
 
 
 def test_a_folder_that_is_too_large_to_travel_is_named(
@@ -121,3 +121,25 @@ def test_a_folder_that_is_too_large_to_travel_is_named(
     here = folder_with(tmp_path / "here", {"flow.py": "x = 1", "large.py": "#" * 1000})
     with pytest.raises(SetupError, match="put the flow into a folder of its own"):
         collect(here / "flow.py")
+
+
+@pytest.mark.parametrize("call", ["os._exit(3)", "_exit(3)"])
+def test_a_module_that_ends_the_process_is_an_error_with_a_sentence(
+    tmp_path: Path, call: str
+) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text(f"import os\nfrom os import _exit\n{call}\n")
+    end = os._exit
+    with pytest.raises(SetupError, match=r"it ends the process when it is imported: os._exit\(3\)"):
+        load_flow(file)
+    assert os._exit is end
+
+
+def test_a_child_process_of_a_module_may_end_itself(tmp_path: Path) -> None:
+    file = tmp_path / "flow.py"
+    file.write_text(
+        "import os\nfrom meander import Flow\n"
+        "child = os.fork() or os._exit(3)\n"
+        "flow = Flow(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))\n"
+    )
+    assert load_flow(file).name == "3"

@@ -81,6 +81,28 @@ def test_a_flow_is_starting_running_and_then_ended() -> None:
     assert seen(beat(), STARTED, FAILED, beat()).state == "starting"
 
 
+def test_a_flow_starts_with_the_claim_of_a_driver() -> None:
+    claimed = seen(CLAIMED)
+    assert claimed.state == "starting"
+    assert not claimed.silent(1_000 + 9_999) and claimed.silent(1_000 + 10_001)
+    assert seen(CLAIMED, FAILED).state == "failed"
+    again = Claimed(driver="e", execution=2, heartbeat_timeout=10.0)
+    assert seen(CLAIMED, beat(), FAILED, again).state == "starting"
+
+
+def test_an_interrupted_start_reads_as_stopped() -> None:
+    assert seen(CLAIMED, beat(), FINISHED).state == "stopped"
+    assert seen(CLAIMED, beat(), STARTED, FINISHED).state == "finished"
+
+
+def test_a_claim_without_a_run_leaves_the_state_of_the_flow() -> None:
+    claim = Claimed(driver="e", execution=2, heartbeat_timeout=60.0)
+    end = Finished(driver="e", execution=2, counters={})
+    failed = seen(CLAIMED, beat(), STARTED, FAILED, claim, end)
+    assert (failed.state, failed.reason) == ("failed", "worker 1 died")
+    assert seen(claim, end).state == "never started"
+
+
 def test_who_came_and_went_is_known_of_this_life() -> None:
     came, lost = Joined(id="r1", worker=2), JoinFailed(id="r1", worker=3, reason="it died")
     left = Left(id="r2", worker=2, counters={})

@@ -56,7 +56,7 @@ def test_the_status_counts_a_bin_once(events: list[Event]) -> None:
             line.split()[3:7] for line in text.getvalue().splitlines() if " all-at-once " in line
         ]
     assert [row[0] for row in shown] == ["0/4", "1/4", "2/4", "2/2"]
-    assert shown[-1][1:] == ["(2", "there", "already)"]
+    assert shown[-1][1:] == ["(2", "already", "there)"]
 
 
 def test_the_bar_is_full_when_all_bins_have_moved(events: list[Event]) -> None:
@@ -85,22 +85,22 @@ def test_bins_that_stay_are_told_with_the_reason_and_are_exit_code_1() -> None:
     code, said = shown(
         ACCEPTED, unreadable, Completed(id="m", ms=1, bins=1, bytes=5, unmoved=[1, 2])
     )
-    reasons = "1 as they cannot be read, 1 as the flow's sources have ended"
+    reasons = "1 because they are unreadable, 1 because the flow's sources have ended"
     assert (code, f"2 bins stay where they were: {reasons}" in said) == (1, True)
-    assert "completed: 1 bins (1 were there already), 5 B, 1 ms" in said
+    assert "completed: 1 bins (1 were already there), 5 B, 1 ms" in said
 
 
 def test_what_waited_until_the_end_says_that_all_of_it_stays() -> None:
     queued = Queued(id="m", offset=0, after=["n"])
     code, said = shown(queued, Completed(id="m", ms=1, bins=0, bytes=0, unmoved=[0, 1]))
     assert code == 1
-    assert "2 bins stay where they were: 2 as the flow's sources have ended" in said
+    assert "2 bins stay where they were: 2 because the flow's sources have ended" in said
     assert "completed: 0 bins, 0 B, 1 ms" in said
 
 
 def test_bins_that_were_there_already_are_exit_code_0() -> None:
     code, said = shown(ACCEPTED, Completed(id="m", ms=1, bins=1, bytes=5))
-    assert (code, "completed: 1 bins (3 were there already), 5 B, 1 ms" in said) == (0, True)
+    assert (code, "completed: 1 bins (3 were already there), 5 B, 1 ms" in said) == (0, True)
 
 
 def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:

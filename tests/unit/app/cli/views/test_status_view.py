@@ -17,10 +17,10 @@ def said(**fields: object) -> Overview:
     return Overview("f", beat=SILENCE.model_copy(update=fields))
 
 
-def printed(seen: Overview) -> str:
+def printed(seen: Overview, state: str = "running") -> str:
     """As a terminal shows it."""
     console = Console(file=StringIO(), width=200)
-    tables(CommandOutput(console, as_json=False), seen, "running", 9)
+    tables(CommandOutput(console, as_json=False), seen, state, 9)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -34,6 +34,13 @@ def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
     assert "the moon" in printed(seen)
     assert "eclipse of sun" in printed(seen)
     assert fields(seen, "running", 9)["frontier_blockers"] == [blocked.model_dump()]
+
+
+def test_the_status_of_a_flow_that_starts_says_so_and_has_no_empty_tables() -> None:
+    claimed = printed(Overview("f", state="starting"), "starting")
+    assert "The flow starts." in claimed
+    assert not any(title in claimed for title in ("counters", "workers\n", "migrations", "lag\n"))
+    assert "1 of 2 workers have registered" in printed(said(workers=2, registered=1), "starting")
 
 
 def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() -> None:
@@ -52,7 +59,7 @@ def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None
     seen = said(migrations_completed=1200, bins_moved=4000)
     seen.migrations = {"m": moved, "n": Migration(id="n", state="moving", bins=256, moved=171)}
     shown = printed(seen)
-    assert "171/171 (85 there already)" in shown
+    assert "171/171 (85 already there)" in shown
     assert "171/256 " in shown
     assert "1,200 migrations completed, 4,000 bins moved" in shown
 
@@ -60,8 +67,8 @@ def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None
 def test_a_call_that_keeps_a_worker_is_told_of() -> None:
     calls = [LongCall(worker=n, operator=name, seconds=13.0) for n, name in enumerate(["ask", ""])]
     shown = printed(said(calls=calls))
-    assert "Worker 0 is kept by operator 'ask' for 13 s." in shown
-    assert "Worker 1 is kept by a call for 13 s." in shown
+    assert "A call of operator 'ask' has blocked worker 0 for 13 s." in shown
+    assert "A call has blocked worker 1 for 13 s." in shown
 
 
 def test_deliveries_are_counted_in_chunks() -> None:

@@ -22,7 +22,7 @@ SAID = {
     "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver:"
     " 3.11, PySpark cannot run with different minor versions.": "worker 1's Python: .*3.12 than"
     ".*; set PYSPARK_PYTHON to the same Python on driver and executors",
-    "ModuleNotFoundError: No module named 'app'": "worker 1: Meander is not installed where it",
+    "ModuleNotFoundError: No module named 'meander'": "worker 1: Meander is not installed where it",
     'Cannot run program "/no/python": error=2': "worker 1: Cannot run program .*; set PYSPARK_PY",
 }
 
