@@ -93,7 +93,7 @@ IDLE = 0.02
 """Seconds between two looks at the control topic when nothing else happens."""
 
 
-SPARK = Wait("Spark to start", "its JVM is up and its master has answered")
+SPARK = Wait("spark", "its JVM runs and its master has answered")
 
 
 @dataclass(frozen=True, slots=True)

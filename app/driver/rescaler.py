@@ -143,11 +143,11 @@ class Rescaler:
     def waits(self) -> dict[Hashable, Wait]:
         """The commands whose turn has not come."""
         change = self._change
-        when = "all workers are at work" if change is None else f"{change.id!r} has ended"
+        when = "all workers run" if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
         for command, offset in self._asked:
             kind = "rescale" if isinstance(command, Rescale) else "migration"
-            found[offset] = Wait(f"{kind} {command.id!r} to begin", when)
+            found[offset] = Wait(kind, when, {"id": command.id})
             when = f"{command.id!r} has ended"
         return found
 

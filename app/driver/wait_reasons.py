@@ -1,7 +1,7 @@
-"""What the driver of a running flow waits for, in words: frontiers that stand, bins and partitions
-that move, workers that come and go.
+"""Describe why the driver of a flow waits: for frontiers, for bins and partitions that move, and
+for workers that join or leave.
 
-Cost: a look at each of these; nothing is logged here.
+Each function returns waits by keys that change with the stage. Nothing is logged here.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ from meander.dataflow.coordinator.partition_assignment import PartitionTransfer,
 from meander.dataflow.coordinator.workers import Leaving
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.rounds import Round
+from meander.schemas.log_lines import Value
 from meander.schemas.status import BlockedFrontier, LongCall
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
-_WHEN = {
-    "source": "it moves when records come there or may be sent, or after its source's idle_after",
-    "operator": "it moves when the operator is done with what came before",
-    "sink": "it moves when the broker has confirmed them",
-    "input": "it moves when the worker takes its next turn",
-    "migration": "it moves when the bins' new owners have installed them",
-    "handover": "it moves when the partition's new reader has taken it over",
-    "commands": "it moves when the workers have heard that no command comes before",
+_UNTIL = {
+    "source": "records come there or may be sent, or its source's idle_after is over",
+    "operator": "the operator has processed earlier records",
+    "sink": "the broker has confirmed the results",
+    "input": "the worker takes its next turn",
+    "migration": "the new owners have installed the bins",
+    "handover": "the new reader has taken the partition over",
+    "commands": "all workers know that no earlier command comes",
 }
-
-
-_WRITTEN = "the broker confirms it"
+_WRITTEN = "the broker confirms the decision"
 
 
 def frontiers(blockers: Iterable[BlockedFrontier]) -> dict[Hashable, Wait]:
-    """The frontiers that something waits for; one that has moved, or is held back by something else
-    than before, is another wait."""
+    """Return the frontiers that something waits for. A frontier that has moved, or has another
+    blocker, is another wait."""
     return {
         (one.probe, one.since_ms, one.kind, one.name, one.partition): Wait(
-            f"the frontier of {one.probe!r}, held back by {one.by}", _WHEN[one.kind]
+            "frontier", _UNTIL[one.kind], {"probe": one.probe, "held_by": one.by}
         )
         for one in blockers
         if one.awaited
@@ -46,24 +45,25 @@ def frontiers(blockers: Iterable[BlockedFrontier]) -> dict[Hashable, Wait]:
 
 
 def calls(long: Iterable[LongCall]) -> dict[Hashable, Wait]:
-    """The workers whose loops one call, or one turn, keeps for long."""
+    """Return the workers whose loop one long call, or one long turn, blocks."""
     return {
         (one.worker, one.operator): Wait(
-            f"operator {one.operator!r} on {member_name(WorkerId(one.worker))}, where one call of a"
-            " function takes long",
-            "that call returns; the worker does nothing else meanwhile",
+            "operator_call",
+            "the call returns; the worker does nothing else meanwhile",
+            {"worker": one.worker, "operator": one.operator},
         )
         if one.operator
         else Wait(
-            f"the loop of {member_name(WorkerId(one.worker))}, which is silent",
-            "it takes its next turn; the process lives",
+            "worker_turn",
+            "the loop takes its next turn; the process lives",
+            {"worker": one.worker},
         )
         for one in long
     }
 
 
 def migrations(rounds: Iterable[Round]) -> dict[Hashable, Wait]:
-    """The moves that are under way, each in the stage it has come to."""
+    """Return the moves in progress, each by its stage."""
     found: dict[Hashable, Wait] = {}
     for round in rounds:
         stage, wait = _stage(round)
@@ -72,23 +72,21 @@ def migrations(rounds: Iterable[Round]) -> dict[Hashable, Wait]:
 
 
 def _stage(round: Round) -> tuple[str, Wait]:
-    name, at = f"migration {round.command!r}", f"{to_millis(round.time)} ms"
+    fields: dict[str, Value] = {"migration": round.command}
+    at = f"{to_millis(round.time)} ms"
     if not round.sent:
-        return "decided", Wait(f"{name}: its decision to be on its topic", _WRITTEN)
+        return "decided", Wait("decision", _WRITTEN, fields)
     if not round.decided:
-        when = f"the sources have read up to {at}, from which on it holds"
-        return "reached", Wait(f"{name}: the flow's time", when)
+        return "reached", Wait("sources", f"the sources have read up to {at}", fields)
     if not round.awaited:
-        when = "records and timers of before are done"
-        return "passed", Wait(f"{name}: the stateful operators to pass {at}", when)
+        until = f"the stateful operators have passed {at}: earlier records and timers are done"
+        return "passed", Wait("operators", until, fields)
     transit, count = round.awaited[min(round.awaited)], len(round.awaited)
     operator, way = min(transit.awaited), transit.move
+    fields |= {"left": count, "bin": int(way.bin), "operator": operator}
     owner, old = member_name(way.target), member_name(way.source)
-    one = f"bin {way.bin} of {operator!r} to {owner}"
-    return "installed", Wait(
-        f"{name}: bins on their way, {count} left, {one} among them",
-        f"{old} has passed {at} and written its state, and {owner} has installed it",
-    )
+    until = f"{old} has passed {at} and written the state, and {owner} has installed it"
+    return "installed", Wait("bins", until, fields)
 
 
 def partitions(
@@ -97,39 +95,40 @@ def partitions(
     unsent: Collection[Decision],
     unread: Mapping[Place, WorkerId],
 ) -> dict[Hashable, Wait]:
-    """The partitions on their way from one worker to another, and new ones to their first."""
+    """Return the partitions that move between workers, and new ones without a reader yet."""
     found: dict[Hashable, Wait] = {}
     for place, worker in unread.items():
         number, partition = place
-        to_be = member_name(worker)
         found[place, worker] = Wait(
-            f"partition {partition} of source {sources[number]!r} (new): {to_be} to know of it",
-            f"the Kafka client of {to_be}, which is to read it, has noticed it too",
+            "new_partition",
+            f"the Kafka client of {member_name(worker)} has noticed it, too",
+            {"source": sources[number], "partition": partition},
         )
     for handing, reader in handings:
         order = handing.order
-        by = f"({handing.id!r})" if handing.id else "(new)"
-        what = f"partition {order.partition} of source {sources[order.source]!r} {by}"
+        fields: dict[str, Value] = {"source": sources[order.source], "partition": order.partition}
+        if handing.id:
+            fields["id"] = handing.id
         if order in unsent:
-            found[order, "decided"] = Wait(f"{what}: its decision to be on its topic", _WRITTEN)
+            found[order, "decided"] = Wait("decision", _WRITTEN, fields)
             continue
         new = member_name(order.target)
         if reader is None:
-            found[order, "begun"] = Wait(f"{what} on its way to {new}", f"{new} reads it")
+            found[order, "begun"] = Wait("new_partition", f"{new} reads it", fields)
             continue
-        old = member_name(reader)
         found[order, "handed"] = Wait(
-            f"{what} on its way from {old} to {new}",
-            f"all partitions of its source have come to {to_millis(order.time)} ms, {old} has said"
-            f" where it stopped, and {new} reads on",
+            "handover",
+            f"all partitions of the source have come to {to_millis(order.time)} ms,"
+            f" {member_name(reader)} has reported where it stopped, and {new} reads on",
+            fields,
         )
     return found
 
 
 def comings(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
-    """The newcomers that are ready, and may not be told yet."""
+    """Return the joining workers that are ready and whose decision is not written yet."""
     return {
-        one: Wait(f"{member_name(one.worker)} to join: its decision to be on its topic", _WRITTEN)
+        one: Wait("decision", _WRITTEN, {"joining_worker": one.worker})
         for one in unsent
         if isinstance(one, Joins)
     }
@@ -138,34 +137,33 @@ def comings(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
 def goings(
     leaving: Mapping[WorkerId, Leaving], unsent: Collection[Decision]
 ) -> dict[Hashable, Wait]:
-    """The workers that are to leave, each in the stage it has come to."""
+    """Return the leaving workers, each by its stage."""
     found: dict[Hashable, Wait] = {}
     for worker, leaver in leaving.items():
-        name, until = member_name(worker), leaver.until
+        until, what = leaver.until, "leaving_worker"
         if until is None:
-            what, when = "to give its bins and partitions away", "the others have them all"
+            stage = "the other workers own all its bins and partitions"
         elif not leaver.released:
-            what = "to leave: all that comes to it, or that it has been told of, to be over"
-            when = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
+            stage = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
         elif LeaveDecision(worker, until) in unsent:
-            what, when = "to leave: its decision to be on its topic", _WRITTEN
+            what, stage = "decision", _WRITTEN
         else:
-            what = "to leave: what it holds to be over"
-            when = "all that it has counted is done, and everybody knows of it"
-        found[worker, what] = Wait(f"{name} {what}", when)
+            stage = "its last contributions are done, and all members know it"
+        found[worker, stage] = Wait(what, stage, {"worker": worker})
     return found
 
 
 def partings(hands: Mapping[WorkerId, WorkerHandle]) -> dict[Hashable, Wait]:
-    """The workers that the flow has let go, and whose last words are on their way."""
+    """Return the workers that have left, and whose final messages are on their way."""
     found: dict[Hashable, Wait] = {}
     for worker, hand in hands.items():
         if not hand.leaves:
             continue
-        name, deaf = member_name(worker), sorted(hands.keys() - {worker} - hand.released)
+        deaf = sorted(hands.keys() - {worker} - hand.released)
         if hand.done and deaf:
-            others = ", ".join(map(member_name, deaf))
-            found[worker, "heard"] = Wait(f"{name} to part", f"its last word has come to {others}")
+            until = f"{', '.join(map(member_name, deaf))} acknowledges it"
+            found[worker, "heard"] = Wait("final_message", until, {"worker": worker})
         else:
-            found[worker, "done"] = Wait(f"{name} to part", "it has said its last word")
+            until = "the worker has sent it"
+            found[worker, "done"] = Wait("final_message", until, {"worker": worker})
     return found

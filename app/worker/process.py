@@ -94,10 +94,7 @@ GARBAGE = 100_000
 has, so that a tenth of a worker's time went into looking at what was soon freed anyway."""
 NOTHING: Mapping[Hashable, Wait] = {}
 CREDIT: Mapping[Hashable, Wait] = {
-    "": Wait(
-        "the sinks, as it has read all that may be in flight (the flow's max_inflight)",
-        "it reads on when they have delivered enough of it",
-    )
+    "": Wait("in_flight_room", "the sinks deliver enough; the worker has read max_inflight bytes")
 }
 
 
@@ -444,23 +441,22 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
 
 
 def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
-    """What a worker waits for that has not heard of the coordinator, which beats as often as it."""
+    """Return the wait of a worker for a silent coordinator."""
     return {
         "": Wait(
-            "the coordinator, which is silent",
-            f"it speaks again, or this worker ends after {heartbeat_timeout:g} s without a word of"
-            " it",
+            "coordinator",
+            f"a message of it comes, or the worker ends after {heartbeat_timeout:g} s of silence",
         )
     }
 
 
 def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
-    """What a worker waits for that keeps records back: from which operator, to which, on whom."""
+    """Return the waits of a worker for credit, by operator, its target and the peer."""
     return {
         (source, target, peer): Wait(
-            f"{member_name(peer)} to take what {source!r} has sent to {target!r} there, as the"
-            " credit is used up (the flow's link_credit)",
-            f"{target!r} there has room and takes its next turn",
+            "credit",
+            "the peer takes what the operator has sent; link_credit is used up",
+            {"peer": peer, "operator": source, "to": target},
         )
         for source, target, peer in starved
     }

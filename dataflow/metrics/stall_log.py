@@ -6,12 +6,13 @@ none for a shorter wait, however often one looks. Cost: nothing while nothing is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from meander.dataflow.interfaces import Clock
-from meander.schemas.log_lines import LineLogger
+from meander.schemas.log_lines import LineLogger, LogLine, Value
 
 log = LineLogger("meander.waits")
 
@@ -21,10 +22,15 @@ GRACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait in words: it waits for `what`, which comes `when`."""
+    """A wait for `what`, which ends when `until` holds; its fields name the objects."""
 
     what: str
-    when: str
+    until: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+    def line(self, event: str, **fields: Value) -> LogLine:
+        """Return a log line about this wait."""
+        return LogLine(event, {"for": self.what} | dict(self.fields) | fields)
 
 
 @dataclass(slots=True)
@@ -53,10 +59,10 @@ class Waits:
         for key in [key for key in begun if key not in now]:
             over = begun.pop(key)
             if over.told:
-                log.info("waited", **{"for": over.wait.what}, seconds=round(seconds - over.at, 1))
+                log.log(logging.INFO, over.wait.line("waited", seconds=round(seconds - over.at, 1)))
         for key, wait in now.items():
             known = begun.setdefault(key, _Stall(wait, seconds, self._clock.now_ms()))
             if not known.told and seconds - known.at >= GRACE:
                 known.told, known.wait = True, wait
                 since = datetime.fromtimestamp(known.at_ms / 1000, UTC)
-                log.info("waiting", **{"for": wait.what}, since=f"{since:%X}", until=wait.when)
+                log.log(logging.INFO, wait.line("waiting", since=f"{since:%X}", until=wait.until))

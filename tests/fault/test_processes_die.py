@@ -45,7 +45,7 @@ logging = __import__("logging")
 logging.getLogger("meander.waits").addHandler(logging.FileHandler({path!r}))
 """
 """What a flow's module does besides, so that its workers' waits are seen beside the driver, too."""
-SILENT = 'for="the coordinator, which is silent"'
+SILENT = "for=coordinator"
 
 
 @pytest.fixture

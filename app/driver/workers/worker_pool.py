@@ -123,7 +123,7 @@ class WorkerPool:
         for hand in (*self.hands.values(), *self.newcomers.hands):
             if not self._arrived(hand):
                 wait = self._wait(hand)
-                found[wait.what] = wait
+                found[hand.id, wait.what] = wait
                 if not hand.slot:
                     break
         return found
@@ -358,15 +358,15 @@ class WorkerPool:
         )
 
     def _wait(self, hand: WorkerHandle) -> Wait:
-        name, most = member_name(hand.id), f"it has {self._startup_timeout:g} s for that"
+        fields = {"worker": hand.id, "timeout_s": self._startup_timeout}
         if self._inside(hand):
             hand.slot = True
-            return Wait(f"{name} to open what it reads and writes", f"Kafka answers it; {most}")
+            return Wait("worker_ready", "the worker has opened its topics", fields)
         hand.slot = hand.slot or hand.task.has_slot()
         if not hand.slot:
-            when = f"Spark has planned its job and found it a free slot ({self._slots}); {most}"
-            return Wait(f"Spark to start the task of {name}", when)
-        return Wait(f"{name} to register", f"its process starts and comes to the driver; {most}")
+            until = f"Spark has planned the job and found a free slot: {self._slots}"
+            return Wait("spark_slot", until, fields)
+        return Wait("registration", "its process starts and reaches the driver", fields)
 
     def _arrived(self, hand: WorkerHandle) -> bool:
         return hand.working if self._inside(hand) else hand.id in self._door.guests

@@ -269,10 +269,10 @@ def test_a_partition_that_holds_back_the_others_is_named(
         assert held["by"].endswith("it has been read to its end")
 
         waits = (
-            f"for=\"the frontier of 'sink', held back by partition {SILENT} of source 'lines'",
-            'for="the sinks, as it has read all that may be in flight',
+            f"for=frontier probe=sink held_by=\"partition {SILENT} of source 'lines'",
+            "for=in_flight_room",
         )
         until(lambda: all(wait in flow.process.said for wait in waits), "the log says so")
         (line,) = [line for line in flow.process.said.splitlines() if waits[0] in line]
         assert "waiting " in line
-        assert "it moves when records come there" in line
+        assert 'until="records come there' in line

@@ -243,7 +243,7 @@ def test_slots_that_others_take_are_named_after_a_while(
     finally:
         release.touch()
         thread.join()
-    assert 'for="Spark to start the task of worker' in caplog.text, "it was said before that"
+    assert "for=spark_slot worker=" in caplog.text, "it was said before that"
 
 
 def test_other_versions_on_an_executor_are_named(

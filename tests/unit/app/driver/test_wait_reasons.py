@@ -37,26 +37,23 @@ def flow(start: Start) -> CommandedFlow:
 def moves(flow: CommandedFlow) -> list[str]:
     """What each move waits for."""
     waits = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds())
-    return [wait.what for wait in waits.values()]
+    return [f"{wait.what} of {wait.fields['migration']}" for wait in waits.values()]
 
 
 def test_a_decision_has_to_be_durable_first(flow: CommandedFlow) -> None:
     controller = flow.run.sim.controller
     for n in range(20):
         flow.submit(f"m{n}", (0,), 1, 5000 + n)
-    assert set(moves(flow)) == {f"migration 'm{n}': the flow's time" for n in range(20)}
+    assert set(moves(flow)) == {f"sources of m{n}" for n in range(20)}
     for round in controller.migrations.rounds():
         round.unsent = 1
-    assert "migration 'm3': its decision to be on its topic" in moves(flow)
+    assert "decision of m3" in moves(flow)
 
 
 def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: CommandedFlow) -> None:
     flow.submit("m", (0,), 1, 5000)
     (wait,) = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds()).values()
-    assert wait == Wait(
-        "migration 'm': the flow's time",
-        "the sources have read up to 5000 ms, from which on it holds",
-    )
+    assert wait == Wait("sources", "the sources have read up to 5000 ms", {"migration": "m"})
 
 
 def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: CommandedFlow) -> None:
@@ -65,10 +62,12 @@ def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: CommandedFlow) 
     controller = flow.run.sim.controller
     until(lambda: any(round.awaited for round in controller.migrations.rounds()), flow.run.turn)
     (wait,) = wait_reasons.migrations(controller.migrations.rounds()).values()
-    assert wait.what == (
-        "migration 'm': bins on their way, 2 left, bin 0 of 'a' to worker 1 among them"
+    assert (wait.what, wait.fields) == (
+        "bins", {"migration": "m", "left": 2, "bin": 0, "operator": "a"}
+    )  # fmt: skip
+    assert wait.until == (
+        "worker 0 has passed 5000 ms and written the state, and worker 1 has installed it"
     )
-    assert wait.when.startswith("worker 0 has passed 5000 ms and written its state")
 
 
 def test_nothing_is_waited_for_once_a_move_is_complete(flow: CommandedFlow) -> None:
@@ -89,7 +88,8 @@ def held(since_ms: int, *, awaited: bool) -> BlockedFrontier:
 def test_a_frontier_that_nobody_waits_for_is_no_wait() -> None:
     assert wait_reasons.frontiers([held(5, awaited=False)]) == {}
     (wait,) = wait_reasons.frontiers([held(5, awaited=True)]).values()
-    assert wait.what == "the frontier of 'out', held back by partition 2 ..."
+    assert wait.what == "frontier"
+    assert wait.fields == {"probe": "out", "held_by": "partition 2 ..."}
 
 
 def test_a_frontier_that_has_moved_is_another_wait() -> None:
@@ -101,7 +101,7 @@ def test_a_frontier_that_has_moved_is_another_wait() -> None:
 
 
 def said(waits: Mapping[Hashable, Wait]) -> list[str]:
-    return [f"{wait.what}: {wait.when}" for wait in waits.values()]
+    return [f"{wait.line('waiting')}: {wait.until}" for wait in waits.values()]
 
 
 @pytest.fixture
@@ -130,15 +130,13 @@ def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
     staff.sim.controller.hand_over("h", "source", 3, ONE)
     staff.acted()
     assert partitions(staff) == [
-        "partition 3 of source 'in' ('h'): its decision to be on its topic: the broker confirms it"
+        "waiting for=decision source=in partition=3 id=h: the broker confirms the decision"
     ]
     staff.held = None
     staff.until(lambda: not staff.sim.controller.decisions.unsent)
     (wait,) = partitions(staff)
-    assert wait.startswith(
-        "partition 3 of source 'in' ('h') on its way from worker 0 to worker 1: "
-    )
-    assert wait.endswith("worker 0 has said where it stopped, and worker 1 reads on")
+    assert wait.startswith("waiting for=handover source=in partition=3 id=h: ")
+    assert wait.endswith("worker 0 has reported where it stopped, and worker 1 reads on")
     staff.until(lambda: staff.done() == {"h"})
     assert partitions(staff) == []
 
@@ -148,7 +146,7 @@ def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: ChangingFlow) -> 
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
     (wait,) = said(wait_reasons.comings(unsent))
-    assert wait == "worker 3 to join: its decision to be on its topic: the broker confirms it"
+    assert wait == "waiting for=decision joining_worker=3: the broker confirms the decision"
 
 
 def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: ChangingFlow) -> None:
@@ -157,18 +155,19 @@ def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: ChangingFlow
     staff.until(lambda: staff.sim.controller.migrations.idle)
     staff.held = LeaveDecision
     staff.sim.controller.leave("l", [ONE])
-    first = "worker 1 to give its bins and partitions away: the others have them all"
+    leaves = "waiting for=leaving_worker worker=1: "
+    first = leaves + "the other workers own all its bins and partitions"
     assert goings(staff) == [first]
     staff.until(lambda: goings(staff) != [first])
     (second,) = goings(staff)
-    assert second.startswith("worker 1 to leave: all that comes to it, or that it has been told of")
+    assert second.startswith(leaves + "every frontier has passed ")
     staff.until(lambda: goings(staff) != [second])
     (third,) = goings(staff)
-    assert third == "worker 1 to leave: its decision to be on its topic: the broker confirms it"
+    assert third == "waiting for=decision worker=1: the broker confirms the decision"
     staff.held = None
     staff.until(lambda: goings(staff) != [third])
     (fourth,) = goings(staff)
-    assert fourth.startswith("worker 1 to leave: what it holds to be over: all that it has counted")
+    assert fourth == leaves + "its last contributions are done, and all members know it"
     staff.until(lambda: len(staff.said("left")) == 1)
     assert goings(staff) == []
 
@@ -178,12 +177,11 @@ def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
     leaver = hands[TWO]
     assert said(wait_reasons.partings(hands)) == []
     leaver.leaves = True
-    assert said(wait_reasons.partings(hands)) == ["worker 2 to part: it has said its last word"]
+    parts = "waiting for=final_message worker=2: "
+    assert said(wait_reasons.partings(hands)) == [parts + "the worker has sent it"]
     leaver.done = True
     leaver.released.add(ZERO)
-    assert said(wait_reasons.partings(hands)) == [
-        "worker 2 to part: its last word has come to worker 1"
-    ]
+    assert said(wait_reasons.partings(hands)) == [parts + "worker 1 acknowledges it"]
 
 
 def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
@@ -192,15 +190,15 @@ def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
     for offset, name in enumerate(("r1", "r2")):
         rescaler.ask(Rescale(type="rescale", id=name, workers=3), offset)
     assert said(rescaler.waits()) == [
-        "rescale 'r1' to begin: all workers are at work",
-        "rescale 'r2' to begin: 'r1' has ended",
+        "waiting for=rescale id=r1: all workers run",
+        "waiting for=rescale id=r2: 'r1' has ended",
     ]
 
 
 def test_whoever_has_no_credit_names_the_peer_and_both_operators() -> None:
     (wait,) = links([("key_by exchange", "n", ONE)]).values()
     assert wait == Wait(
-        "worker 1 to take what 'key_by exchange' has sent to 'n' there, as the credit is used up"
-        " (the flow's link_credit)",
-        "'n' there has room and takes its next turn",
+        "credit",
+        "the peer takes what the operator has sent; link_credit is used up",
+        {"peer": ONE, "operator": "key_by exchange", "to": "n"},
     )

@@ -67,7 +67,7 @@ class Growing:
         reading, staying = self.controller.assignment, self.controller.workers.active
         unsent, unread = self.controller.decisions.unsent, reading.unassigned(staying)
         found = wait_reasons.partitions(reading.under_way, ["in"], unsent, unread)
-        return [f"{wait.what}: {wait.when}" for wait in found.values()]
+        return [f"{wait.line('waiting')}: {wait.until}" for wait in found.values()]
 
     def readers(self) -> dict[int, int]:
         """Who reads which partition."""
@@ -126,12 +126,12 @@ def test_it_waits_until_its_reader_knows_of_it(flow: Growing) -> None:
     flow.until(lambda: bool(flow.waits()))
     (wait,) = flow.waits()
     assert wait == (
-        "partition 3 of source 'in' (new): worker 1 to know of it: the Kafka client of worker 1,"
-        " which is to read it, has noticed it too"
+        "waiting for=new_partition source=in partition=3:"
+        " the Kafka client of worker 1 has noticed it, too"
     )
     flow.until(lambda: bool(flow.written))
     assert flow.run.sim.actions > begun + 3000
-    assert not any("to know of it" in wait for wait in flow.waits())
+    assert not any("has noticed it" in wait for wait in flow.waits())
     flow.check(PARTITIONS + 1)
 
 
@@ -156,11 +156,11 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
     assert flow.controller.closed_before == flow.written[0].time, (
         "its time is not forsworn meanwhile"
     )
-    decided = "partition 3 of source 'in' (new): its decision to be on its topic: "
-    assert flow.waits() == [decided + "the broker confirms it"]
+    decided = "waiting for=decision source=in partition=3: the broker confirms the decision"
+    assert flow.waits() == [decided]
     under_way = flow.controller.assignment.under_way
     (wait,) = wait_reasons.partitions(under_way, ["in"], [], {}).values()
-    assert wait.what == "partition 3 of source 'in' (new) on its way to worker 1"
+    assert (wait.what, wait.until) == ("new_partition", "worker 1 reads it")
     flow.durable = True
     flow.check(PARTITIONS + 1)
 

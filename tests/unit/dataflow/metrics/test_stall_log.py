@@ -7,8 +7,8 @@ import pytest
 from meander.dataflow.metrics.stall_log import GRACE, Wait, Waits
 from meander.dataflow.simulation.simulator import SimClock
 
-SLOT = Wait("a slot of Spark", "it comes when another task ends")
-BIN = Wait("bin 7", "it comes when worker 1 has fetched it")
+SLOT = Wait("spark_slot", "another task has ended", {"worker": 1})
+BIN = Wait("bin", "worker 1 has installed it", {"bin": 7})
 
 
 class Watched:
@@ -43,12 +43,12 @@ def test_a_long_wait_is_explained_once_and_its_end_is_told(watched: Watched) -> 
     watched.look(SLOT)
     watched.clock.advance(GRACE)
     assert watched.look(SLOT) == [
-        'waiting for="a slot of Spark" since=22:13:20 until="it comes when another task ends"'
+        'waiting for=spark_slot worker=1 since=22:13:20 until="another task has ended"'
     ]
     for _ in range(100):
         watched.clock.advance(1)
         assert watched.look(SLOT) == []
-    assert watched.look() == ['waited for="a slot of Spark" seconds=101.0']
+    assert watched.look() == ["waited for=spark_slot worker=1 seconds=101.0"]
     assert watched.look() == []
 
 
@@ -57,7 +57,7 @@ def test_a_wait_that_comes_again_is_another(watched: Watched) -> None:
         assert watched.look(SLOT) == []
         watched.clock.advance(GRACE)
         assert len(watched.look(SLOT)) == 1
-        assert watched.look() == ['waited for="a slot of Spark" seconds=1.0']
+        assert watched.look() == ["waited for=spark_slot worker=1 seconds=1.0"]
 
 
 def test_short_waits_one_after_another_do_not_add_up(watched: Watched) -> None:
@@ -72,10 +72,10 @@ def test_waits_side_by_side_are_told_apart(watched: Watched) -> None:
     watched.clock.advance(0.5 * GRACE)
     watched.look(SLOT, BIN)
     watched.clock.advance(0.5 * GRACE)
-    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [SLOT.when]
+    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [SLOT.until]
     watched.clock.advance(0.5 * GRACE)
-    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [BIN.when]
-    assert watched.look(SLOT) == ['waited for="bin 7" seconds=1.0']
+    assert [line.split('"')[-2] for line in watched.look(SLOT, BIN)] == [BIN.until]
+    assert watched.look(SLOT) == ["waited for=bin bin=7 seconds=1.0"]
 
 
 def test_a_look_at_one_kind_ends_no_wait_of_another(watched: Watched) -> None:
