@@ -278,8 +278,8 @@ def test_who_wants_another_number_of_partitions_is_told_what_helps(
     assert more.lines == [{"topic": topic, "state": "exists, with 2 partitions"}]
     assert more.err == (
         f"topic '{topic}': it has 2 partitions, not 8; add some with kafka-topics.sh"
-        f" --bootstrap-server {broker.bootstrap} --alter --topic {topic} --partitions 8:"
-        " a flow that reads it takes them up while it runs.\n"
+        f" --bootstrap-server {broker.bootstrap} --alter --topic {topic} --partitions 8;"
+        " a running flow reads them, too.\n"
     )
     assert "it has 2 partitions, not 1; take another name" in fewer.err
     assert "it has 8 partitions, not 9; leave it so: it is a flow's internal topic" in internal.err
@@ -367,8 +367,8 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 
 
 HASTY = """
-from meander import reach
-reach.REACH = 0.5
+from meander.connectors.kafka import reachability
+reachability.REACH = 0.5
 from meander.app.cli.main import main
 main()
 """
