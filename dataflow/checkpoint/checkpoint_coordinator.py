@@ -59,7 +59,7 @@ checkpoint that is older than those of these numbers."""
 
 _Progress = SourcesPaused | Aligned | SnapshotFailed | OutboxesSent
 CheckpointReport = _Progress | SnapshotStored | OutboxFull
-"""What a worker reports of checkpoints."""
+"""A worker's report about checkpoints."""
 
 
 class CheckpointRequest(NamedTuple):

@@ -23,8 +23,8 @@ class OutboxDrain:
         """The last checkpoint that had started when the flow ended."""
 
     def is_drained(self, worker: WorkerId, arrived: bool) -> bool:
-        """Return whether a leaving worker's outboxes are empty; `come` tells whether all its
-        records arrived."""
+        """Return whether a leaving worker's outboxes are empty; `arrived` states whether all its
+        records came."""
         if not (arrived and self._outboxes):
             return arrived
         return self._sent_after(self._leaving.setdefault(worker, self._checkpoints.number))

@@ -1,8 +1,8 @@
 """Closed times: the capability of the control source (design 2, control frontier).
 
-Guarantees that no decision gets a closed time. T, the least time that is not closed, lies just past
-the furthest time that any source has read, plus a lead that follows the rate of the data. T never
-passes a decision that is not sent. Cost: O(pending decisions) per turn.
+Guarantees that no decision gets a closed time. T is the least time that is not closed. It lies just
+past the furthest time that any source has read, plus a lead that follows the rate of the data. T
+never passes a decision that is not sent. Cost: O(pending decisions) per turn.
 """
 
 from __future__ import annotations

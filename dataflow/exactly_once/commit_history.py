@@ -1,12 +1,12 @@
 """The commit history: the results and timestamp overrides that earlier executions have committed.
 
-Guarantees I5 for results: a result of (bin b, time t) is committed if and only if, in some earlier
-execution, the marker of b's owner at t was later than t. The markers of the latest execution alone
-would be wrong after a second crash (design 5). The first such execution committed the result, as
-all later ones suppressed it. Owners follow from the start of an execution and the decisions of its
-coordinator. An unsent decision does no harm: its time is not before any marker of its execution.
-Cost: one comparison per batch behind the latest marker; before it one look-up per record and
-execution.
+Guarantees I5 for results: a result of (bin b, time t) is committed if and only if some earlier
+execution has a later marker. That marker is the one of b's owner at t. The markers of the latest
+execution alone would be wrong after a second crash (design 5). The first such execution committed
+the result, as all later ones suppressed it. Owners follow from the start of an execution and the
+decisions of its coordinator. An unsent decision does no harm: its time is not before any marker of
+its execution. Cost: one comparison per batch behind the latest marker; before it one look-up per
+record and execution.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class _MarkerRecord(TypedDict):
     worker: int
     sinks: list[_SinkRecord]
     rulings: list[dict[str, Any]]
-    """Of `TimestampOverride`, field by field."""
+    """The fields of each `TimestampOverride`."""
     sent: int
 
 

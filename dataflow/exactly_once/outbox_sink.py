@@ -3,10 +3,9 @@
 A replay gives other results behind records applied as they arrive, or behind a function declared
 nondeterministic. So results leave only once a checkpoint holds them, in one transaction whose
 marker names the checkpoint: a restart finds all of them committed, or none. Outboxes leave
-concurrently, so results of a bin that moved here at t are held back from t on until a checkpoint
-holds all earlier ones (I9). Invariant: leaving results are in no other checkpoint, as none starts
-meanwhile; restored outbox contents come first. Cost: each result is written once more, as an
-in-flight record.
+concurrently. So results of a bin that moved here at t wait from t on until a checkpoint holds all
+earlier ones (I9). Invariant: leaving results are in no other checkpoint, as none starts meanwhile;
+restored outbox contents come first. Cost: each result is written once more, as an in-flight record.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The migrator moves the states of bins away from one worker (live reconfiguration, 2.2; design 4,
-Migration).
+"""The migrator moves bins away from one worker (live reconfiguration, 2.2; design 4, Migration).
 
 A command announces a move of time t, and the migrator holds a capability for t from then on. Once
 the control frontier has passed t, the old owners are certain. Once an operator's output frontier
-has reached t, its state is final for t, and the old owner sends the manifest and a small delta
-under t. A large delta goes to the state topic first, in slices. The retained bin stays until the
+has reached t, its state is final for t. Then the old owner sends the manifest and a small delta
+under t; a large delta goes to the state topic first, in slices. The retained bin stays until the
 output frontier has passed t, the acknowledgement; until then it can be written again. Guarantees
 I2, I4 and, by slices, I7. Cost: O(moving bins) per turn.
 """

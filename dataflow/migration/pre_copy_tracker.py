@@ -1,7 +1,7 @@
 """The pre-copies of all commands: the owner writes a bin, then its next owner prefetches it.
 
-Guarantees that a bin is prepared for one command at a time, that the memory limits how many are
-prepared at once (I6), and that both workers learn of a cancelled move. Each preparation has a
+Guarantees that a bin is prepared for one command at a time, and that both workers learn of a
+cancelled move. The memory limits how many bins are prepared at once (I6). Each preparation has a
 number, so late reports about a cancelled one have no effect.
 """
 

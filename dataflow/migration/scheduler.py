@@ -1,11 +1,10 @@
-"""The migration scheduler of the coordinator: it prepares bins, gives rounds their times and counts
-moved bins.
+"""The migration scheduler: it prepares bins, gives rounds their times and counts moved bins.
 
-Guarantees that every accepted command ends, that a bin is in one round per time and command, and
-that each prepared bin moves or has its move cancelled. The rounds of one command follow each other.
-Commands without a time queue where they name the same bins; others run concurrently. Only bins
-whose last round is over are prepared, and `move_memory` limits how many at once (I6). Cost:
-O(pending bins) per turn.
+Guarantees that every accepted command ends, and that a bin is in one round per time and command.
+Guarantees that each prepared bin moves or has its move cancelled. The rounds of one command follow
+each other. Commands without a time queue where they name the same bins; others run concurrently.
+Only bins whose last round is over are prepared, and `move_memory` limits how many at once (I6).
+Cost: O(pending bins) per turn.
 """
 
 from __future__ import annotations
