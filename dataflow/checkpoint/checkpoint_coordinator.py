@@ -369,7 +369,7 @@ class CheckpointCoordinator:
         ):
             raise MeanderError(
                 f"flow {self._plan.flow.name!r}, checkpoint {pending.number}",
-                f"{self._failed} checkpoints in a row were cancelled:  {reason}",
+                f"{self._failed} checkpoints in a row were cancelled: {reason}",
                 "give its Checkpointing a longer timeout, or more tolerable_failures",
             )
 

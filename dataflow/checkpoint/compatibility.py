@@ -145,7 +145,7 @@ def _strange_states(checkpoint: Checkpoint, known: Collection[str]) -> list[str]
     there = ", ".join(map(repr, known)) or "none"
     return [
         f"it holds states of {name!r}, and the flow has no such operator (up to {keys[name]:,}"
-        f" keys, {size:,} bytes; its stateful operators:  {there})"
+        f" keys, {size:,} bytes; its stateful operators: {there})"
         for name, size in sorted(sizes.items())
     ]
 

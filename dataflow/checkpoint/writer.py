@@ -130,7 +130,7 @@ class CheckpointWriter:
             sent = self._send()
         except UnencodableError as error:
             self.cancel()
-            self._fail(self._number, f"an in-flight record cannot be encoded:  {error}")
+            self._fail(self._number, f"an in-flight record cannot be encoded: {error}")
             return True
         placed = self._upload.poll()
         written = self._states.step()

@@ -145,7 +145,7 @@ class Replays:
         named = ", ".join(map(repr, self._before[sink])) or "what its source gives"
         return MeanderError(
             f"sink {sink!r}",
-            f"the replay differs from the committed results:  {'; '.join(wrong)}",
+            f"the replay differs from the committed results: {'; '.join(wrong)}",
             f"have {named} give the same for the same records, without a clock, random numbers or"
             " the order of a set, or declare them nondeterministic; where the flow has changed, may"
             " give others, or has lost records that it had read, run it with"

@@ -54,7 +54,7 @@ def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
     try:
         message = decode(frame)
     except MeanderError as error:
-        raise MeanderError(member_name(sender), f"it sent an unreadable frame:  {error}") from error
+        raise MeanderError(member_name(sender), f"it sent an unreadable frame: {error}") from error
     if wrong := _misfit(plan, sender, message):
         raise MeanderError(member_name(sender), wrong, _REMEDY)
     return message
@@ -67,7 +67,7 @@ def read_manifest(plan: Plan, sender: WorkerId, data: bytes) -> Manifest:
         manifest = Manifest.from_bytes(data)
     except Exception as error:  # Avro raises what it likes
         raise MeanderError(
-            member_name(sender), f"it reported an unreadable manifest:  {error}"
+            member_name(sender), f"it reported an unreadable manifest: {error}"
         ) from error
     if wrong := _disorder(plan, manifest.epoch, manifest):
         raise MeanderError(member_name(sender), wrong, _REMEDY)

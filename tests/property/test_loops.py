@@ -134,7 +134,7 @@ def _product_order(waiting: Any, frontier: Any) -> Any:
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "feedback does not count the round": (OutputPort, "send", _standing, DIFFERS),
-    "what leaves keeps its round": (OutputPort, "send", _unstripped, "at a place or time"),
+    "what leaves keeps its round": (OutputPort, "send", _unstripped, "at a location or time"),
     "records go round for ever": (Again, "_admitted", lambda self, batch, time: batch, DIFFERS),
     "later times overtake earlier ones in a loop": (
         Waiting,

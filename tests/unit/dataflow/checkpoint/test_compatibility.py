@@ -60,8 +60,8 @@ def test_each_mismatch_is_named_at_once() -> None:
         "it has 4 bins, and the flow has 2",
         "states of 'n' were written with codec 'pickle', and the operator's is",
         "it holds states of 'old', and the flow has no such operator (up to 3 keys, 50 bytes",
-        "how far source 'gone' was read",
-        "keys have asked operator 'old' for calls",
+        "it holds positions of source 'gone'",
+        "it holds notifications of operator 'old'",
         "4 records are on their way to operator 'old'",
         "topic 'lines' is gone",
         "give the flow bins=2",
@@ -76,7 +76,7 @@ def test_operators_that_have_come_to_move_alone_are_named() -> None:
     keyed = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
     keyed.fold("n", lambda: 0, lambda n, word: (n, word), colocate=False).sink(ListSink())
     with pytest.raises(
-        SetupError, match="of 0 operators were moved separately, and now those of 1 do: 'n'"
+        SetupError, match="of 0 operators moved separately, and now those of 1 do: 'n'"
     ):
         expect_fits(checkpoint(manifest("n")), Plan(flow), allow_dropped=True)
 
@@ -117,6 +117,6 @@ def test_what_is_known_by_its_place_alone_has_to_keep_it() -> None:
     assert misplaced(Begins(0, (ONE,), 1, 3), now) == [], "an older release has not said"
     assert misplaced(Begins(0, (ONE,), 1, 3, ("b",), groups), now) == [], "one more is none's"
     (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("a", "b"), groups), now)
-    assert said.startswith("sources were 'a', 'b', and are 'b', 'a'")
+    assert said.startswith("sources were 'a', 'b', and are now 'b', 'a'")
     (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("b",), (*groups, "n")), now)
     assert said.startswith("groups of operators that move together were")

@@ -168,7 +168,7 @@ def test_one_checkpoint_is_taken_at_a_time() -> None:
         run.strike(TakeCheckpoint())
         run.strike(TakeCheckpoint())
         (refused,) = [event for event in run.events if event["type"] == "rejected"]
-        assert "a checkpoint is being taken" in str(refused["reason"])
+        assert "another checkpoint is under way or requested" in str(refused["reason"])
         run.run()
     assert len(run.world.checkpoints) == 1
 

@@ -206,7 +206,7 @@ def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
     plan = Plan(counting(ListSource([[]]), ListSink()))
     assert not come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=4)))
     twice = come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=5)))
-    said = "what checkpoint 5 held in outboxes is out, .*twice with --allow-nondeterminism"
+    said = "outbox contents of checkpoint 5 are committed, .*twice with --allow-nondeterminism"
     with pytest.raises(SetupError, match=said):
         expect_fits(checkpoint(), plan, twice=twice)
 
