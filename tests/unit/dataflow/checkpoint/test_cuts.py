@@ -139,7 +139,7 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
         run.sim.controller.leave("l", [WorkerId(1)])
         while sum(event["type"] == "checkpoint_failed" for event in run.events) < 3:
             run.act()
-        monkeypatch.setattr(run.sim.controller.checkpoints, "_how", ON_COMMAND)
+        monkeypatch.setattr(run.sim.controller.checkpoints, "_options", ON_COMMAND)
         run.run()
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert all_counted(run)
