@@ -247,7 +247,7 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     parcel = PartitionHandoff(P0, Rest(0, None), 5, 5, 6)
     with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
         controller.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
-    with pytest.raises(MeanderError, match="worker 1: it sent garbage"):
+    with pytest.raises(MeanderError, match="worker 1: it sent an unreadable frame"):
         controller.receive(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it sent the coordinator a frame for workers"):
         controller.receive(WorkerId(1), encode_taken(EdgeId(0), 5))
@@ -257,7 +257,7 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     ("manifest", "wrong"),
     [
         (b"", "it reported an unreadable manifest: a record of format 'manifest'"),
-        (Manifest("n", Bin(0), 5, ()).to_bytes()[:3], "it reported garbage"),
+        (Manifest("n", Bin(0), 5, ()).to_bytes()[:3], "it reported an unreadable manifest"),
         (Manifest("n", Bin(2), 5, ()).to_bytes(), "it names bin 2, and this flow has"),
         (DELIVERY.manifest.to_bytes(), "it names bin 3, and this flow has"),
         (Manifest("total", Bin(0), 5, ()).to_bytes(), "it names the state of .*'total'"),
