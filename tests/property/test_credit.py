@@ -268,7 +268,12 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "more credit is returned than was used": (Credit, "owed", _more, "acknowledged more"),
     "nobody looks at the credit": (Credit, "left", lambda self, edge, to: True, "I6"),
     "a message has no bound": (Exchange, "_message", _all_at_once, "left at once"),
-    "what is on disk is overtaken": (SpillBuffer, "passed", _memory_first, "assert"),
+    "what is on disk is overtaken": (
+        SpillBuffer,
+        "passed",
+        _memory_first,
+        "assert|not the reference",
+    ),
     "nothing goes to disk": (SpillBuffer, "shed", lambda self: 0, "I[67]"),
     "what goes round is forgotten": (
         LoopEntry,

@@ -16,10 +16,13 @@ import msgpack
 
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
+from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import Frame, Links
+from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.simulator import DurableWorld, SimClock, SimTopic
 from meander.dataflow.simulation.transactions import Ledger, Show
@@ -205,9 +208,9 @@ def sent(frame: Frame) -> tuple[Protocol, Action]:
 
 
 _SENT: dict[str, tuple[Protocol, Action]] = {
-    "Batch": ("link", "send"),
-    "Delivery": ("bin", "hand over"),
-    "Parcel": ("partition", "hand over"),
+    Batch.__name__: ("link", "send"),
+    BinHandoff.__name__: ("bin", "hand over"),
+    PartitionHandoff.__name__: ("partition", "hand over"),
 }
 
 
