@@ -114,6 +114,11 @@ class Controller:
         self._events: list[Event] = []
         self._blockers = FrontierBlockers(plan)
 
+    @property
+    def progress(self) -> Progress:
+        """Return the progress of the coordinator, for inspection."""
+        return self._progress
+
     # -- for the driver
 
     def submit(self, command: MoveBins) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from meander.dataflow.api.nodes import scope_of
@@ -67,6 +68,16 @@ def members_of(workers: int) -> Sequence[WorkerId]:
     return [*map(WorkerId, range(workers)), COORDINATOR]
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """A view of the parts of a worker, for inspection."""
+
+    operators: OperatorFactory
+    progress: Progress
+    transactions: TransactionLoop
+    snapshots: SnapshotHandler
+
+
 class Worker:
     """A worker that runs one instance of each operator of one flow."""
 
@@ -114,6 +125,11 @@ class Worker:
         """The number of partitions that the coordinator knows, by source."""
         for name, source in self._operators.sources.items():
             self._report_reads(name, [int(standing.partition) for standing in source.standing()])
+
+    @property
+    def parts(self) -> WorkerParts:
+        """Return the parts of this worker, for inspection."""
+        return WorkerParts(self._operators, self._progress, self._transactions, self._snapshots)
 
     def step(self) -> bool:
         """Run one turn; return whether it did anything."""

@@ -40,7 +40,7 @@ def counting_on(
         assert flow.exit_code() == 130, flow.said
 
 
-def test_a_flow_outlives_an_executor(
+def test_a_flow_survives_the_kill_of_an_executor(
     broker: Broker, prefix: str, tmp_path: Path, master: str
 ) -> None:
     with counting_on(master, broker, prefix, tmp_path) as (counting, flow):
@@ -56,7 +56,7 @@ def test_a_flow_outlives_an_executor(
         assert executor_of(other) == spared, "it goes on in its process"
 
 
-def test_a_worker_that_nobody_could_kill_commits_nothing_once_it_goes_on(
+def test_a_stopped_worker_that_escaped_its_kill_commits_nothing_later(
     broker: Broker, prefix: str, tmp_path: Path, master: str
 ) -> None:
     """Its executor has been stopped with it, so the word that ends it comes too late."""

@@ -26,7 +26,7 @@ if gate.exists():
 """
 
 
-def test_a_flow_goes_on_without_a_newcomer_that_is_killed_and_takes_the_next(
+def test_a_flow_continues_without_a_killed_joining_worker_and_takes_the_next(
     broker: Broker, prefix: str, tmp_path: Path, context: SparkContext
 ) -> None:
     flow = RescaledFlow(broker, prefix, tmp_path / "flow")

@@ -131,14 +131,14 @@ def test_bytes_that_are_no_handshake_are_cut_off(
         until(pair.b, lambda: (pair.b.receive(), "connection_refused" in caplog.text)[1])
 
 
-def test_what_a_member_has_said_is_of_no_use_to_who_has_listened(pair: Pair) -> None:
+def test_recorded_frames_of_a_member_are_of_no_use_to_a_listener(pair: Pair) -> None:
     pair.nothing_has_come_but(b"first")
     assert b"first" not in pair.between.recorded, "it was encrypted"
     assert cut_off(pair.b.address, pair.between.recorded)
     pair.nothing_has_come_but(b"second")
 
 
-def test_a_handshake_that_stops_half_way_holds_up_nobody(pair: Pair) -> None:
+def test_a_handshake_that_stops_half_way_delays_no_member(pair: Pair) -> None:
     host, port = pair.b.address.removeprefix("tcp://").rsplit(":", 1)
     with socket.create_connection((host, int(port))) as stalled:
         stalled.sendall(GREETING)
@@ -275,12 +275,12 @@ def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes
 # -- whole flows
 
 
-def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() -> None:
+def test_a_member_that_does_not_read_stops_only_its_sender_within_its_credit() -> None:
     """I6, I7: data waits at its source; progress and messages still pass; and then all goes on."""
     source, sink, bound, credit, message = ManualSource(), ListSink(), 100_000, 2_000, 1_000
     stuck, free = WorkerId(1), WorkerId(0)
     with LinkedFlow(counting_flow(source, sink, max_inflight=bound, link_credit=credit)) as run:
-        run.until(lambda: run.controller._progress.ready)
+        run.until(lambda: run.controller.progress.ready)
         for ms in range(3000):
             source.give(0, (1000 + ms, ms % 64))
         worker = run.workers[0]
@@ -308,7 +308,7 @@ def test_who_does_not_read_stops_its_sender_within_its_credit_and_nobody_else() 
 
 def routed(run: LinkedFlow, worker: WorkerId) -> bool:
     """Whether a worker has been told of a move."""
-    return bool(run.workers[worker]._operators.routing._changes)
+    return bool(run.workers[worker].parts.operators.routing._changes)
 
 
 EVIL = """

@@ -75,7 +75,7 @@ class Chains:
             assert chain[0]["before"] is None
 
 
-def test_what_is_committed_over_all_lives_is_one_history(
+def test_all_executions_together_commit_one_history(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     chains = Chains(broker, prefix, tmp_path)

@@ -60,7 +60,7 @@ def flow(broker: Broker, prefix: str, tmp_path: Path) -> CommandedFlow:
     return CommandedFlow(broker, prefix, tmp_path)
 
 
-def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_once(
+def test_a_savepoint_survives_checkpoints_and_executions_and_results_leave_once(
     flow: CommandedFlow,
 ) -> None:
     flow.counts.feed()
@@ -97,7 +97,7 @@ def test_a_savepoint_outlives_checkpoints_and_lives_and_what_is_out_stays_out_on
     assert flow.listed() == []
 
 
-def test_a_flow_goes_back_behind_what_a_life_has_begun_with(flow: CommandedFlow) -> None:
+def test_a_flow_is_restored_from_before_the_checkpoint_of_an_execution(flow: CommandedFlow) -> None:
     flow.counts.feed()
     with flow.run() as first:
         flow.counts.until_all(first)

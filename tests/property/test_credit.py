@@ -46,7 +46,7 @@ from tests.support.property.cases import (
 )
 from tests.support.property.planted import plant, runs
 from tests.support.property.shrinking import shrunk
-from tests.support.sim.manual_flow import assembly, loops
+from tests.support.sim.manual_flow import buffered_bytes, loops
 
 FLOOR, PLANTED_RUNS, SLICE = 10, 20, 3
 MESSAGE = 1000
@@ -121,8 +121,8 @@ class Watched(CrampedFlow):
                 if edges[edge].credit:
                     yield sender, receiver, edge, size
         for worker in self.workers:
-            for port in assembly(worker).inputs.values():
-                for message in port._queue:
+            for port in worker.parts.operators.inputs.values():
+                for message in port.waiting:
                     if message.taken is not None:
                         assert isinstance(message.taken, partial)
                         edge, sender, size = message.taken.args
@@ -162,15 +162,9 @@ class CreditRun(CaseRun):
         self.alone, self.cut = run.alone, run.cut
 
 
-def _memory(operator: Any) -> int:
-    if isinstance(operator, Exchange):
-        return operator.stash.size + operator._kept_bytes
-    return int(operator._waiting.size + operator._queued_bytes + operator.arrivals.size)
-
-
 def _frugal(receive: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def checked(operator: Any) -> bool:
-        assert _memory(operator) <= operator._most, "who has no room takes nothing (I6)"
+        assert buffered_bytes(operator) <= operator._most, "who has no room takes nothing (I6)"
         return receive(operator)
 
     return checked

@@ -144,7 +144,7 @@ STRAYS = [True, 7.5, 1e300, "7", b"7"]
 
 @pytest.mark.parametrize("stray", STRAYS)
 @pytest.mark.parametrize("name", ["order", "parcel", "prepare"])
-def test_what_changes_hands_is_told_in_whole_numbers(name: str, stray: object) -> None:
+def test_moved_bins_and_partitions_are_named_by_whole_numbers(name: str, stray: object) -> None:
     """I1: anything else would be read as another number than was sent, or as one too great."""
     head, body = next(kind.frame for kind in KINDS if kind.name == name)
     numbers = msgpack.unpackb(body)

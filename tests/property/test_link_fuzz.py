@@ -105,7 +105,7 @@ def damaged(message: Frame, rng: random.Random) -> Frame:
     return message
 
 
-def test_what_a_member_sends_is_taken_as_it_was_said(receiver: CurveLinks, speaks: Speaks) -> None:
+def test_a_message_of_a_member_arrives_as_it_was_sent(receiver: CurveLinks, speaks: Speaks) -> None:
     """I6: unless a frame of it is longer than the bound."""
     for seed in range(FIRST_SEED, FIRST_SEED + 1000):
         rng = random.Random(seed)

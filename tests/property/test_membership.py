@@ -103,7 +103,7 @@ def fails(schedule: Schedule) -> bool:
     return False
 
 
-def test_whoever_is_gone_before_it_was_heard_holds_nobody_back() -> None:
+def test_a_member_that_left_unheard_holds_no_frontier_back() -> None:
     """I7: a leaver's words may come to a newcomer after the news that it is gone."""
     world = ChangingWorld(chain(), 1)
     world.open_all()

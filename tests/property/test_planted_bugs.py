@@ -46,8 +46,8 @@ from tests.support.property.planted import plant, runs
 
 RUNS = 40
 SHOWN = {
-    "a newcomer is told of nothing": 5, "each that notices it has it given away": 24,
-    "side outputs are mistaken for the first": 20, "a leaver leaves at once": 212,
+    "a joining worker is told of nothing": 5, "each that notices it has it given away": 24,
+    "side outputs are mistaken for the first": 20, "a leaving worker leaves at once": 212,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 
@@ -232,8 +232,10 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Handover, "_receive", _unheld),
     ],
     "a new partition begins where the flow did": [(Handover, "_start", _from_the_start)],
-    "a leaver leaves at once": [(Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)],
-    "a newcomer is told of nothing": [(Progress, "open_to", _open_with_nothing)],
+    "a leaving worker leaves at once": [
+        (Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)
+    ],
+    "a joining worker is told of nothing": [(Progress, "open_to", _open_with_nothing)],
 }
 
 
@@ -336,7 +338,7 @@ def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: of one key the next owner's results are there before those of the last one."""
-    plant(monkeypatch, OperatorFactory, "_has_reached", lambda assembly, sinks: lambda time: True)
+    plant(monkeypatch, OperatorFactory, "_has_reached", lambda factory, sinks: lambda time: True)
     namespace = count(98_000_000)
 
     def tried() -> None:

@@ -115,7 +115,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what has changed since is not undone": (Undo, "keep", _ignored),
     "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
     "each worker puts back all that was in flight": (InFlightRestore, "_own_rows", _all_of_it),
-    "what a life begins with is swept": (Unnamed, "goes", _of_any_earlier_life),
+    "the checkpoint of an execution is swept": (Unnamed, "goes", _of_any_earlier_life),
 }
 
 
@@ -127,7 +127,7 @@ SHOWN = {
     MOVING: 6, "what layers lack is left out": 0, "a checkpoint names what is not durable": 0,
     "replaced layers are forgotten at once": 26, "what has changed since is not undone": 0,
     "what was another's meanwhile is gone back to": 273,
-    "each worker puts back all that was in flight": 0, "what a life begins with is swept": 0,
+    "each worker puts back all that was in flight": 0, "the checkpoint of an execution is swept": 0,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 

@@ -158,14 +158,14 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is one too high": (ListTransactions, "commit", _off_by(1)),
     "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
     "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
-    "only the latest life's marks are consulted": (History, "of", _of_the_last_life),
+    "only the latest execution's markers are consulted": (History, "of", _of_the_last_life),
     "the greatest mark counts for all workers": (
         CommittedResults, "committed_by", _by_the_greatest,
     ),
     "bins have their first owners throughout": (
         commit_history._PastExecution, "routing", _without_moves,
     ),
-    "a life that is over is obeyed": (Ledger, "expect", _nothing),
+    "an ended execution is obeyed": (Ledger, "expect", _nothing),
     "marks are read before others are fenced off": (DurableWorld, "begin", _read_before_fencing),
     "rulings are not committed": (TransactionLoop, "add_overrides", _nothing),
     "what is being committed is left out of a cut": (OrderedSink, "underway", _without_uncommitted),
@@ -200,7 +200,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 
 SHOWN = {
-    "bins have their first owners throughout": 126, "a life that is over is obeyed": 1,
+    "bins have their first owners throughout": 126, "an ended execution is obeyed": 1,
     "marks are read before others are fenced off": 13, "rulings are not committed": 1,
     "a transaction ends in the midst of a time": 4,
     "what lies on disk while it is being committed is left out of a cut": 5,

@@ -97,7 +97,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     LAST: (OutboxSink, "schedule", _results_first),
     "what is yet to come first counts as sent": (OutboxSink, "_receive_all", _nothing),
-    "a life that is over is obeyed": (Ledger, "expect", _nothing),
+    "an ended execution is obeyed": (Ledger, "expect", _nothing),
     "results of a bin that came leave beside those of before": (
         OutboxSink, "_hold_back", lambda outbox, batch, rounds: batch
     ),
@@ -107,7 +107,7 @@ SHOWN = {
     "results leave that their checkpoint has not": 1,
     LAST: 30,
     "what is yet to come first counts as sent": 46,
-    "a life that is over is obeyed": 2,
+    "an ended execution is obeyed": 2,
     "results of a bin that came leave beside those of before": 5,
 }
 """The seeds that show them, as it is now."""

@@ -32,7 +32,7 @@ def test_family():
 """
 
 
-def test_the_seed_is_said_though_the_process_ends_while_a_case_is_made_shorter(
+def test_the_seed_is_printed_though_the_process_ends_while_a_case_is_made_shorter(
     tmp_path: Path,
 ) -> None:
     suite = tmp_path / "test_suite.py"

@@ -205,7 +205,7 @@ def test_what_a_job_had_written_that_spark_ended_is_taken_off_the_topic_again(
     assert rig.checkpoint is not None and rig.checkpoint.manifests == before
 
 
-def test_states_are_written_anew_only_where_asked_and_those_of_others_stay(
+def test_states_are_replaced_only_where_asked_and_other_states_stay(
     rig: Rig, spark: SparkSession
 ) -> None:
     rig.write(totals={"a": (1, 2.0), "b": (3, 4.0)}, mean={"a": (5, 6.0)})

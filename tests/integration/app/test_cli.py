@@ -200,7 +200,7 @@ def test_on_a_terminal_there_are_tables(running: Running) -> None:
     assert "completed: 3 bins" in shown
 
 
-def test_a_second_driver_is_refused_while_the_first_lives(running: Running) -> None:
+def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Running) -> None:
     done = running.call("run", str(running.module), "--no-wait")
 
     assert done.code == 2
@@ -262,7 +262,7 @@ def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) ->
     assert consume_all(broker.bootstrap, prefix + "a") == []
 
 
-def test_who_wants_another_number_of_partitions_is_told_what_helps(
+def test_another_number_of_partitions_is_refused_with_a_remedy(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     topic, flow = prefix + "lines", prefix + "flow"

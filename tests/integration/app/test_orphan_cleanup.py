@@ -110,9 +110,7 @@ def keys(*checkpoints: Checkpoint) -> set[bytes | None]:
     return {place.key for one in checkpoints for place in (*one.places, *one.chunks)}
 
 
-def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
-    broker: Broker, prefix: str
-) -> None:
+def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, prefix: str) -> None:
     settings = {"bootstrap.servers": broker.bootstrap}
     flow = Flow(settings, ensure_internal(admin(settings), prefix, "flow"))
     foreign = flow.put(flow.names.state, b"foreign")
@@ -151,7 +149,7 @@ def test_what_nobody_can_go_back_to_leaves_both_topics_and_all_else_stays(
     assert {*tombs.values()} == {1}, "nothing gets a second tombstone"
 
 
-def test_a_life_without_a_checkpoint_has_all_of_those_before_it_go(
+def test_an_execution_without_a_checkpoint_deletes_all_earlier_records(
     broker: Broker, prefix: str
 ) -> None:
     settings = {"bootstrap.servers": broker.bootstrap}

@@ -54,7 +54,7 @@ def test_a_compacted_topic_wants_records_with_keys(
     start(tmp_path, *ends, KEYED)
 
 
-def test_a_name_that_is_none_is_told_with_what_is_one(
+def test_an_invalid_name_is_refused_with_a_valid_one(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     create_topic(broker.bootstrap, prefix + "in")

@@ -306,7 +306,7 @@ def test_a_slow_function_is_no_dead_worker(rig: Rig, quick: str, slow: str, answ
     assert len(rig.results()) == 40
 
 
-def test_one_call_may_take_longer_than_the_lease_and_is_told_of(rig: Rig) -> None:
+def test_one_call_may_take_longer_than_the_lease_and_is_reported(rig: Rig) -> None:
     """One that sleeps, and one that keeps Python's lock meanwhile: no thread runs beside it."""
     lines(rig.bootstrap, rig.prefix, ["a", "sleeps", "b", "keeps", "c"])
     source = rig.module.read_text()

@@ -152,7 +152,7 @@ class ChangingWorld(World):
 
     def _end(self, member: Member) -> None:
         assert not member.capabilities, "who leaves holds nothing (I1)"
-        assert not any(port._queue for port in member.inputs.values()), "nothing waits for it (I1)"
+        assert not any(port.waiting for port in member.inputs.values()), "nothing waits for it (I1)"
         coming = [lane for (_, to), lane in self.data.items() if to == member.me and lane]
         assert not coming, "nothing is on its way to it (I1)"
         self.members.remove(member)

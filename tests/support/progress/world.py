@@ -137,8 +137,8 @@ class World:
             for capability in member.capabilities:
                 yield capability.location, capability.time
             for at, port in member.inputs.items():
-                if port._queue:
-                    yield from ((at, message.time) for message in port._queue)
+                if port.waiting:
+                    yield from ((at, message.time) for message in port.waiting)
         for lane in self.data.values():
             for at, message in lane:
                 yield at, message.time
@@ -226,7 +226,7 @@ class World:
             member.dropped.append(capability)
 
     def take(self, member: Member, which: int, how: int) -> None:
-        waiting = [at for at, port in member.inputs.items() if port._queue]
+        waiting = [at for at, port in member.inputs.items() if port.waiting]
         if not waiting:
             return
         at = waiting[which % len(waiting)]
@@ -316,7 +316,7 @@ class World:
         """What brings a member closer to the end."""
         if member.capabilities:
             yield World.let_go
-        if any(port._queue for port in member.inputs.values()):
+        if any(port.waiting for port in member.inputs.values()):
             yield World.take_in
         if any(lane for (_, to), lane in self.data.items() if to == member.me):
             yield World.bring_data

@@ -25,7 +25,7 @@ from tests.support.property import flows, reference, shapes
 from tests.support.property.cases import Case
 from tests.support.property.flows import stages_of
 from tests.support.property.reference import OWN, Record, Refusals, States, in_order
-from tests.support.sim.manual_flow import assembly, loops
+from tests.support.sim.manual_flow import loops
 
 SLOW = 0.02
 DIFFERS = "results are not the reference's"
@@ -62,12 +62,12 @@ class CrampedFlow(TestFlow):
 
     def _build(self, *surroundings: Any) -> Worker:
         worker = super()._build(*surroundings)
-        self.disks.append(assembly(worker).disk)
-        for router in assembly(worker).exchanges:
+        self.disks.append(worker.parts.operators.disk)
+        for router in worker.parts.operators.exchanges:
             router._most = self._room
-        for outlet in assembly(worker).outgoing:
+        for outlet in worker.parts.operators.outgoing:
             outlet.keyed._most = self._room
-        for sink in assembly(worker).ordered_sinks:
+        for sink in worker.parts.operators.ordered_sinks:
             sink._most = self._room
         for loop in loops(worker):
             loop._most = self._room
@@ -304,7 +304,7 @@ def compute_blockers(controller: Controller) -> None:
 
 def check_queues(worker: Worker) -> None:
     """Check that the queue of each keyed operator is in the total order."""
-    for outlet in assembly(worker).outgoing:
+    for outlet in worker.parts.operators.outgoing:
         queue = outlet.keyed._queue
         if len(queue) > 1 and outlet.keyed._order == "event":
             places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]

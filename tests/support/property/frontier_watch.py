@@ -22,7 +22,6 @@ from tests.support.progress.graphs import walked
 from tests.support.progress.world import Pointstamp
 from tests.support.property import shapes
 from tests.support.property.cases import Case
-from tests.support.sim.manual_flow import assembly
 
 LOOKS = 0.2
 """How often all frontiers are checked, per step."""
@@ -33,7 +32,7 @@ class WatchedFlow:
 
     def __init__(self, run: TestFlow, made: list[Capability]) -> None:
         self.run, self.made = run, made
-        self.graph: Graph = run._plan.graph
+        self.graph: Graph = run.sim.plan.graph
         # Outputs without an edge are only counted: no message results from them.
         sources = {edge.source for edge in self.graph.edges}
         self.leads = {at for node in self.graph.nodes for at in node.inputs} | sources
@@ -68,8 +67,8 @@ class WatchedFlow:
         self.made[:] = [capability for capability in self.made if capability._live]
         yield from ((c.location, c.time) for c in self.made if c.location in self.leads)
         for worker in self.run.workers:
-            for at, port in assembly(worker).inputs.items():
-                yield from ((at, message.time) for message in port._queue)
+            for at, port in worker.parts.operators.inputs.items():
+                yield from ((at, message.time) for message in port.waiting)
         network = self.run.sim.network
         under_way = [frame for lane in network.lanes.values() for frame in lane]
         under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
@@ -83,8 +82,8 @@ class WatchedFlow:
         return self.known[pointstamp]
 
     def members(self) -> Iterator[Progress]:
-        yield from (worker._progress for worker in self.run.workers)
-        yield self.run.sim.controller._progress
+        yield from (worker.parts.progress for worker in self.run.workers)
+        yield self.run.sim.controller.progress
 
     def everywhere(self) -> Iterator[Location]:
         return map(Location, range(self.graph.locations))

@@ -18,7 +18,6 @@ from tests.support.property.cases import Case
 from tests.support.property.faults import Cut, DiskFull, FullDisk, Kill, Killed, Stop, strike_world
 from tests.support.property.steps import PlannedFault, StepFaults
 from tests.support.property.watched import WatchedWorld, watch_links, watch_worker
-from tests.support.sim.manual_flow import assembly
 
 FOREVER = 1 << 60
 """More steps than any run takes."""
@@ -90,7 +89,7 @@ class KilledFlow(CrampedFlow):
     @property
     def ended(self) -> dict[tuple[str, int], int] | None:
         """The end of each partition, if all partitions have been read to their ends."""
-        sources = [one for worker in self.workers for one in assembly(worker).sources.items()]
+        sources = [one for worker in self.workers for one in worker.parts.operators.sources.items()]
         if any(source.standing() for _, source in sources):
             return None
         return {
@@ -166,4 +165,4 @@ class KilledFlow(CrampedFlow):
 
     @property
     def _outlets(self) -> Iterator[OutgoingState]:
-        return (outlet for worker in self.workers for outlet in assembly(worker).outgoing)
+        return (outlet for worker in self.workers for outlet in worker.parts.operators.outgoing)

@@ -31,7 +31,6 @@ from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.layers.topic import RecordLocation, Ticket
 from tests.support.property.steps import Action, Protocol, Turn
-from tests.support.sim.manual_flow import assembly
 
 T = TypeVar("T")
 _TOPICS: tuple[Protocol, Protocol] = ("state topic", "in-flight")
@@ -216,7 +215,7 @@ _SENT: dict[str, tuple[Protocol, Action]] = {
 
 def watch_worker(worker: Worker, turn: Turn) -> None:
     """Report what a worker does in its turns as steps."""
-    step, parts = worker.step, assembly(worker)
+    step, parts = worker.step, worker.parts.operators
 
     def stepping() -> bool:
         turn.process = worker.me

@@ -10,14 +10,18 @@ import numpy as np
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.decisions import Journal
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
+from meander.dataflow.operators.buffer.buffer import SpillBuffer
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import LoopEntry
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource, ListWriter
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -209,7 +213,7 @@ class ManualFlow(TestFlow):
         return [event["type"] for event in self.events if event["id"] == command]
 
     def _answers_are_due(self) -> bool:
-        operators = [o for worker in self.workers for o in assembly(worker).operators]
+        operators = [o for worker in self.workers for o in worker.parts.operators.operators]
         return (
             any(
                 o.wait_seconds() is not None if isinstance(o, Migrator) else not o.finished()
@@ -233,29 +237,24 @@ class ManualFlow(TestFlow):
         return worked
 
 
-def assembly(worker: Worker) -> OperatorFactory:
-    """The operators of a worker."""
-    return worker._operators
-
-
 def keyed(worker: Worker, name: str) -> KeyedOperator:
     """One stateful operator of a worker."""
-    return next(o.keyed for o in assembly(worker).outgoing if o.keyed.name == name)
+    return next(o.keyed for o in worker.parts.operators.outgoing if o.keyed.name == name)
 
 
 def loops(worker: Worker) -> list[LoopEntry]:
     """The beginnings of a worker's loops."""
-    return [o for o in assembly(worker).operators if isinstance(o, LoopEntry)]
+    return [o for o in worker.parts.operators.operators if isinstance(o, LoopEntry)]
 
 
 def migrator(worker: Worker) -> Migrator:
     """The side of F that moves state."""
-    return next(o for o in assembly(worker).operators if isinstance(o, Migrator))
+    return next(o for o in worker.parts.operators.operators if isinstance(o, Migrator))
 
 
 def source_operator(worker: Worker) -> SourceOperator:
     """The first source of a worker."""
-    return next(o for o in assembly(worker).operators if isinstance(o, SourceOperator))
+    return next(o for o in worker.parts.operators.operators if isinstance(o, SourceOperator))
 
 
 def lane_times(run: TestFlow) -> dict[int, int]:
@@ -274,6 +273,23 @@ def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000
             return
         act()
     raise AssertionError("it does not come to hold")
+
+
+def buffered_bytes(operator: Exchange | KeyedOperator) -> int:
+    """Return the bytes of all records that an operator keeps back."""
+    if isinstance(operator, Exchange):
+        return operator.stash.size + operator._kept_bytes
+    return operator._waiting.size + operator._queued_bytes + operator.arrivals.size
+
+
+def buffered_batches(buffer: SpillBuffer) -> list[Rows]:
+    """Return the batches that a buffer keeps in memory."""
+    return [rows for _, rows in buffer._near._batches]
+
+
+def replace_journal(controller: Controller, journal: Journal) -> None:
+    """Give the decisions of a flow to a test, which decides when they are durable."""
+    controller.decisions._journal = journal
 
 
 def turn_without(run: ManualFlow, stuck: WorkerId) -> None:

@@ -11,7 +11,7 @@ from meander.state.keys.ids import WorkerId
 def reported_overrides(controller: Controller) -> list[TimestampOverride]:
     """A list that grows with all that it hears from now on, but of partitions' ends."""
     heard: list[TimestampOverride] = []
-    progress = controller._progress
+    progress = controller.progress
     take = progress.receive
 
     def overhear(sender: WorkerId, update: ProgressUpdate) -> None:

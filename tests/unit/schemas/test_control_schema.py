@@ -216,7 +216,9 @@ HUGE = {
 
 
 @pytest.mark.parametrize("fields", HUGE.values(), ids=HUGE)
-def test_what_is_said_of_a_command_is_small_however_large_it_is(fields: dict[str, object]) -> None:
+def test_the_answer_to_a_command_is_small_however_large_the_command_is(
+    fields: dict[str, object],
+) -> None:
     with pytest.raises(Rejected) as refusal:
         parse(fields)
     name = refusal.value.command or "offset 7"

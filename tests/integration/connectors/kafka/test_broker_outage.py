@@ -250,7 +250,7 @@ def test_a_lot_on_disk_comes_whole_though_the_broker_is_killed_in_its_midst(
     until(lambda: lot.values() == ALL, "all is there, once")
 
 
-def test_a_transaction_that_takes_too_long_counts_as_lost_and_the_next_life_commits_it(
+def test_a_transaction_past_its_timeout_is_lost_and_the_next_execution_commits_it(
     running: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""

@@ -104,7 +104,7 @@ def test_bytes_are_kept_as_they_are(rig: Rig) -> None:
     assert set_aside(rig, batch([b"\xff\x00"]), 0).value == b"\xff\x00"
 
 
-def test_whoever_never_asks_what_is_pending_still_learns_of_a_refusal(rig: Rig) -> None:
+def test_a_worker_that_never_asks_what_is_pending_still_learns_of_a_refusal(rig: Rig) -> None:
     small = rig.topic("small", max_message_bytes="1000")
     dead = KafkaDeadLetters.open(rig.context(), small)
 

@@ -142,7 +142,7 @@ ENDS: dict[str, Callable[[dict[str, str]], object]] = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_login_that_is_refused_is_told_by_whichever_client_is_opened(
+def test_each_client_reports_a_refused_login(
     rig: Rig, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before it is given up that a broker answers at all."""

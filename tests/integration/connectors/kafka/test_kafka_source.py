@@ -91,7 +91,7 @@ def test_partitions_go_from_reader_to_reader_and_each_record_comes_once_and_in_o
         holder.to_end()
 
 
-def test_whoever_sleeps_is_roused_and_what_roused_it_is_not_lost(rig: Rig) -> None:
+def test_a_sleeping_worker_wakes_up_and_loses_no_record_that_woke_it(rig: Rig) -> None:
     topic = rig.topic("in")
     with rig.reading(KafkaSource(topic), rig.context(until_end=False)) as reading:
 

@@ -16,7 +16,7 @@ from tests.support.kafka.connector_rig import Rig
 from tests.support.kafka.topics import PATIENCE, Record, admin, create_topic, produce, until
 
 
-def test_each_place_that_is_no_more_is_told(broker: Broker, prefix: str) -> None:
+def test_each_lost_offset_is_reported(broker: Broker, prefix: str) -> None:
     settings, topic = {"bootstrap.servers": broker.bootstrap}, prefix + "lines"
     create_topic(broker.bootstrap, topic, 2)
     produce(broker.bootstrap, topic, [Record(b"%d" % n, partition=n % 2) for n in range(20)])
@@ -109,7 +109,7 @@ def test_a_reader_whose_next_offset_goes_passes_over_what_is_lost_where_that_is_
         reading.until(lambda: len(reading.offsets) == 15, "and what comes then")
 
 
-def test_nothing_of_a_topic_made_anew_is_handed_out(broker: Broker, prefix: str) -> None:
+def test_no_record_of_a_recreated_topic_is_read(broker: Broker, prefix: str) -> None:
     """The reader stands still meanwhile, as in a process that is stopped: its client fetches what
     lies at its offset by then."""
     rig = Rig(broker.bootstrap, prefix)

@@ -91,7 +91,7 @@ def test_a_bounded_run_ends_with_the_partitions_of_its_start(rig: Rig) -> None:
         assert reading.to_end().values == [7]
 
 
-def test_a_topic_made_anew_with_more_partitions_is_another(rig: Rig) -> None:
+def test_a_recreated_topic_with_more_partitions_is_another_topic(rig: Rig) -> None:
     """What has been read of the old one is no part of it."""
     topic = rig.topic("in", 2)
     client = admin(rig.bootstrap)

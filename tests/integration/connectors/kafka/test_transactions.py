@@ -93,7 +93,7 @@ def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
     second.close()
 
 
-def test_marks_that_nobody_needs_go(broker: Broker, prefix: str) -> None:
+def test_unneeded_commit_markers_are_deleted(broker: Broker, prefix: str) -> None:
     create_topic(broker.bootstrap, prefix + "marks")
     one = Opened(broker, prefix + "one")
     one.commit(prefix + "marks", b"early", b"late")

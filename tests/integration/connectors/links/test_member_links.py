@@ -35,7 +35,7 @@ def until_gone(links: CurveLinks) -> None:
     until(links, noticed)
 
 
-def test_a_newcomer_that_dies_is_nobodys_loss(
+def test_a_joining_worker_that_dies_breaks_no_link(
     member_and_newcomer: tuple[CurveLinks, CurveLinks],
 ) -> None:
     a, b = member_and_newcomer
@@ -47,7 +47,7 @@ def test_a_newcomer_that_dies_is_nobodys_loss(
     assert list(a.told()) == []
 
 
-def test_an_engine_frame_for_a_newcomer_that_has_died_is_a_loss(
+def test_an_engine_frame_for_a_dead_joining_worker_is_a_loss(
     member_and_newcomer: tuple[CurveLinks, CurveLinks],
 ) -> None:
     a, b = member_and_newcomer
@@ -60,7 +60,7 @@ def test_an_engine_frame_for_a_newcomer_that_has_died_is_a_loss(
         until(a, a.receive)
 
 
-def test_a_newcomers_death_is_a_loss_from_the_first_engine_frame_for_it_on(
+def test_the_death_of_a_joining_worker_is_a_loss_from_its_first_engine_frame_on(
     member_and_newcomer: tuple[CurveLinks, CurveLinks],
 ) -> None:
     a, b = member_and_newcomer
@@ -72,7 +72,7 @@ def test_a_newcomers_death_is_a_loss_from_the_first_engine_frame_for_it_on(
         until(a, a.receive)
 
 
-def test_a_leavers_last_frames_come_and_its_end_is_nobodys_loss(
+def test_the_last_frames_of_a_leaving_worker_arrive_and_its_exit_is_no_loss(
     member_and_newcomer: tuple[CurveLinks, CurveLinks],
 ) -> None:
     a, b = member_and_newcomer

@@ -69,7 +69,7 @@ def test_data_of_another_year_is_taken_and_keeps_its_time(broker: Broker, prefix
     assert [record.timestamp for record in consume_all(broker.bootstrap, topic)] == times
 
 
-def test_a_topic_that_nobody_created_is_not_made_by_asking(broker: Broker, prefix: str) -> None:
+def test_a_question_about_a_missing_topic_does_not_create_it(broker: Broker, prefix: str) -> None:
     with pytest.raises(AssertionError, match="does not exist"):
         consume_all(broker.bootstrap, prefix + "nowhere")
     assert prefix + "nowhere" not in admin(broker.bootstrap).list_topics(timeout=PATIENCE).topics
@@ -104,7 +104,7 @@ def test_the_broker_dies_with_the_process_that_started_it() -> None:
     shutil.rmtree(home)
 
 
-def test_a_detached_broker_outlives_its_starter_until_it_is_stopped(tmp_path: Path) -> None:
+def test_a_detached_broker_runs_until_it_is_stopped(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from meander.connectors.local_broker.broker import broker_start\n"

@@ -83,7 +83,7 @@ def test_what_goes_while_it_is_read_is_left_out(broker: Broker, flow: Names) -> 
         assert [*found.unreadable] == [3], "a savepoint is missed"
 
 
-def test_a_life_that_has_taken_few_has_let_go_of_what_it_began_with(
+def test_an_execution_with_few_checkpoints_has_released_its_first(
     broker: Broker, flow: Names
 ) -> None:
     """What others have written since crowds its own out of sight."""

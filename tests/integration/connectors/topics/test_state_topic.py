@@ -184,7 +184,7 @@ def test_what_is_forgotten_takes_nothing_else_along(either: StateTopic) -> None:
     assert fetch(either, left) == [b"b", b"c"]
 
 
-def test_who_asks_in_between_is_told_that_nothing_is_here_yet_or_the_answer(
+def test_a_question_in_between_gets_no_answer_yet_or_the_answer(
     either: StateTopic,
 ) -> None:
     (place,) = append_all(either, layer(0, [b"a"]))
@@ -221,7 +221,7 @@ def expect_tombstones(rig: Rig, state: KafkaStateTopic, expected: set[tuple[byte
     until(there, "the tombstones are there")
 
 
-def test_what_is_forgotten_gets_a_tombstone_where_it_lies_whoever_wrote_it(
+def test_a_deleted_record_gets_a_tombstone_in_its_partition_whichever_worker_wrote_it(
     rig: Rig, state: KafkaStateTopic
 ) -> None:
     other = KafkaStateTopic(rig.settings, rig.prefix + "flow.state", 1, rig.wakeup)
@@ -242,7 +242,7 @@ def test_an_append_that_is_abandoned_is_forgotten_once_it_is_durable(
     expect_tombstones(rig, state, {(b"under way", 0), (b"durable", 0)})
 
 
-def test_an_answer_that_nobody_asks_for_any_more_is_not_kept(state: KafkaStateTopic) -> None:
+def test_an_answer_without_a_question_is_dropped(state: KafkaStateTopic) -> None:
     places = append_all(state, layer(0, [b"a", b"b"]))
     state.abandon(state.fetch(places))
     answered = state.fetch(places[:1])

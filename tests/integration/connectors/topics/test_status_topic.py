@@ -120,7 +120,7 @@ def whole(rig: Rig, names: Names) -> list[Event]:
 # -- what is told is read
 
 
-def test_what_was_told_is_read_in_order(rig: Rig, names: Names, told: StatusTopic) -> None:
+def test_events_are_read_in_order(rig: Rig, names: Names, told: StatusTopic) -> None:
     said: list[Event] = [
         Started(driver="one", execution=1, workers=2),
         rejected("m1"),
@@ -287,7 +287,7 @@ def test_of_drivers_that_start_at_once_exactly_one_goes_on(
 
 
 @pytest.mark.parametrize("word", [claimed("one", 600.0), alive("one", heartbeat_timeout=600.0)])
-def test_a_driver_that_lives_by_its_own_lease_keeps_the_flow(
+def test_a_driver_with_heartbeats_in_time_keeps_the_flow(
     rig: Rig, names: Names, told: StatusTopic, word: Event
 ) -> None:
     tell(told, word)
@@ -335,14 +335,14 @@ def test_a_driver_that_was_silent_for_its_own_lease_loses_the_flow(
         Failed(driver="one", execution=1, reason="worker 1 died"),
     ],
 )
-def test_a_driver_that_said_it_has_ended_leaves_the_flow_to_the_next(
+def test_a_driver_that_reported_its_end_leaves_the_flow_to_the_next(
     rig: Rig, names: Names, told: StatusTopic, end: Event
 ) -> None:
     tell(told, claimed("one"), alive("one"), claimed("in vain"), end)
     assert claim_as(rig, names, "two").driver == "two"
 
 
-def test_a_claim_whose_rival_ends_meanwhile_is_made_anew(
+def test_a_claim_whose_rival_ends_meanwhile_is_made_again(
     rig: Rig, names: Names, told: StatusTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(told, claimed("one"), alive("one"))

@@ -80,7 +80,7 @@ def test_missing_values_are_kept_as_missing(records: Flights) -> None:
     assert sum(flight["arr_delay"] is None for flight in flights) == 9_430
 
 
-def test_the_table_is_unpacked_anew_where_it_is_not_whole(tmp_path: Path) -> None:
+def test_an_incomplete_table_is_unpacked_again(tmp_path: Path) -> None:
     whole = unpack(tmp_path)
     size = whole.stat().st_size
     whole.write_text("cut off")

@@ -59,7 +59,7 @@ def test_latencies_of_a_backlog_are_called_so() -> None:
     }  # fmt: skip
 
 
-def test_nothing_is_said_of_a_backlog_where_there_was_none() -> None:
+def test_no_backlog_is_reported_where_there_was_none() -> None:
     assert "keep up" not in told()
     assert written()["backlog"] == {
         "kept_up": True, "bound": 100, "most": 40, "records": 0
@@ -76,7 +76,7 @@ def test_a_phase_without_records_is_named() -> None:
     }  # fmt: skip
 
 
-def test_what_is_seen_and_what_is_told_of_a_command_are_told_apart() -> None:
+def test_the_report_separates_measured_and_reported_times_of_a_command() -> None:
     text = told()
     assert "seen ms told ms" in text
     assert "1,000 28,000" in text
@@ -85,7 +85,7 @@ def test_what_is_seen_and_what_is_told_of_a_command_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(("differing", "says"), [(0, "Every answer is right"), (1, "wrong: 1")])
-def test_what_is_wrong_is_said(differing: int, says: str) -> None:
+def test_each_difference_is_reported(differing: int, says: str) -> None:
     wrong = Compared(results=10, missing=0, unexpected=0, doubled=0, differing=differing)
     found = Findings(10, 0, wrong, RIGHT, 0, 0, 0, 0, 0, [], 0)
     assert says in told(found=found)

@@ -247,7 +247,7 @@ def test_a_rejected_id_can_be_given_again_however_its_workers_came_and_went(
     driven.end()
 
 
-def test_a_newcomer_that_cannot_go_again_is_told_of(driven: Driven) -> None:
+def test_a_joined_worker_that_cannot_leave_again_is_reported(driven: Driven) -> None:
     driven.crew.up = True
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Joined, "m")
@@ -259,7 +259,7 @@ def test_a_newcomer_that_cannot_go_again_is_told_of(driven: Driven) -> None:
     driven.end()
 
 
-def test_a_newcomer_that_comes_when_all_is_over_does_not_join(driven: Driven) -> None:
+def test_a_worker_that_registers_after_the_end_does_not_join(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
     driven.until(lambda: driven.controller.closed_before is None)
@@ -285,7 +285,7 @@ def test_a_command_that_asks_for_a_checkpoint_is_answered_by_another_driver_too(
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_migration_waits_behind_another_to_the_same_newcomer(
+def test_a_migration_waits_behind_another_to_the_same_joining_worker(
     driven: Driven, joined: bool
 ) -> None:
     driven.topic.put(driven.migrate("m1", 2, bins=[0, 1]))
@@ -318,7 +318,7 @@ def test_a_migration_waits_for_a_worker_that_a_rescale_has_started(driven: Drive
     assert driven.bins() == {2}
 
 
-def test_a_newcomer_stays_for_a_migration_that_waits_for_it(driven: Driven) -> None:
+def test_a_joining_worker_stays_for_a_migration_that_waits_for_it(driven: Driven) -> None:
     time = driven.soon()
     driven.topic.put(driven.migrate("m1", 2, time=time), driven.migrate("m2", 2))
     driven.until_passed(time)
@@ -375,7 +375,7 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     assert driven.unended.place == 3
 
 
-def test_a_worker_that_nobody_wants_any_more_comes_and_goes(driven: Driven) -> None:
+def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
     abort: dict[str, object] = {"type": "abort", "id": "a", "command": "m"}
@@ -437,7 +437,7 @@ def test_nothing_is_kept_of_commands_that_have_ended(driven: Driven) -> None:
 # -- shares
 
 
-def test_a_rescale_says_that_the_newcomers_got_nothing(driven: Driven) -> None:
+def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) -> None:
     driven.crew.up = True
     driven.topic.put({"type": "rescale", "id": "up", "workers": 3})
     driven.until_told(Joined, "up")

@@ -85,7 +85,7 @@ def held(since_ms: int, *, awaited: bool) -> BlockedFrontier:
     )  # fmt: skip
 
 
-def test_a_frontier_that_nobody_waits_for_is_no_wait() -> None:
+def test_a_frontier_without_waiting_work_is_no_wait() -> None:
     assert wait_reasons.frontiers([held(5, awaited=False)]) == {}
     (wait,) = wait_reasons.frontiers([held(5, awaited=True)]).values()
     assert wait.what == "frontier"
@@ -141,7 +141,7 @@ def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
     assert partitions(staff) == []
 
 
-def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: ChangingFlow) -> None:
+def test_a_joining_worker_waits_for_a_durable_decision(staff: ChangingFlow) -> None:
     staff.held = Joins
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
@@ -149,7 +149,9 @@ def test_a_newcomer_waits_for_its_joining_to_be_durable(staff: ChangingFlow) -> 
     assert wait == "waiting for=decision joining_worker=3: the broker confirms the decision"
 
 
-def test_a_leaver_is_followed_from_its_bins_to_its_last_word(staff: ChangingFlow) -> None:
+def test_a_leaving_worker_is_followed_from_its_bins_to_its_final_message(
+    staff: ChangingFlow,
+) -> None:
     staff.sim.controller.share("s", [ONE])
     staff.until(lambda: staff.reads()[1] == 2)
     staff.until(lambda: staff.sim.controller.migrations.idle)
@@ -195,7 +197,7 @@ def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
     ]
 
 
-def test_whoever_has_no_credit_names_the_peer_and_both_operators() -> None:
+def test_a_worker_without_credit_names_the_peer_and_both_operators() -> None:
     (wait,) = links([("key_by exchange", "n", ONE)]).values()
     assert wait == Wait(
         "credit",

@@ -75,7 +75,7 @@ def test_two_flows_of_one_name_with_namesakes_beside_them_do_not_meet(tmp_path: 
     assert [load_flow(f / "flow.py").name for f in (one, two, one)] == ["one", "two", "one"]
 
 
-def test_a_flow_that_was_changed_is_loaded_anew(tmp_path: Path) -> None:
+def test_a_changed_flow_is_loaded_again(tmp_path: Path) -> None:
     here = a_flow(tmp_path / "here", "a")
     assert load_flow(here / "flow.py").name == "a"
     (here / "near.py").write_text("NAME = 'later'")

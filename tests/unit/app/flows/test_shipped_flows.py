@@ -201,7 +201,7 @@ def test_the_readmes_flow_counts_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_what_it_has_said_is_right(
+def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_its_results_are_right(
     seed: int,
 ) -> None:
     """Until checkpoints exist."""

@@ -77,7 +77,7 @@ def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[D
 
 
 @pytest.mark.parametrize("decided", [[], [ANEW], [ANEW, ANEW]])
-def test_a_flow_that_has_had_none_begins_anew(decided: list[Decision]) -> None:
+def test_a_flow_without_a_checkpoint_starts_from_nothing(decided: list[Decision]) -> None:
     expect_kept(Known.by((LIFE, one) for one in decided), "counts", "counts.checkpoints")
 
 
@@ -105,7 +105,7 @@ def taken_by(life: int) -> Checkpoint:
         (3, 7, True),
     ],
 )
-def test_what_a_life_has_gone_on_from_counts_and_what_it_can_go_back_to(
+def test_the_checkpoint_of_an_execution_counts_and_those_it_may_be_restored_from(
     life: int, offset: int, there: bool
 ) -> None:
     known = begins((1, ANEW), (2, on(3, 1)), (3, on(5, 2)))
@@ -119,7 +119,7 @@ def test_what_is_gone_back_behind_counts_no_more() -> None:
     assert not any(known.counts(3, taken_by(life)) for life in (1, 2, 3))
 
 
-def test_nothing_counts_that_was_before_a_flow_has_begun_anew() -> None:
+def test_no_checkpoint_counts_from_before_a_new_start() -> None:
     known = begins((1, ANEW), (2, on(3, 0)), (3, ANEW))
     assert not known.counts(0, taken_by(1)) and not known.counts(4, taken_by(2))
 

@@ -51,7 +51,7 @@ def test_counters_stand_by_worker(seen: Seen) -> None:
     assert seen["meander_late_adjusted_total"] == {("0",): 1, ("1",): 1}
 
 
-def test_what_a_leaver_has_counted_is_kept() -> None:
+def test_counters_of_a_worker_that_left_are_kept() -> None:
     board = MetricsCollector()
     one, two = beat(1, {}, {}), beat(2, {}, {})
     figures = StatusSnapshot(

@@ -61,7 +61,7 @@ def test_the_partition_that_is_earliest_is_named_with_its_reason(observer: Obser
     assert held.by == "partition 2 of source 'in' on worker 0: it has been read to its end"
 
 
-def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> None:
+def test_no_frontier_is_blocked_where_all_records_have_passed(observer: Observer) -> None:
     (held,) = observer.frontier_blockers({"out": FrontierBlocker("source", "in", 90)}, 90, BEATS)
     assert not held.awaited
     (held,) = observer.frontier_blockers({"out": FrontierBlocker("source", "in", 90)}, None, BEATS)
@@ -79,12 +79,12 @@ def test_nobody_waits_where_all_that_was_read_has_passed(observer: Observer) -> 
         ("commands", "commands of that time have not been ruled out yet"),
     ],
 )
-def test_what_else_holds_a_frontier_back_is_said(observer: Observer, kind: Kind, says: str) -> None:
+def test_each_other_frontier_blocker_is_named(observer: Observer, kind: Kind, says: str) -> None:
     (held,) = observer.frontier_blockers({"out": FrontierBlocker(kind, "n", 5)}, 90, BEATS)
     assert (held.by, held.worker, held.partition) == (says, None, None)
 
 
-def test_it_is_said_since_when_a_frontier_stands(observer: Observer, clock: SimClock) -> None:
+def test_a_frontier_blocker_has_the_time_of_its_start(observer: Observer, clock: SimClock) -> None:
     def since(time: int) -> int:
         (held,) = observer.frontier_blockers(
             {"out": FrontierBlocker("operator", "n", time)}, 90, BEATS
@@ -127,7 +127,7 @@ def test_throughput_is_taken_over_the_last_looks_of_all_workers(
     assert (rate.received, rate.sent) == (0, 0), "what came long before does not count"
 
 
-def test_a_leavers_records_count_on(observer: Observer, clock: SimClock) -> None:
+def test_records_of_a_worker_that_left_still_count(observer: Observer, clock: SimClock) -> None:
     two = heard(beat(received=1000, sent=500), beat(received=40))
     observer.throughput(two)
     clock.advance(2)
@@ -172,7 +172,7 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
     assert (shown.p50, shown.p99) == (half, most) == (0.0001, 0.0003)
 
 
-def test_what_is_restored_is_told_with_its_rate_and_what_is_left(
+def test_a_restore_is_reported_with_its_rate_and_its_rest(
     observer: Observer, clock: SimClock
 ) -> None:
     assert observer.restoring(heard(WorkerHeartbeat(), WorkerHeartbeat())) is None, (

@@ -103,7 +103,7 @@ def test_a_claim_without_a_run_leaves_the_state_of_the_flow() -> None:
     assert seen(claim, end).state == "never started"
 
 
-def test_who_came_and_went_is_known_of_this_life() -> None:
+def test_worker_changes_of_this_execution_are_known() -> None:
     came, lost = Joined(id="r1", worker=2), JoinFailed(id="r1", worker=3, reason="it died")
     left = Left(id="r2", worker=2, counters={})
     known = seen(CLAIMED, beat(bins=[1, 1]), came, lost, left)
@@ -200,14 +200,14 @@ def test_reading_may_begin_at_any_heartbeat_without_losing_what_moves() -> None:
     assert [one.state for one in part.migrations.values()] == ["moving", "moving"]
 
 
-def test_it_is_said_from_when_on_ended_migrations_are_known() -> None:
+def test_the_start_of_known_migrations_is_reported() -> None:
     done = Completed(id="m", ms=3.0, bins=2, bytes=20)
     assert seen(CLAIMED, beat(), accepted("m"), done, beat()).since_ms is None
     in_midst = seen(done, beat(), beat())
     assert (in_midst.since_ms, in_midst.migrations) == (1001, {})
 
 
-def test_a_new_life_begins_without_the_migrations_of_the_one_before() -> None:
+def test_a_new_execution_starts_without_earlier_migrations() -> None:
     before: list[Event] = [CLAIMED, beat(), accepted("m"), FAILED]
     assert seen(*before).migrations["m"].state == "ended"
     claim = Claimed(driver="e", execution=2, heartbeat_timeout=10.0)

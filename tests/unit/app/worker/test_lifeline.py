@@ -61,7 +61,7 @@ def looked_after(door: RegistrationServer) -> Iterator[None]:
             ended.result()
 
 
-def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> None:
+def test_a_worker_counts_as_alive_while_its_connection_stands(door: RegistrationServer) -> None:
     ticket = registered(door)
     assert not door.lives(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
     with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:

@@ -50,7 +50,7 @@ def test_a_line_keeps_its_event_fields_detail_and_traceback() -> None:
     assert msgspec.msgpack.decode(first.to_bytes(), type=Log) == first
 
 
-def test_lines_beyond_the_bound_are_counted_and_said() -> None:
+def test_lines_beyond_the_bound_are_counted_and_reported() -> None:
     remote = RemoteLog(threading.Event(), logging.INFO)
     with remote.installed():
         for number in range(MOST + 3):

@@ -39,7 +39,7 @@ def address(place: socket.socket) -> str:
         ("no-host.invalid", r"at no-host.invalid \(.+\); start it, or correct bootstrap.servers"),
     ],
 )
-def test_where_nobody_listens_a_sentence_says_what_helps(
+def test_an_address_without_a_listener_is_reported_with_a_remedy(
     bootstrap: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reachability, "REACH", 0.2)

@@ -65,7 +65,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_reads(
     assert len(heard) == calls
 
 
-def test_a_worker_whom_nobody_hears_sets_no_record_aside_for_that() -> None:
+def test_a_worker_without_a_keepalive_makes_no_dead_letter_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard"):
         chunk(KafkaSource("in", value=int), [b"7"], Keepalive(unheard, due=True))
 
@@ -128,7 +128,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
     assert heard == ["alive", "value"] * 3
 
 
-def test_a_worker_whom_nobody_hears_refuses_no_record_for_that() -> None:
+def test_a_worker_without_a_keepalive_refuses_no_record_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard") as raised:
         rows(KafkaSink("out", lambda _: b""), Keepalive(unheard, due=True)).written(records(["a"]))
     assert not isinstance(raised.value, RowRefused)

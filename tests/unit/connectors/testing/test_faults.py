@@ -180,7 +180,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("operator", FUNCTIONS)
-def test_a_function_raises_when_told_and_its_record_is_set_aside(operator: str, seed: int) -> None:
+def test_a_function_raises_at_its_fault_and_its_record_is_a_dead_letter(
+    operator: str, seed: int
+) -> None:
     """I5: one of the records, and nothing else, also where many are asked for at once."""
     flow = Flow("f", bins=BINS)
     FUNCTIONS[operator](flow.source(KafkaSource("in", value="str"))).sink(KafkaSink("out"))

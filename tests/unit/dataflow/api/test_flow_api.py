@@ -14,7 +14,7 @@ from meander.dataflow.api.plan import MOST_BINS, Plan
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
-from tests.support.sim.manual_flow import ManualSource, assembly
+from tests.support.sim.manual_flow import ManualSource
 from tests.support.sim.start import Start
 
 
@@ -63,7 +63,7 @@ def test_records_cross_to_another_worker_once_for_a_chain(start: Start) -> None:
     keyed.fold("a", lambda: 0, _count).fold("b", lambda: 0, _count).sink(sink)
     run = start(flow, workers=3)
     run.run()
-    assert all(len(assembly(worker).exchanges) == 1 for worker in run.workers)
+    assert all(len(worker.parts.operators.exchanges) == 1 for worker in run.workers)
     for worker in run.workers:
         states = worker.state()
         assert set(states["a"]) == set(states["b"]) != set()
@@ -160,7 +160,7 @@ def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     assert not any(run.workers[0].frontiers().values())
 
 
-def test_records_of_two_sources_are_told_apart(start: Start) -> None:
+def test_records_of_two_sources_are_distinguished(start: Start) -> None:
     """I3: by the number of their source, in the order of definition."""
     flow, sink = Flow("f", bins=1), ListSink()
     for name in ("left", "right"):
@@ -184,7 +184,7 @@ def test_a_flow_may_run_more_than_once(start: Start) -> None:
 # -- names
 
 
-def test_names_that_nobody_gave_are_numbered() -> None:
+def test_missing_names_are_numbered() -> None:
     flow = Flow("f")
     stream = flow.source(words()).map(str).map(str).key_by(len).map(str)
     stream.key_by(len).sink(ListSink())

@@ -351,7 +351,7 @@ def everything(lines: Lines) -> None:
     done.probe("here").sink(ListSink())
 
 
-def test_a_way_is_said_in_the_words_that_were_agreed_on() -> None:
+def test_a_lineage_is_described_in_agreed_words() -> None:
     """They lie in checkpoints, and are compared with those of other releases."""
     early = "source 'lines'", "output 'early' of operator 'split'"
     late = "source 'lines'", "output 'late' of operator 'split'"

@@ -18,7 +18,7 @@ from tests.support.sim.manual_flow import (
     ManualFlow,
     ManualSink,
     ManualSource,
-    assembly,
+    buffered_bytes,
     keyed,
     turn_without,
     until,
@@ -58,7 +58,8 @@ def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start:
     for n in range(4):
         flow.give(1_000_000 + 10 * n, 7)
     flow.run.settle(controller=False)
-    router, disk = assembly(flow.run.workers[0]).exchanges[0], assembly(flow.run.workers[0]).disk
+    first = flow.run.workers[0].parts.operators
+    router, disk = first.exchanges[0], first.disk
     assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
     assert [worker.spilled for worker in flow.run.workers] == [disk.used, 0]
     flow.run.finish(flow.source)
@@ -147,11 +148,10 @@ def test_a_sink_that_takes_nothing_stops_all_that_is_behind_it(
     assert waits > 150, "at the source, where max_inflight bounds it"
     for worker in run.workers:
         assert all(sent <= 2 * (credit + message) for sent in worker.links()[0].values())
-        for router in assembly(worker).exchanges:
-            assert router.stash.size + router._kept_bytes <= 2 * (credit + message)
+        for router in worker.parts.operators.exchanges:
+            assert buffered_bytes(router) <= 2 * (credit + message)
         for name in ("a", "b"):
-            one = keyed(worker, name)
-            assert one._waiting.size + one._queued_bytes <= 2 * (credit + message)
+            assert buffered_bytes(keyed(worker, name)) <= 2 * (credit + message)
     sink.takes = True
     run.finish(source)
     assert len(sink.results) == 600
@@ -163,9 +163,9 @@ def _text(n: int, value: int) -> tuple[int, tuple[int, str]]:
 
 def _at_the_source(run: ManualFlow) -> list[Any]:
     """What the source has sent and nobody has taken."""
-    plan, inputs = run._plan, assembly(run.workers[0]).inputs
+    plan, inputs = run.sim.plan, run.workers[0].parts.operators.inputs
     (edge,) = (e for e in plan.graph.edges if e.source == plan.source_locations[0])
-    return list(inputs[edge.target]._queue)
+    return inputs[edge.target].waiting
 
 
 def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:

@@ -24,7 +24,6 @@ from tests.support.sim.manual_flow import (
     ManualReader,
     ManualSink,
     ManualSource,
-    assembly,
     keyed,
 )
 from tests.support.sim.start import Start
@@ -293,7 +292,7 @@ def test_more_than_memory_holds_waits_on_disk_and_comes_back(start: Start, stage
     value = "x" * MIB if stage == "as they are" else "x"
     held = Held(start, STAGES[stage])
     held.give(*[value] * 9)
-    disk, both = assembly(held.run.workers[0]).disk, keyed(held.run.workers[0], "both")
+    disk, both = held.run.workers[0].parts.operators.disk, keyed(held.run.workers[0], "both")
     assert both._waiting.size <= 5 * MIB // 2
     assert disk.used > 6 * MIB
     held.other.end()

@@ -25,7 +25,6 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import assembly
 
 LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 
@@ -104,11 +103,11 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_leaver_has_read_to_its_end_is_not_read_again(seed: int) -> None:
+def test_a_partition_that_a_leaving_worker_read_to_its_end_is_not_read_again(seed: int) -> None:
     flow = counting()
     with TestFlow(flow, 2, seed) as run:
         until_read(run, sum(map(len, LINES)))
-        reader = assembly(run.workers[1]).sources["source"]
+        reader = run.workers[1].parts.operators.sources["source"]
         while reader.standing():
             run.act()
         run.sim.controller.leave("l", [WorkerId(1)])
@@ -145,7 +144,7 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
         assert all_counted(run)
 
 
-def test_checkpoints_are_taken_while_a_leaver_waits_for_the_time_of_a_command() -> None:
+def test_checkpoints_are_taken_while_a_leaving_worker_waits_for_the_time_of_a_command() -> None:
     """It has heard of the command, so it cannot go before; results may need a checkpoint to leave,
     and that time their leaving."""
     with TestFlow(counting(), 3) as run:
@@ -242,7 +241,7 @@ def test_a_flow_ends_where_too_many_in_a_row_are_given_up(monkeypatch: pytest.Mo
         run.run()
 
 
-def test_what_cannot_be_written_is_said_and_the_flow_goes_on() -> None:
+def test_an_unwritable_state_is_reported_and_the_flow_continues() -> None:
     flow = Flow("f", bins=1)
     records = [[(n, n) for n in range(300)]]
     odd = flow.source(ListSource(records)).map(lambda n: slice(n)).key_by(lambda s: s.stop % 5)
@@ -282,7 +281,7 @@ def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(4))
-def test_who_joins_behind_a_checkpoint_that_was_given_up_freezes_nobody(
+def test_a_worker_that_joins_after_a_failed_checkpoint_starts_no_snapshot(
     policy: Policy, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with TestFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
@@ -309,7 +308,7 @@ def test_nothing_of_a_checkpoint_that_was_given_up_stays_on_the_topic(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_joins_a_life_that_goes_on_from_a_checkpoint_freezes_nobody(seed: int) -> None:
+def test_a_worker_that_joins_a_restored_execution_starts_no_snapshot(seed: int) -> None:
     flow = Flow("twice", bins=1)
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     counted = words.fold("first", lambda: 0, lambda n, word: (n + 1, word))

@@ -59,7 +59,7 @@ def test_the_record_comes_once_all_parts_are_durable(topic: SimTopic) -> None:
     assert Checkpoint.from_bytes(record, topic.here) == found.checkpoint
 
 
-def test_a_write_that_is_torn_leaves_no_checkpoint_and_parts_that_the_next_life_sweeps(
+def test_a_torn_write_leaves_no_checkpoint_and_parts_that_the_next_execution_deletes(
     topic: SimTopic,
 ) -> None:
     records = Records()

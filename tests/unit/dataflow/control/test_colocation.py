@@ -220,7 +220,7 @@ def counted(run: TestFlow) -> bool:
     return run.states("a") == run.states("b") == expected
 
 
-def test_newcomers_get_bins_of_all_and_leavers_give_bins_of_all_away() -> None:
+def test_joining_workers_get_bins_of_all_operators_and_leaving_workers_give_them_away() -> None:
     flow, _ = listed(colocate=True)
     with TestFlow(flow, workers=1, seed=3) as run:
         controller = run.sim.controller

@@ -16,7 +16,7 @@ from meander.dataflow.wire import PROGRESS
 from meander.state.keys.ids import COORDINATOR
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import CommandedFlow
-from tests.support.sim.manual_flow import assembly
+from tests.support.sim.manual_flow import replace_journal
 from tests.support.sim.start import Start
 
 
@@ -49,7 +49,7 @@ class ManualJournal:
 @pytest.fixture
 def journal(flow: CommandedFlow) -> ManualJournal:
     journal = ManualJournal()
-    flow.run.sim.controller.decisions._journal = journal
+    replace_journal(flow.run.sim.controller, journal)
     return journal
 
 
@@ -61,7 +61,7 @@ def told(flow: CommandedFlow) -> bool:
         for frame in frames
         if lane[0] == COORDINATOR and frame[0][:1] != PROGRESS
     ]
-    known = [assembly(worker).routing._changes for worker in flow.run.workers]
+    known = [worker.parts.operators.routing._changes for worker in flow.run.workers]
     return bool(under_way) or any(known)
 
 
@@ -167,7 +167,7 @@ def test_t_stands_still_when_the_data_does(start: Start) -> None:
     assert flow.run.forsworn == before
 
 
-def test_speed_is_measured_anew_each_second() -> None:
+def test_the_time_rate_is_measured_every_second() -> None:
     clock = SimClock()
     speed = TimeRate(clock)
     assert speed.lead(from_millis(1000), LEAD) == 0

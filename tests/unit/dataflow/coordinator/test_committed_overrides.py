@@ -22,7 +22,7 @@ class Hanging(ListTransactions):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
+def test_a_joining_worker_receives_the_overrides_that_are_being_committed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("meander.connectors.testing.simulated_flow.ListTransactions", Hanging)
@@ -36,6 +36,6 @@ def test_a_newcomer_is_told_of_rulings_that_are_being_committed(
         ((mark, _),) = run.world.ledger.open
         assert mark.overrides, "partition 1 was idle, and moved past the record"
         run.strike(Join())
-        while not (len(run.workers) == 2 and run.workers[1]._progress.ready):
+        while not (len(run.workers) == 2 and run.workers[1].parts.progress.ready):
             run.act()
-        assert {*mark.overrides} <= {*run.workers[1]._transactions.uncommitted_overrides}
+        assert {*mark.overrides} <= {*run.workers[1].parts.transactions.uncommitted_overrides}

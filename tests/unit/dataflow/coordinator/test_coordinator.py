@@ -15,7 +15,7 @@ from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import CommandedFlow
-from tests.support.sim.manual_flow import ManualSource, assembly, until
+from tests.support.sim.manual_flow import ManualSource, until
 from tests.support.sim.start import Start
 
 
@@ -130,7 +130,7 @@ def test_future_commands_stand_at_once_in_any_order_of_arrival(
         assert flow.owners() == expected[ms]
     for result in flow.sink.results:
         assert result.key is not None
-        bin = assembly(flow.run.workers[0]).routing.space.bin_of(result.key)
+        bin = flow.run.workers[0].parts.operators.routing.space.bin_of(result.key)
         assert result.worker == expected[to_millis(result.time)][bin]
     for n in order:
         assert flow.run.said(f"m{n}")[-1] == "completed"
@@ -160,13 +160,13 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: CommandedFlow)
         departing = {
             d.transfer.bin
             for worker in flow.run.workers
-            for outlet in assembly(worker).outgoing
+            for outlet in worker.parts.operators.outgoing
             for d in outlet.leaving
         }
         arriving = {
             bin
             for worker in flow.run.workers
-            for outlet in assembly(worker).outgoing
+            for outlet in worker.parts.operators.outgoing
             for bin in outlet.keyed.arrivals._awaited
         }
         under_way.append(len(departing | arriving))
@@ -244,7 +244,7 @@ def test_a_command_before_the_first_record_holds_from_the_beginning(start: Start
     assert len(flow.sink.results) == 20
 
 
-def test_the_whole_is_done_when_all_has_been_said(flow: CommandedFlow) -> None:
+def test_a_command_is_complete_when_all_its_moves_are_reported(flow: CommandedFlow) -> None:
     controller = flow.run.sim.controller
     states = [(controller.done, controller.busy)]
     flow.submit("m", (0,), 1, 5000)

@@ -60,7 +60,7 @@ def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
     assert held(run) == FrontierBlocker("source", "source", from_millis(5000))
 
 
-def test_what_nobody_has_taken_yet_is_on_its_way(start: Start) -> None:
+def test_an_untaken_message_is_on_its_way(start: Start) -> None:
     """The owner of the record's bin has taken no turn since the record was sent to it."""
     source = ManualSource(options=NEVER)
     flow = Flow("f")
@@ -93,7 +93,7 @@ def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start:
         run.sim.network.deliver(lane, 1 << 30)
     for sender, frame in controller._links.receive():
         controller.receive(sender, frame)
-    controller._progress.flush()
+    controller.progress.flush()
     assert held(run) == FrontierBlocker("commands", "", 0)
 
 
@@ -137,7 +137,7 @@ def test_nothing_holds_back_a_flow_that_is_over(start: Start) -> None:
     assert run.sim.controller.frontier_blockers() == {}
 
 
-def test_nothing_is_said_before_all_members_have_opened(start: Start) -> None:
+def test_no_blocker_is_named_before_all_members_have_opened(start: Start) -> None:
     flow = Flow("f")
     flow.source(ManualSource()).sink(ListSink(), name="out")
     assert start(flow).sim.controller.frontier_blockers() == {}

@@ -27,7 +27,7 @@ from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import lane_times, until
+from tests.support.sim.manual_flow import lane_times, replace_journal, until
 
 RECORDS, PARTITIONS = 500, 3
 ZERO, ONE, TWO = map(WorkerId, range(3))
@@ -50,7 +50,7 @@ class Growing:
         self.written: list[Decision] = []
         self.durable = True
         self.controller = self.run.sim.controller
-        self.controller.decisions._journal = self._write
+        replace_journal(self.controller, self._write)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
@@ -135,7 +135,7 @@ def test_it_waits_until_its_reader_knows_of_it(flow: Growing) -> None:
     flow.check(PARTITIONS + 1)
 
 
-def test_it_is_noticed_by_a_newcomer_too(flow: Growing) -> None:
+def test_a_joined_worker_notices_it_too(flow: Growing) -> None:
     flow.durable = False
     flow.run.strike(LATE)
     flow.until(lambda: bool(flow.written))
@@ -146,7 +146,7 @@ def test_it_is_noticed_by_a_newcomer_too(flow: Growing) -> None:
     flow.check(PARTITIONS + 1)
 
 
-def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> None:
+def test_no_worker_reads_it_until_the_decision_is_durable(flow: Growing) -> None:
     flow.durable = False
     flow.run.strike(LATE)
     flow.until(lambda: bool(flow.written))
@@ -165,7 +165,7 @@ def test_it_is_read_by_nobody_until_the_decision_is_durable(flow: Growing) -> No
     flow.check(PARTITIONS + 1)
 
 
-def test_nothing_is_new_before_all_have_said_what_they_read(flow: Growing) -> None:
+def test_no_partition_is_new_before_all_workers_have_reported_theirs(flow: Growing) -> None:
     """I2: who has not spoken may read it from the start on."""
     told = PartitionsRead("source", [], PARTITIONS + 1)
     flow.controller.assignment._unreported[0].add(ZERO)
@@ -204,7 +204,7 @@ def test_it_does_not_change_hands_before_it_is_read(flow: Growing) -> None:
     flow.check(PARTITIONS + 1)
 
 
-def test_newcomers_get_a_share_of_it_and_leavers_none(flow: Growing) -> None:
+def test_joining_workers_may_get_it_and_leaving_workers_may_not(flow: Growing) -> None:
     flow.run.strike(Leave("l", 1))
     flow.run.strike(LATE)
     flow.until(lambda: bool(flow.said("partition_added")))

@@ -34,7 +34,7 @@ def flow() -> Iterator[ChangingFlow]:
         yield changing
 
 
-def test_newcomers_get_a_share_and_leavers_give_all_away(flow: ChangingFlow) -> None:
+def test_joining_workers_get_a_share_and_leaving_workers_give_all_away(flow: ChangingFlow) -> None:
     flow.join()
     assert flow.bins() == {0: 16}
     moves = flow.sim.controller.share("s", [ONE, TWO])
@@ -64,7 +64,7 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
     assert sorted(map(str, sink.values)) == sorted(str(v) for part in records for _, v in part)
 
 
-def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
+def test_a_leaving_worker_gives_away_keys_without_a_state() -> None:
     """Or what is sent to it once it has left is lost."""
     flow, sink = Flow("f", bins=3), ListSink()
     lists = [[(n, n % 7) for n in range(1500)] for _ in range(2)]
@@ -76,7 +76,7 @@ def test_a_leaver_gives_away_keys_that_no_state_is_kept_of() -> None:
     assert len(sink.results) == 3000
 
 
-def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
+def test_a_leaving_worker_gives_all_away_however_late_it_reports_its_partitions() -> None:
     leave = At(Control({"type": "rescale", "id": "down", "workers": 1}), step=0)
     for seed in range(5):
         flow = Flow("f")
@@ -88,7 +88,7 @@ def test_a_leaver_gives_all_away_however_late_it_says_what_it_reads() -> None:
             assert len(given) == 4, f"seed {seed}"
 
 
-def test_a_rescale_begins_when_all_have_said_what_they_read() -> None:
+def test_a_rescale_starts_when_all_workers_have_reported_their_partitions() -> None:
     """A worker may be heard of before its first report."""
     flow = Flow("f")
     flow.source(ListSource([[], []])).sink(ListSink())
@@ -123,18 +123,18 @@ def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
 # -- written before it is sent
 
 
-def test_a_newcomer_hears_nothing_before_its_joining_is_durable(flow: ChangingFlow) -> None:
+def test_a_joining_worker_receives_no_frame_before_a_durable_decision(flow: ChangingFlow) -> None:
     flow.held = Joins
     flow.sim.submit(Join())
     with pytest.raises(Refused, match="worker 1 is already a worker"):
         flow.sim.controller.join(ONE)
     flow.acted()
     newcomer = flow.run.workers[1]
-    assert not newcomer._progress.welcome and not flow.said("joined")
+    assert not newcomer.parts.progress.welcome and not flow.said("joined")
     with pytest.raises(Refused, match="worker 1 is unknown"):
         flow.sim.controller.hand_over("h", "source", 0, ONE)
     flow.held = None
-    flow.until(lambda: newcomer._progress.welcome)
+    flow.until(lambda: newcomer.parts.progress.welcome)
     assert flow.written == [Joins(ONE, flow.written[0].time)]
 
 
@@ -151,12 +151,12 @@ def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing
     flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
 
 
-def test_a_leaver_goes_on_until_its_leaving_is_durable(flow: ChangingFlow) -> None:
+def test_a_leaving_worker_continues_until_its_leave_is_durable(flow: ChangingFlow) -> None:
     flow.join()
     flow.held = LeaveDecision
     flow.sim.controller.leave("l", [ONE, TWO])
     flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], LeaveDecision))
     flow.acted()
-    assert all(worker._progress._leave_at is None for worker in flow.run.workers)
+    assert all(worker.parts.progress._leave_at is None for worker in flow.run.workers)
     flow.held = None
     flow.until(lambda: len(flow.said("left")) == 2)

@@ -33,7 +33,7 @@ def exploding(sink: ListSink, spill: int = 1 << 30) -> Flow:
 
 
 def sinks(run: TestFlow) -> list[OrderedSink]:
-    return [sink for worker in run.workers for sink in worker._operators.ordered_sinks]
+    return [sink for worker in run.workers for sink in worker.parts.operators.ordered_sinks]
 
 
 def in_its_midst(run: TestFlow) -> bool:
@@ -78,7 +78,7 @@ def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: in
             least = only._stored.least
             assert least is None or only._output.frontier.less_equal(least), "none of it is durable"
         assert largest > MOST // 4
-        assert not run.workers[0]._operators.disk.used, "what is committed leaves the disk"
+        assert not run.workers[0].parts.operators.disk.used, "what is committed leaves the disk"
     check(sink)
 
 
@@ -91,7 +91,7 @@ def test_a_kill_in_the_midst_of_a_large_time_shows_nothing_of_it(seed: int) -> N
         until(run, lambda: in_its_midst(run))
         taken = len(run.world.checkpoints)
         run.strike(TakeCheckpoint())
-        frozen = run.workers[0]._snapshots
+        frozen = run.workers[0].parts.snapshots
         until(run, lambda: in_its_midst(run) and frozen.busy)
         shown = [n for n in numbers(sink) if n > 0]
         until(run, lambda: len(run.world.checkpoints) > taken)

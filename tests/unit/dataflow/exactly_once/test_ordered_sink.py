@@ -168,10 +168,10 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     """I5: it may be the first whose results need that, and has not heard it when it was ruled."""
     sink = ListSink()
     with TestFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
-        while not offsets(run.workers[0]._transactions.uncommitted_overrides) >= RULED:
+        while not offsets(run.workers[0].parts.transactions.uncommitted_overrides) >= RULED:
             run.act()
         run.strike(Join())
-        while len(run.workers) < 2 or not run.workers[1]._progress.ready:
+        while len(run.workers) < 2 or not run.workers[1].parts.progress.ready:
             run.act()
         run.strike(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
         assert not sink.values

@@ -116,7 +116,7 @@ def numbered(source: ManualSource, sink: ListSink) -> Flow:
 
 def results(run: TestFlow, worker: int) -> int:
     """How many a worker has put into its outboxes, or held back from them."""
-    outboxes = run.workers[worker]._operators.outboxes
+    outboxes = run.workers[worker].parts.operators.outboxes
     return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
 
 

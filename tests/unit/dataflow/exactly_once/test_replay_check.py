@@ -102,7 +102,7 @@ def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
     assert claims(*marks) == {PreviousWorker(FIRST, ZERO): out}
 
 
-def test_each_worker_of_each_life_has_its_own() -> None:
+def test_each_worker_of_each_execution_has_its_own() -> None:
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
     assert claims(*marks) == {
         PreviousWorker(FIRST, ZERO): Out(12, Checksum(6, 506)),
@@ -116,7 +116,7 @@ def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
     assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {PreviousWorker(SECOND, ZERO)}
 
 
-def test_where_nobody_knows_from_when_on_results_come_again_nothing_is_compared() -> None:
+def test_no_result_is_compared_where_the_start_of_the_replay_is_unknown() -> None:
     known = history([mark(FIRST, 20, 12, 6)], anew=[ReplayFrom("other", 3)])
     assert not known.claims("sink")
     assert known.replay_from("sink") == 20, "what is out by now may be let go of by now"
@@ -140,7 +140,7 @@ def replays(accept: bool = False) -> Replays:
     return Replays(history([mark(FIRST, 20, 12, 6)]), {"sink": ["n"]}, [ZERO, ONE], accept)
 
 
-def test_results_are_compared_once_all_who_ever_were_members_have_said_theirs() -> None:
+def test_results_are_compared_once_all_earlier_members_have_reported_theirs() -> None:
     found = replays()
     assert found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, 4, 500)])) == []
     found.join(WorkerId(2))

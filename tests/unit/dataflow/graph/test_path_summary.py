@@ -49,7 +49,7 @@ def test_a_feedback_edge_leads_back_a_round_later_and_no_path_is_kept_twice() ->
     assert graph.reach[leave.inputs[0]][entry] == (Summary((0,)),)
 
 
-def test_a_loop_in_a_loop_begins_its_rounds_anew() -> None:
+def test_a_loop_in_a_loop_starts_its_iterations_at_zero() -> None:
     graph = Graph()
     assert INNER.around is not None
     head = graph.node("head", 1, 1, INNER.around)

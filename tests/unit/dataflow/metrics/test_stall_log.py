@@ -39,7 +39,7 @@ def test_a_short_wait_is_not_worth_a_word(watched: Watched) -> None:
     assert watched.look() == []
 
 
-def test_a_long_wait_is_explained_once_and_its_end_is_told(watched: Watched) -> None:
+def test_a_long_wait_is_explained_once_and_its_end_is_logged(watched: Watched) -> None:
     watched.look(SLOT)
     watched.clock.advance(GRACE)
     assert watched.look(SLOT) == [
@@ -67,7 +67,7 @@ def test_short_waits_one_after_another_do_not_add_up(watched: Watched) -> None:
         assert watched.look() == []
 
 
-def test_waits_side_by_side_are_told_apart(watched: Watched) -> None:
+def test_concurrent_waits_are_distinguished(watched: Watched) -> None:
     watched.look(SLOT)
     watched.clock.advance(0.5 * GRACE)
     watched.look(SLOT, BIN)

@@ -85,7 +85,7 @@ def test_the_bin_that_comes_first_does_not_move_twice_at_one_time(
     submit(flow.command("o", [1 - first, first], 1, time=named))
 
 
-def test_a_command_that_is_not_to_overlap_is_refused_whoever_names_a_time(start: Start) -> None:
+def test_an_overlapping_command_is_refused_where_either_names_a_time(start: Start) -> None:
     flow = Warmed(start)
     submit = flow.run.sim.controller.submit
     submit(flow.command("later", [0], 1, time=from_millis(9000)))

@@ -20,7 +20,7 @@ from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
 from meander.state.times.time import from_millis
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import ManualFlow, ManualSource, assembly, keyed, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSource, keyed, until
 from tests.support.sim.start import Start
 
 BINS = 4
@@ -133,18 +133,22 @@ def test_a_time_that_is_named_does_not_wait(
 def test_what_has_been_fetched_ahead_is_not_fetched_again(flow: Counting) -> None:
     flow.submit("m", [0, 1], 1, strategy="all-at-once", time=from_millis(2000))
     flow.run.wait(0.05)
-    ahead = len(topic_of(flow)._records)
+    ahead = records_on_the_state_topic(flow)
     assert {
         f.ready for one in flow.controller.migrations.running for f in one.pre_copies.values()
     } == {True}
     flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
-    assert len(topic_of(flow)._records) == ahead, "nothing had changed"
+    assert records_on_the_state_topic(flow) == ahead, "nothing had changed"
     flow.finish(2)
 
 
+def records_on_the_state_topic(flow: Counting) -> int:
+    return len(topic_of(flow)._records)
+
+
 def topic_of(flow: Counting) -> Any:
-    return assembly(flow.run.workers[0]).environment.topic
+    return flow.run.workers[0].parts.operators.environment.topic
 
 
 def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) -> None:
@@ -171,12 +175,12 @@ def test_of_what_lies_on_the_topic_but_for_little_nothing_is_written(start: Star
     flow.run.wait(0.2)
     flow.source.give(0, *((1100, key) for key in range(KEYS)))
     flow.run.wait(0.01)
-    written = len(topic_of(flow)._records)
+    written = records_on_the_state_topic(flow)
     flow.submit("m", [0, 1], 1)
     flow.until(lambda: bool(flow.events("completed")))
-    assert len(topic_of(flow)._records) == written
+    assert records_on_the_state_topic(flow) == written
     flow.run.wait(0.2)
-    assert len(topic_of(flow)._records) > written
+    assert records_on_the_state_topic(flow) > written
     flow.finish(2)
 
 
@@ -187,17 +191,17 @@ def test_of_a_bin_that_has_left_no_more_is_written(
     flow = Counting(start, snapshot_interval=0.005)
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, precopy=False)
-        outlet = assembly(flow.run.workers[0]).outgoing[0]
+        outlet = flow.run.workers[0].parts.operators.outgoing[0]
         flow.until(lambda: bool(outlet.retained))
         outlet.keyed.store.mark(0)
-        written = len(topic_of(flow)._records)
+        written = records_on_the_state_topic(flow)
         flow.run.wait(0.05)
-        assert len(topic_of(flow)._records) == written
+        assert records_on_the_state_topic(flow) == written
     flow.until(lambda: bool(flow.events("completed")))
     flow.finish(1)
 
 
-def test_who_has_a_bin_is_not_told_to_fetch_it(start: Start) -> None:
+def test_the_owner_of_a_bin_gets_no_prefetch_of_it(start: Start) -> None:
     """I2: of what moves at the least time that is not forsworn it is not known yet that it does."""
     flow = Counting(start, control_lead=0.25)
     time = flow.controller.closed_before
@@ -375,7 +379,9 @@ def test_no_worker_takes_part_in_two_moves_of_a_round(start: Start) -> None:
 # -- layers that cannot be read
 
 
-def test_what_cannot_be_read_ahead_stays_and_is_said(flow: Counting, corrupted: list[int]) -> None:
+def test_a_bin_that_cannot_be_prefetched_stays_and_is_reported(
+    flow: Counting, corrupted: list[int]
+) -> None:
     """I4; and it is written anew, so that it can be moved later."""
     corrupted[0] = 1
     flow.submit("m", [0], 1)

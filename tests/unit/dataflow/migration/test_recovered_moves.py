@@ -43,13 +43,13 @@ def _blocked(owner: WorkerId, otherwise: Callable[[WorkerId], bool], to: WorkerI
 
 
 def routers(run: TestFlow) -> list[Exchange]:
-    nodes = (node for worker in run.workers for node in worker._operators.nodes.values())
+    nodes = (node for worker in run.workers for node in worker.parts.operators.nodes.values())
     return [node for node in nodes if isinstance(node, Exchange)]
 
 
 def waiting(run: TestFlow, owner: int) -> int:
     """The records that wait for their bin at its next owner."""
-    (outlet,) = run.workers[owner]._operators.outgoing
+    (outlet,) = run.workers[owner].parts.operators.outgoing
     return sum(len(rows) for rows in outlet.keyed.arrivals.stashed)
 
 

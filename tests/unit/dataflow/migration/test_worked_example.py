@@ -17,7 +17,7 @@ from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
-from tests.support.sim.manual_flow import ManualSource, assembly, keyed, migrator, until
+from tests.support.sim.manual_flow import ManualSource, buffered_batches, keyed, migrator, until
 from tests.support.sim.start import Start
 
 SPACE = BinSpace(2)
@@ -70,15 +70,15 @@ class Example:
         return [
             value
             for worker in self.run.workers
-            for router in assembly(worker).exchanges
-            for _, rows in router.stash._near._batches
+            for router in worker.parts.operators.exchanges
+            for rows in buffered_batches(router.stash)
             for value in rows.batch.values
         ]
 
     def wait_at_s(self, worker: int) -> list[object]:
         """The words that S on a worker has got and not applied."""
-        batches = keyed(self.run.workers[worker], "total")._waiting._near._batches
-        values = [value for _, rows in batches for value in rows.batch.values]
+        batches = buffered_batches(keyed(self.run.workers[worker], "total")._waiting)
+        values = [value for rows in batches for value in rows.batch.values]
         return [value for value in values if value[0] != "tick"]  # type: ignore[index]
 
     def undecided(self) -> list[str]:
@@ -87,7 +87,7 @@ class Example:
 
     def leaving(self) -> list[tuple[Bin, bool]]:
         """The bins that are certain to leave worker 0, and whether they have begun to."""
-        outlet = assembly(self.run.workers[0]).outgoing[0]
+        outlet = self.run.workers[0].parts.operators.outgoing[0]
         return [(d.transfer.bin, d.writer is not None) for d in outlet.leaving]
 
     def s_output(self) -> tuple[object, ...]:

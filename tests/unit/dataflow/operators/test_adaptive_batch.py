@@ -23,7 +23,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import ManualSource, assembly
+from tests.support.sim.manual_flow import ManualSource
 from tests.support.sim.start import Start
 
 KEYS, DOCUMENT = 256, 20_000
@@ -93,7 +93,7 @@ def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> No
     for _ in range(3_000):
         run.act()
         for worker in run.workers:
-            for port in assembly(worker).inputs.values():
+            for port in worker.parts.operators.inputs.values():
                 waits = (message.payload for message in port.waiting)
                 most = max(most, sum(o.guessed_weight for o in waits if isinstance(o, Batch)))
     run.finish(source)

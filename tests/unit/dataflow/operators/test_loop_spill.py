@@ -16,7 +16,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from tests.support.sim import operator_bench as bench
-from tests.support.sim.manual_flow import ManualFlow, assembly, loops
+from tests.support.sim.manual_flow import ManualFlow, loops
 from tests.support.sim.operator_bench import Bench, records
 from tests.support.sim.start import Start
 
@@ -93,7 +93,7 @@ class Doubled:
     @property
     def written(self) -> int:
         """Bytes that have ever been on disk; none are now."""
-        disks = [assembly(worker).disk for worker in self.run.workers]
+        disks = [worker.parts.operators.disk for worker in self.run.workers]
         assert not any(disk.used for disk in disks)
         return sum(disk.written for disk in disks)
 

@@ -133,7 +133,7 @@ def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
 
 
 @pytest.mark.parametrize("said", [2, 0])
-def test_who_has_heard_more_or_less_than_can_be_is_named(said: int) -> None:
+def test_a_peer_with_an_impossible_acknowledgement_is_named(said: int) -> None:
     sender = ProgressBroadcast(Wire())
     sender.add_peer(PEER)
     sender.send_update([])

@@ -47,7 +47,7 @@ def test_downgrading_counts_the_new_time_and_discounts_the_old_in_one(
     assert taken(changes) == set()
 
 
-def test_a_delayed_one_lives_on_its_own(changes: ChangeBatch) -> None:
+def test_a_delayed_capability_is_independent(changes: ChangeBatch) -> None:
     capability = Capability(AT, 5, changes)
     later = capability.delayed(7)
     capability.drop()
@@ -82,7 +82,7 @@ def test_it_cannot_be_used_after_its_release(changes: ChangeBatch) -> None:
             attempt(9)
 
 
-def test_what_cancels_out_within_a_step_is_not_told(changes: ChangeBatch) -> None:
+def test_changes_that_cancel_out_within_a_step_are_not_sent(changes: ChangeBatch) -> None:
     Capability(AT, 5, changes).drop()
     assert changes.drain() == []
 

@@ -124,7 +124,7 @@ def test_a_capability_used_after_its_release_is_noticed(
 # -- single statements
 
 
-def test_nobody_computes_a_frontier_before_all_openings() -> None:
+def test_no_member_computes_a_frontier_before_all_openings() -> None:
     """I1: another member may hold anything."""
     world = World(chain(), 3)
     first, *others = world.members
@@ -149,7 +149,7 @@ def opened(member: Member) -> bool:
     return member.progress.ready
 
 
-def test_an_opening_is_told_even_when_it_holds_nothing() -> None:
+def test_an_empty_opening_is_sent() -> None:
     """I7: otherwise everyone would wait for it."""
     world = World(chain(), 2)
     world.members[1].capabilities.pop().drop()

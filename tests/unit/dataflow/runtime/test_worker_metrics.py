@@ -15,7 +15,7 @@ from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import WorkerId
-from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, assembly, until
+from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, until
 from tests.support.sim.start import Start
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
@@ -45,7 +45,7 @@ def test_records_count_where_they_come_and_leave_on_whatever_worker(start: Start
     run.finish(source)
 
     names = list(run.workers[0].work())
-    source_name = next(name for name in names if name in assembly(run.workers[0]).sources)
+    source_name = next(name for name in names if name in run.workers[0].parts.operators.sources)
     assert total(run, source_name) == (0, 8)
     assert total(run, "n") == (16, 16), "to two sinks each record leaves once"
     assert total(run, "other") == (16, 0)

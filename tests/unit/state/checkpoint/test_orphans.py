@@ -66,7 +66,7 @@ def chunks(kept: list[Checkpoint]) -> set[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
+def test_orphans_of_killed_executions_do_not_pile_up(seed: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, EXECUTIONS)
     with TestFlow(flow, 2, seed, world=world):
@@ -78,7 +78,9 @@ def test_what_killed_lives_leave_behind_does_not_pile_up(seed: int) -> None:
 
 @pytest.mark.parametrize("back", [1, 2])
 @pytest.mark.parametrize("seed", range(2))
-def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: int) -> None:
+def test_a_flow_can_be_restored_from_before_the_checkpoint_of_an_execution(
+    seed: int, back: int
+) -> None:
     flow = counting()
     world = lives(flow, None, seed, EXECUTIONS)
     with TestFlow(flow, 2, seed, world=world) as run:
@@ -91,7 +93,7 @@ def test_a_flow_can_go_back_behind_what_a_life_has_begun_with(seed: int, back: i
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) -> None:
+def test_checkpoints_of_earlier_executions_go_as_new_ones_come(seed: int) -> None:
     flow = counting()
     world = lives(flow, None, seed, 2)
     with TestFlow(flow, 2, seed, world=world) as run:
@@ -110,7 +112,7 @@ def test_what_earlier_lives_have_kept_goes_as_a_life_takes_its_own(seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_savepoint_is_whole_however_many_lives_have_ended_since(seed: int) -> None:
+def test_a_savepoint_is_whole_after_many_executions(seed: int) -> None:
     flow = counting()
     with TestFlow(flow, 2, seed) as run:
         until_read(run, RECORDS)
@@ -156,7 +158,7 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
 
 def noted_by(worker: Worker) -> tuple[BinLayers, Manifest] | None:
     """What a worker has noted for a checkpoint of which its part is not whole."""
-    contents = worker._snapshots._contents
+    contents = worker.parts.snapshots._contents
     if not isinstance(contents, CheckpointWriter) or contents.done:
         return None
     states = contents._states

@@ -234,7 +234,7 @@ def test_layers_of_much_the_same_size_become_one_and_only_they_are_forgotten(
     assert list(new.scan(BIN)) == list(layered.store.scan(BIN))
 
 
-def test_a_base_that_its_deltas_come_near_to_is_written_anew(layered: LayeredStore) -> None:
+def test_a_base_that_its_deltas_come_near_to_is_written_again(layered: LayeredStore) -> None:
     layered.set(0, 3000, 1)
     layered.write()
     layered.set(2000, 2000, 2)
@@ -390,7 +390,7 @@ def test_a_bin_that_is_to_be_written_again_counts_as_changed(layered: LayeredSto
     assert layered.store.changed() == [BIN]
 
 
-def test_a_bin_whose_layers_are_of_no_use_is_written_anew_as_a_whole(
+def test_a_bin_with_unusable_layers_is_written_as_a_new_base(
     layered: LayeredStore, new: Store
 ) -> None:
     layered.set(0, 3000, 1)
@@ -504,7 +504,7 @@ def test_there_are_few_layers_and_little_but_state_under_endless_updates(
     assert list(new.scan(BIN)) == list(old.scan(BIN))
 
 
-def test_layers_of_an_earlier_life_are_left_to_its_checkpoint_as_long_as_that_is_kept(
+def test_layers_of_an_earlier_execution_stay_while_its_checkpoint_is_retained(
     layered: LayeredStore, old: Store, topic: MemoryTopic
 ) -> None:
     layered.set(0, 100, 1)

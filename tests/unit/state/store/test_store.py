@@ -378,7 +378,7 @@ def test_an_operators_states_are_opened_once(database: Database) -> None:
         database.store("op")
 
 
-def test_a_disk_that_takes_nothing_more_is_told_with_its_remedy(database: Database) -> None:
+def test_a_full_disk_is_reported_with_its_remedy(database: Database) -> None:
     database.rocks.folder.rmdir()
     with pytest.raises(SetupError, match="; see whether its disk has room"):
         database.rocks.ingest([b"a table"])

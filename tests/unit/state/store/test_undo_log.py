@@ -146,7 +146,7 @@ def test_columns_go_back_too(database: Database) -> None:
     assert scanned(store, BINS[0]) == before
 
 
-def test_a_checkpoint_that_nobody_remembers_is_known_for_no_bin(database: Database) -> None:
+def test_a_forgotten_checkpoint_is_known_for_no_bin(database: Database) -> None:
     store = database.store("per_plane")
     put(store, [BINS[0]], [b"a"], [1])
     store.remember(at(2), {BINS[0]: ()})
@@ -169,7 +169,7 @@ def test_what_was_held_for_going_back_has_its_share_of_the_memory_and_no_more(
     assert len(store.known(at(1))) < len(BINS)
 
 
-def test_a_database_that_outlives_a_life_has_its_states_and_nothing_else(
+def test_a_database_that_survives_an_execution_has_its_states_and_nothing_else(
     database: Database,
 ) -> None:
     store = database.store("per_plane")

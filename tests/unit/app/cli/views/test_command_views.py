@@ -78,7 +78,7 @@ def shown(*events: Event) -> tuple[int, list[str]]:
     return code, text.getvalue().splitlines()
 
 
-def test_bins_that_stay_are_told_with_the_reason_and_are_exit_code_1() -> None:
+def test_bins_that_stay_are_printed_with_the_reason_and_exit_code_1() -> None:
     unreadable = BinUnreadable(
         id="m", bin=2, operator="a", reason="its checksum is", kept_in_place=True
     )
@@ -109,7 +109,7 @@ def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
     assert (code, "worker 2 has joined" in said) == (0, True)
 
 
-def test_a_rescale_whose_newcomers_get_nothing_is_exit_code_1() -> None:
+def test_a_rescale_whose_joining_workers_get_no_bins_has_exit_code_1() -> None:
     output, text = printed()
     ended = Rescaled(id="r", workers=3, ms=5.0, reason="the newcomers get no share: it is over")
     assert show_staff(output, iter([ended])) == 1

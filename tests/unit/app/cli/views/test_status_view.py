@@ -64,7 +64,7 @@ def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None
     assert "1,200 migrations completed, 4,000 bins moved" in shown
 
 
-def test_a_call_that_keeps_a_worker_is_told_of() -> None:
+def test_a_long_call_of_a_worker_is_shown() -> None:
     calls = [LongCall(worker=n, operator=name, seconds=13.0) for n, name in enumerate(["ask", ""])]
     shown = printed(said(calls=calls))
     assert "A call of operator 'ask' has blocked worker 0 for 13 s." in shown

@@ -70,7 +70,7 @@ ROOT = f"An error occurred.\n: SparkException: {AT}Caused by: java.IOException: 
         (OWN, "OSError: Cannot run program of mine"),
     ],
 )
-def test_the_cause_is_named_wherever_it_stands_in_an_account(said: str, cause: str) -> None:
+def test_the_cause_is_named_wherever_it_stands_in_a_report(said: str, cause: str) -> None:
     assert str(translate("worker 1", said)) == f"worker 1: {cause}."
 
 

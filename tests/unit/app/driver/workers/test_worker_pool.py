@@ -70,7 +70,7 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
     assert str(cause).startswith("worker 0: nothing was heard of it for ")
 
 
-def test_who_is_on_its_way_as_a_life_ends_is_turned_away_and_not_waited_for() -> None:
+def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> None:
     task = SimpleNamespace(ended=None)
     with (
         closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,

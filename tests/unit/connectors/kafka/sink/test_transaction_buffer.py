@@ -48,14 +48,14 @@ def test_parcels_on_disk_come_out_for_every_try(tmp_path: Path) -> None:
         assert not [*tmp_path.iterdir()], "the file has no name"
 
 
-def test_a_disk_that_is_full_is_told_of_where_the_parcel_is_added(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_where_the_batch_is_added(tmp_path: Path) -> None:
     with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(150_000):
         spool.add(LARGE, room=0)
         with pytest.raises(SetupError, match="cannot be written to .* its disk has room"):
             spool.add(LARGE, room=0)
 
 
-def test_a_little_that_a_full_disk_does_not_take_is_told_of_too(tmp_path: Path) -> None:
+def test_a_small_batch_that_a_full_disk_refuses_is_reported_too(tmp_path: Path) -> None:
     """Where it would fit into the file's buffer."""
     little, refused = (
         TopicBatch("a", [b"x" * 200], [None]),

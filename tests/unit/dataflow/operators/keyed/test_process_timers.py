@@ -87,7 +87,7 @@ def test_a_timer_at_the_last_of_all_times_fires(start: Start) -> None:
     assert (got[0][0], run.dead_letters) == (MAX_MILLIS, [])
 
 
-def test_a_timer_may_be_told_by_an_integer_of_numpys_and_moves(start: Start) -> None:
+def test_a_timer_may_be_a_numpy_integer_and_moves(start: Start) -> None:
     """I2: it leaves its worker as any other."""
 
     def numpys(context: Any, state: list[object], value: int) -> list[object]:
@@ -110,7 +110,7 @@ def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence
     context.timer(6)
 
 
-def test_a_timer_that_nobody_would_answer_is_refused(start: Start) -> None:
+def test_a_timer_without_a_callback_is_refused(start: Start) -> None:
     run, _ = run_process(start, [[(1, 5)]], _remind)
     assert "no on_timer function" in run.dead_letters[0].reason
 
@@ -282,7 +282,7 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
 
 
 def assembly_departures(run: ManualFlow) -> list[int]:
-    (outlet,) = run.workers[0]._operators.outgoing
+    (outlet,) = run.workers[0].parts.operators.outgoing
     return [to_millis(departure.transfer.time) for departure in outlet.leaving]
 
 

@@ -259,7 +259,7 @@ def test_a_command_without_a_time_waits_for_a_partition_that_has_data(start: Sta
     assert flow.run.said("m")[-1] == "completed"
 
 
-def test_a_command_for_a_later_time_moves_nobody(start: Start) -> None:
+def test_a_command_for_a_later_time_advances_no_partition(start: Start) -> None:
     """I2: data reaches it, or the end of a bounded run."""
     flow = TimedFlow(start, partitions=2, workers=2)
     flow.idle(0, 1)
@@ -275,7 +275,7 @@ def test_a_command_for_a_later_time_moves_nobody(start: Start) -> None:
     assert [(r.value, r.worker) for r in flow.folded.results][1:] == [("b", 1)]
 
 
-def test_a_timer_for_a_later_time_moves_nobody(start: Start) -> None:
+def test_a_timer_for_a_later_time_advances_no_partition(start: Start) -> None:
     source, sink = ManualSource(2), ListSink()
     flow = Flow("f", bins=1)
 

@@ -104,7 +104,7 @@ def test_a_bounded_run_ends_and_leaves_no_time_to_come(
     assert run.forsworn is None
 
 
-def test_an_ended_partition_holds_nobody_back_and_waits_for_nobody(start: Start) -> None:
+def test_an_ended_partition_holds_no_frontier_back_and_waits_for_none(start: Start) -> None:
     """I7: its last records are answered though another partition goes on."""
     flow = TimedFlow(start, partitions=2)
     flow.source.feeds[0].ended = True
@@ -115,7 +115,7 @@ def test_an_ended_partition_holds_nobody_back_and_waits_for_nobody(start: Start)
     assert flow.folded.values == ["a"]
 
 
-def test_what_the_sinks_have_passed_is_told_to_the_reader(start: Start) -> None:
+def test_the_reader_learns_what_the_sinks_have_passed(start: Start) -> None:
     """For tools that look at lag: all results of the records before this offset are delivered."""
     flow = TimedFlow(start, partitions=2)
     flow.idle(0, 1)

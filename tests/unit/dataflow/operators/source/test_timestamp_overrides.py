@@ -21,7 +21,7 @@ def test_a_run_of_records_of_the_future_is_one_ruling(start: Start) -> None:
     ]
 
 
-def test_the_first_record_behind_a_mark_is_judged_where_nobody_has(start: Start) -> None:
+def test_the_first_record_behind_a_mark_is_checked_without_an_override(start: Start) -> None:
     """I7: its partition had moved past the mark before it came."""
     past = OverrideHistory(at(50), [TimestampOverride(0, Partition(0), 1, at(60))])
     flow = TimedFlow(start, past=past)
