@@ -350,8 +350,10 @@ class TestFlow:
         """The state of each key of a stateful operator."""
         codecs = {node.name: node.codec for node in self._plan.keyed}
         if operator not in codecs:
-            raise SetupError(f"operator {operator!r}", "the flow has no state of that name",
-                             f"name one of {', '.join(codecs)}")  # fmt: skip
+            raise SetupError(
+                f"operator {operator!r}", "the flow has no stateful operator of that name",
+                f"name one of {', '.join(codecs)}",
+            )  # fmt: skip
         return {
             codec.decode(key): codecs[operator].decode(state)
             for key, state in self.state().get(operator, {}).items()
