@@ -68,7 +68,7 @@ def test_a_savepoint_survives_checkpoints_and_executions_and_results_leave_once(
         flow.counts.until_all(first)
         flow.said("checkpoint", "counts", "--savepoint", "early")
         refused = flow.said("checkpoint", "counts", "--savepoint", "early", "--json", code=1)
-        assert "there is a savepoint 'early'" in refused
+        assert "savepoint 'early' exists" in refused
         for _ in range(3):
             flow.said("checkpoint", "counts")
         flow.counts.feed()

@@ -273,7 +273,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         LoopEntry,
         "schedule",
         _forgetful,
-        "nothing is held|not permit",
+        "permit",
     ),
 }
 """And what is said of it."""

@@ -281,8 +281,11 @@ def test_another_number_of_partitions_is_refused_with_a_remedy(
         f" --bootstrap-server {broker.bootstrap} --alter --topic {topic} --partitions 8;"
         " a running flow reads them, too.\n"
     )
-    assert "it has 2 partitions, not 1; take another name" in fewer.err
-    assert "it has 8 partitions, not 9; leave it so: it is a flow's internal topic" in internal.err
+    assert (
+        "it has 2 partitions, not 1; use another name, as Kafka never removes partitions"
+        in fewer.err
+    )
+    assert "it has 8 partitions, not 9; leave it as it is: a flow's internal topic" in internal.err
     assert more.code == fewer.code == internal.code == 0
 
 

@@ -140,7 +140,7 @@ def test_a_value_that_cannot_go_to_disk_ends_the_flow_only_where_it_has_to(start
         return sink.values
 
     assert run(LARGE) == [range(0)]
-    with pytest.raises(MeanderError, match="operator 'loop': .* not all of it can go to disk: .*"):
+    with pytest.raises(MeanderError, match="operator 'loop': .* not all can go to disk: .*"):
         run(most=10)
 
 

@@ -106,7 +106,7 @@ def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
     held.downgrade()
     held.downgrade()
     assert taken(changes) == {(AT, 8, -1)}
-    with pytest.raises(CapabilityError, match="nothing is held"):
+    with pytest.raises(CapabilityError, match="no capability permits 9"):
         held.permitting(9)
 
 
