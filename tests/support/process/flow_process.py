@@ -55,7 +55,7 @@ def say(line):
     if line == "sleep":
         time.sleep(600)
     if line == "hang":  # as a fault of the engine would
-        Worker._give_back = lambda worker: time.sleep(600)
+        Worker._return_credit = lambda worker: time.sleep(600)
 """
 WHERE = ', "from": __file__'
 
