@@ -54,7 +54,7 @@ def stop(
     *,
     to: FlowConnection,
 ) -> None:
-    """Stop a running flow and wait until its workers and Spark have ended.
+    """Stop a running flow and wait until its workers have ended.
 
     With --savepoint, the flow takes that savepoint first. The driver ends with exit code 0.
 

@@ -170,12 +170,10 @@ def run(
     with contextlib.ExitStack() as opened:
         watch = opened.enter_context(Watch(output, until_end))
         spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
-        started = opened.enter_context(contextlib.ExitStack())
         try:
             result = driver.run(
-                module, options, lambda: started.enter_context(spark), watch.show, _signals,
-                started.close,
-            )  # fmt: skip
+                module, options, lambda: opened.enter_context(spark), watch.show, _signals
+            )
         except Interrupted:
             output.say("stopped before all workers ran")
             raise

@@ -114,12 +114,10 @@ def run(
     spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
-    stop_spark: Callable[[], None] = lambda: None,
 ) -> FlowResult:
     """Run a flow's module to its end, or to a signal.
 
-    `spark` is called once the flow has been checked, and `stop_spark` once its workers have ended,
-    before the status topic says that it has finished. Raises
+    `spark` is called once the flow has been checked; it is left as it is. Raises
     MeanderError for whatever ends the flow otherwise, SetupError where it cannot start.
     """
     prepared = prepare(module, options)
@@ -136,7 +134,6 @@ def run(
         opened.enter_context(contextlib.closing(journal))
         context = _await_spark(spark, prepared, told, signals)
         result = _live(prepared, found, _Driver(context, told, journal, unended, signals))
-        stop_spark()
         told.finished(result.counters)
         return result
 
