@@ -42,31 +42,31 @@ from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import MIN_TIME, Time
 
 Fetch = Callable[[Sequence[RecordLocation]], Sequence[bytes]]
-"""Reads what lies at some places. Raises MeanderError."""
+"""A function that reads the records at some locations. It raises MeanderError."""
 
 
 class Position(NamedTuple):
-    """How far a source partition has been sent."""
+    """A position that tells how far a flow has sent a source partition."""
 
     source: str
-    """Its name in the flow."""
+    """The name of the source in the flow."""
     partition: int
     worker: WorkerId
-    """Who reads it."""
+    """The worker that reads the partition."""
     offset: int
-    """Of the first record that has not been sent."""
+    """The offset of the first record that has not been sent."""
     end: int | None
-    """Where a bounded run ends: the first offset that is not read."""
+    """The end of a bounded run: the first offset that is not read."""
     maximum: int
-    """The running maximum of what its records ask for."""
+    """The running maximum of the times that the records ask for."""
     newest: int
-    """The time of the last record sent."""
+    """The time of the last sent record."""
     frontier: int
-    """The partition's frontier, not before `newest`."""
+    """The partition's frontier, at `newest` or later."""
 
 
 class Notice(NamedTuple):
-    """A call that a key has asked an operator for, once all of a time has come."""
+    """A notification that a key has requested from an operator for a time."""
 
     operator: str
     time: Time
@@ -74,94 +74,95 @@ class Notice(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Records in flight, of one round, that go on at one input of one operator."""
+    """A piece that holds in-flight records of one iteration for one input of an operator."""
 
     node: str
     input: int
     worker: WorkerId
-    """Who was to take them."""
+    """The worker at whose input the records waited."""
     time: Time
-    """None of them is of an earlier one."""
+    """A lower bound of their times."""
     records: int
     places: tuple[RecordLocation, ...]
-    """Where the parts of a record of format 'in_flight' lie, in order."""
+    """The locations of the parts of a record of format 'in_flight', in order."""
     keyed: bool
-    """Whether they have keys, and so belong to the owners of their bins."""
+    """Whether the records have keys, so that they belong to the owners of their bins."""
     bins: bytes | None = None
-    """A bit for each bin whose records have not gone on yet; None where none has."""
+    """One bit per bin whose records still wait; None where all records wait."""
 
     @property
     def at(self) -> tuple[str, int]:
-        """Where they go on."""
+        """Return the operator and the input that continue with the records."""
         return self.node, self.input
 
     @property
     def size(self) -> int:
-        """What it takes on its topic."""
+        """Return the bytes of the piece on its topic."""
         return sum(place.size for place in self.places)
 
     @property
     def author(self) -> Author:
-        """Who has written it."""
+        """Return the author that wrote the piece."""
         return Author.of(self.places[0].key)
 
 
 class ReplayFrom(NamedTuple):
-    """From when on results come again."""
+    """A lower bound that tells from which time on a sink's results repeat after a restart."""
 
     sink: str
     since: int
-    """No result from this time on was let go of before the cut: all are made anew behind it."""
+    """The time from which the sink had released no result before the cut. A restart computes all of
+    them again."""
 
 
 class InputLineage(NamedTuple):
-    """How records came to one input of one operator, and where they went on to."""
+    """An input lineage that names the operators before and behind one input of an operator."""
 
     node: str
     input: int
     behind: tuple[str, ...]
-    """What they had come through, from the last source or stateful operator on."""
+    """The operators that its records have passed since the last source or stateful operator."""
     before: tuple[str, ...]
-    """To which of those with names of their own they went on: stateful operators, sinks, loops and
-    probes, the operator itself where it is one."""
+    """The named operators that its records reach next: stateful operators, sinks, loops and probes.
+    An operator of these kinds lists itself."""
 
     @property
     def at(self) -> tuple[str, int]:
-        """Of which input it is."""
+        """Return the operator and the input of the lineage."""
         return self.node, self.input
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a flow was stopped: all but the layers of its bins."""
+    """A cut that describes a stopped flow, except for the layers of its bins."""
 
     time: int = MIN_TIME
-    """No command of an earlier time is outstanding, and none will come."""
+    """A lower bound of the times of outstanding and later commands."""
     members: tuple[WorkerId, ...] = ()
     owners: tuple[WorkerId, ...] = ()
-    """Of each bin, group after group."""
+    """The owner of each bin, group after group."""
     lacking: tuple[Delta, ...] = ()
-    """Of bins on their way to another owner."""
+    """The deltas of bins in transit to another owner."""
     bundles: tuple[Bundle, ...] = ()
-    """Of others that had changed a little."""
+    """The bundles that complete the layers of other bins."""
     positions: tuple[Position, ...] = ()
     notices: tuple[Notice, ...] = ()
     pieces: tuple[Piece, ...] = ()
-    """In the order in which they go on."""
+    """The pieces in the order in which their records continue."""
     anew: tuple[ReplayFrom, ...] = ()
-    """Of sinks that deliver exactly once; of one that is not here nobody knows."""
+    """The replay start of each exactly-once sink. Nothing is known of a sink without one."""
     ways: tuple[InputLineage, ...] = ()
-    """Of each input that takes records; of one that is not here nobody knows."""
+    """The lineage of each input that receives records. Nothing is known of an input without one."""
 
 
 BEGINNING: Final = Cut()
-"""Of a flow that has not run: it starts from states alone."""
+"""The cut of a flow that has not run: it starts from states alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The states of a flow's operators, and where it was stopped; a bin that has no manifest holds
-    no keys.
+    """A checkpoint that names the states of a flow's operators and its cut. A bin without a
+    manifest holds no keys.
 
     >>> checkpoint = Checkpoint(1, ExecutionId(7), BinSpace(8), millis=5, manifests=())
     >>> Checkpoint.from_bytes(checkpoint.to_bytes()) == checkpoint
@@ -175,63 +176,65 @@ class Checkpoint:
     manifests: tuple[Manifest, ...]
     cut: Cut = BEGINNING
     savepoint: str = ""
-    """The name under which it is kept until it is dropped; '' of one that is retired by itself."""
+    """The savepoint's name; '' for a checkpoint that retention may delete."""
     policy: str = "unaligned"
-    """How records in flight were treated."""
+    """The policy that decided about in-flight records."""
     alignment_ms: float = 0.0
-    """From the command to the freeze."""
+    """The time from the command to the snapshot."""
     write_ms: float = 0.0
-    """From the freeze until all parts were durable."""
+    """The time from the snapshot until all parts were durable."""
     parts: tuple[RecordLocation, ...] = ()
-    """Where it lies itself on the in-flight topic, in order, if it is more than a record takes."""
+    """The locations of the checkpoint's own parts on the in-flight topic, where it exceeds one
+    record."""
 
     @property
     def key(self) -> bytes:
-        """The key of its parts on their topic, never used twice."""
+        """Return the key of its parts on their topic. No other checkpoint has this key."""
         return f"checkpoint/{self.execution}/{self.number}".encode()
 
     @property
     def operators(self) -> set[str]:
-        """The operators whose states it holds."""
+        """Return the operators whose states the checkpoint holds."""
         return {manifest.operator for manifest in self.manifests}
 
     @property
     def entries(self) -> int:
-        """How many its layers hold: keys, each as often as it is in one."""
+        """Return the number of entries in its layers. A key counts once per layer."""
         return sum(layer.count for manifest in self.manifests for layer in manifest.layers)
 
     @property
     def state_bytes(self) -> int:
-        """What all layers that it names take, and what says what they lack."""
+        """Return the bytes of all layers that it names, and of the deltas that complete them."""
         layers = sum(layer.bytes for manifest in self.manifests for layer in manifest.layers)
         return layers + sum({one.place: one.place.size for one in self.cut.bundles}.values())
 
     @property
     def places(self) -> dict[RecordLocation, None]:
-        """All that it names on the in-flight topic."""
+        """Return all locations on the in-flight topic that it names."""
         pieces, bundles = self.cut.pieces, self.cut.bundles
         flying = chain.from_iterable(piece.places for piece in pieces)
         return dict.fromkeys(chain(self.parts, flying, (b.place for b in bundles)))
 
     @property
     def chunks(self) -> list[RecordLocation]:
-        """Where its layers lie on the state topic."""
+        """Return the locations of its layers on the state topic."""
         layers = (layer for manifest in self.manifests for layer in manifest.layers)
         return [place for layer in layers for place in layer.chunks]
 
     @property
     def in_flight(self) -> int:
-        """How many records are in flight; of pieces that have gone on in part all count."""
+        """Return the number of in-flight records. A piece counts in full, even where some bins no
+        longer need it."""
         return sum(piece.records for piece in self.cut.pieces)
 
     @property
     def in_flight_bytes(self) -> int:
-        """What they take on their topic."""
+        """Return the bytes of the in-flight records on their topic."""
         return sum({piece.places: piece.size for piece in self.cut.pieces}.values())
 
     @staticmethod
     def joined(whole: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
-        """One of what the coordinator and each worker have contributed."""
+        """Return the checkpoint that consists of the parts of the coordinator and each worker."""
         parts = list(parts)
         cuts = [part.cut for part in parts]
         return replace(
@@ -249,11 +252,12 @@ class Checkpoint:
         )
 
     def to_bytes(self) -> bytes:
-        """Return all of the checkpoint but where its parts lie: a record, or what is cut."""
+        """Return the bytes of the checkpoint without the locations of its parts: one record, or the
+        value to cut."""
         return _FORMAT.encode(self._record())
 
     def head(self, data: bytes) -> bytes:
-        """Return the record that makes a checkpoint of the parts into which `data` was cut."""
+        """Return the record that completes a checkpoint whose parts `data` was cut into."""
         head = replace(self, manifests=(), cut=BEGINNING)._record()
         head["parts"] = [place_record(place) for place in self.parts]
         head["checksum"] = _checksum(data)
@@ -290,8 +294,8 @@ class Checkpoint:
 
     @staticmethod
     def from_bytes(data: bytes, fetch: Fetch | None = None) -> Checkpoint:
-        """Undo `to_bytes`, and `head` with what `fetch` has of the parts. Raises MeanderError when
-        another format version wrote it, or where the parts are not those that were cut."""
+        """Undo `to_bytes`, or `head` with the parts that `fetch` reads. Raise MeanderError when
+        another format version wrote it, or when the parts are not those of the head."""
         record = _FORMAT.decode(data)
         if record["parts"]:
             return _joined(record, fetch)
@@ -376,13 +380,13 @@ class _CheckpointRecord(TypedDict):
     remainders: list[LackingRecord]
     bundles: list[BundleRecord]
     positions: list[dict[str, Any]]
-    """Of `Position`, field by field."""
+    """The fields of each `Position`."""
     notices: list[_NoticeRecord]
     pieces: list[_PieceRecord]
     anew: list[dict[str, Any]]
-    """Of `ReplayFrom`, field by field."""
+    """The fields of each `ReplayFrom`."""
     ways: list[dict[str, Any]]
-    """Of `InputLineage`, field by field."""
+    """The fields of each `InputLineage`."""
     parts: list[PlaceRecord]
     checksum: int
 
@@ -391,7 +395,7 @@ _FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5])
 
 
 def _latest(cuts: Iterable[Cut]) -> tuple[ReplayFrom, ...]:
-    """What holds on all workers."""
+    """Return for each sink the latest replay start of all workers."""
     found = dict[str, int]()
     for sink, since in chain.from_iterable(cut.anew for cut in cuts):
         found[sink] = max(since, found.get(sink, since))

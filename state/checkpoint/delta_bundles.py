@@ -23,11 +23,11 @@ CHECKSUM_BYTES: Final = 8
 
 
 class BundleCorrupt(LayerUnreadable):
-    """What lies at a bundle's place is not what was written."""
+    """An error that reports a bundle whose record is not the written one."""
 
 
 class Delta(NamedTuple):
-    """What the layers of an operator's bin lack."""
+    """A delta that holds the changes of a bin since its last layer."""
 
     operator: str
     bin: Bin
@@ -35,39 +35,39 @@ class Delta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Return its size in bytes, estimated."""
         keys, states, timers = self.remainder
         return sum(map(len, keys)) + sum(map(len, states)) + 16 * len(timers or ())
 
 
 class Bundle(NamedTuple):
-    """Where it lies what the layers of some bins of an operator lack."""
+    """A bundle that names a record with the deltas of some bins of an operator."""
 
     operator: str
     bins: tuple[Bin, ...]
-    """Those for which it counts: of others it may tell what they were once."""
+    """The bins whose deltas count. For other bins the record may hold outdated deltas."""
     place: RecordLocation
 
 
 def key_of(execution: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
-    """The key of a bundle on its topic: the n-th of a worker and checkpoint."""
+    """Return the key of the n-th bundle of a worker and checkpoint on its topic."""
     return f"bundle/{execution}/{checkpoint}/{worker}/{sequence}".encode()
 
 
 def to_bytes(many: Iterable[Delta]) -> bytes:
-    """A bundle as it rests on its topic.
+    """Encode deltas as a bundle for its topic.
 
     >>> found = from_bytes(to_bytes([Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))]))
     >>> found[0].bin, found[0].remainder.states
     (3, [b's'])
     """
-    # Column by column, as Avro's writer takes several times as long for strings one by one.
+    # Avro's writer takes several times as long for single strings as for whole columns.
     body = bytes([_FORMAT.version]) + array(list(map(_bundled, many)))
     return xxhash.xxh3_64_digest(body) + body
 
 
 def _bundled(one: Delta) -> bytes:
-    """As it stands in a bundle."""
+    """Return the fields of a delta in a bundle."""
     name, (keys, states, timers) = one.operator.encode(), one.remainder
     head = long(len(name)) + name + long(one.bin)
     return head + byte_strings(keys) + byte_strings(states) + _optional(timers)
@@ -80,8 +80,8 @@ def _optional(timers: Timers | None) -> bytes:
 
 
 def from_bytes(data: bytes) -> list[Delta]:
-    """Undo `to_bytes`. Raises BundleCorrupt for what was not written so, MeanderError for another
-    format version."""
+    """Undo `to_bytes`. Raise BundleCorrupt for other bytes, MeanderError for another format
+    version."""
     checksum, body = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
     if xxhash.xxh3_64_digest(body) != checksum:
         raise BundleCorrupt(
@@ -92,14 +92,14 @@ def from_bytes(data: bytes) -> list[Delta]:
 
 
 class TimerRecord(TypedDict):
-    """When a key has asked to be called."""
+    """A record that holds one timer of a key."""
 
     time: int
     key: bytes
 
 
 class LackingRecord(TypedDict):
-    """What the layers of one bin lack."""
+    """A record that holds the delta of one bin."""
 
     operator: str
     bin: int
@@ -109,7 +109,7 @@ class LackingRecord(TypedDict):
 
 
 class BundleRecord(TypedDict):
-    """Where a bundle lies."""
+    """A record that holds the location of a bundle."""
 
     operator: str
     bins: list[int]
@@ -124,7 +124,7 @@ _FORMAT: Final = Format[_Bundled]("bundle")
 
 
 def lacking_record(one: Delta) -> LackingRecord:
-    """As Avro has it."""
+    """Return a delta as an Avro record."""
     keys, states, timers = one.remainder
     known = None if timers is None else [TimerRecord(time=at, key=key) for at, key in timers]
     return {
@@ -141,7 +141,7 @@ def lacking(record: LackingRecord) -> Delta:
 
 
 def bundle_record(one: Bundle) -> BundleRecord:
-    """As Avro has it."""
+    """Return a bundle as an Avro record."""
     bins = list[int](one.bins)
     return {"operator": one.operator, "bins": bins, "place": place_record(one.place)}
 

@@ -33,7 +33,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class RecordCorrupt(LayerUnreadable):
-    """A record on the in-flight topic is not what was written."""
+    """An error that reports a record on the in-flight topic that differs from the written one."""
 
     def __init__(self, where: str, cause: str) -> None:
         super().__init__(
@@ -45,28 +45,28 @@ class RecordCorrupt(LayerUnreadable):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose records these are."""
+    """A header that identifies the in-flight records of one input."""
 
     execution: ExecutionId
     checkpoint: int
     worker: WorkerId
-    """Who was to take them."""
+    """The worker at whose input the records waited."""
     node: str
-    """The operator that was to."""
+    """The operator at whose input the records waited."""
     input: int
     sequence: int
-    """The n-th of this worker and checkpoint."""
+    """The number of the record among those of this worker and checkpoint."""
 
     @property
     def key(self) -> bytes:
-        """The key of the record on its topic, never used twice."""
+        """Return the key of the record on its topic. No other record has this key."""
         return (
             f"in flight/{self.execution}/{self.checkpoint}/{self.worker}/{self.sequence}".encode()
         )
 
 
 class Author(NamedTuple):
-    """Of records in flight: who has written them, for which checkpoint of its life."""
+    """An author that names the worker, execution and checkpoint of an in-flight record."""
 
     execution: ExecutionId
     checkpoint: int
@@ -74,7 +74,7 @@ class Author(NamedTuple):
 
     @staticmethod
     def of(key: bytes) -> Author:
-        """Return the author that the key of a record names, or the key of one of its parts.
+        """Return the author that the key of a record or of a part names.
 
         >>> header = Header(ExecutionId(7), 2, WorkerId(1), "sink", 1, sequence=0)
         >>> Author.of(header.key)
@@ -86,7 +86,7 @@ class Author(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The records, of one round: shapes (n,)."""
+    """Columns that hold in-flight records of one iteration, each of shape (n,)."""
 
     rounds: tuple[int, ...]
     times: Int64s
@@ -103,7 +103,7 @@ class Columns:
 
 
 def encode(header: Header, columns: Columns) -> bytes:
-    """A record for the topic. Raises UnencodableError for a value that is not plain.
+    """Encode in-flight records for the topic. Raise UnencodableError for a value that is not plain.
 
     >>> none = np.zeros(1, np.int64)
     >>> header = Header(ExecutionId(1), 2, WorkerId(0), "totals", 0, sequence=5)
@@ -113,7 +113,7 @@ def encode(header: Header, columns: Columns) -> bytes:
     (True, [(1, 'a')])
     """
     keys, bins = columns.keys, columns.bins
-    # Column by column, as Avro's writer takes ten times as long for numbers one by one.
+    # Avro's writer takes ten times as long for single numbers as for whole columns.
     body = b"".join(
         [
             longs(np.array(columns.rounds, np.int64)),
@@ -140,13 +140,13 @@ def encode(header: Header, columns: Columns) -> bytes:
             "checksum": xxhash.xxh3_64_digest(body),
         },
     )
-    # A record is its fields one after another, so the whole schema reads what two have written.
+    # A record consists of its fields in order, so one schema reads the output of two writers.
     return bytes([VERSION]) + head + body
 
 
 def decode(data: bytes) -> tuple[Header, Columns]:
-    """Undo `encode`. Raises MeanderError for another format version, RecordCorrupt for a record
-    that is not what was written."""
+    """Decode a record into its header and columns. Raise MeanderError for another format version,
+    RecordCorrupt for a record that differs from the written one."""
     version = data[0] if data else None
     if version != VERSION:
         raise MeanderError(
@@ -188,7 +188,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
 
 
 def _values(values: list[object]) -> bytes:
-    """The column of values: of one plain type in native code, where they are."""
+    """Encode the column of values; native code encodes values of one plain type."""
     kinds = set(map(type, values))
     if kinds == {bytes}:
         return byte_strings(cast(list[bytes], values), _BRANCHES["bytes"])
@@ -217,7 +217,7 @@ _BRANCHES: Final = {
     name: number
     for number, name in enumerate(_SCHEMA["fields"][-1]["type"]["fields"][-1]["type"]["items"][:-1])
 }
-"""The places of plain types in the union that a value is."""
+"""The index of each plain type in the union of the value schema."""
 
 _AVRO: Final[dict[type, str]] = {
     type(None): "null", bool: "boolean", int: "long", float: "double", str: "string",
@@ -228,7 +228,8 @@ _COMPOUND: Final = "meander.Compound"
 
 
 def _lowered(value: object) -> object:
-    """A value as Avro has it, with the name of its type: else fastavro would try one by one."""
+    """Return a value for Avro with the name of its type; fastavro tries all types of the union
+    otherwise."""
     kind = type(value)
     if kind is int and value not in _INT64:
         return _compound("integer", [codec.encode(value)])
@@ -245,7 +246,7 @@ def _lowered(value: object) -> object:
         case Decimal():
             return _compound("decimal", [str(value)])
         case datetime():
-            # What a zone consists of is the codec's business.
+            # The codec encodes the parts of a time zone.
             return _compound("datetime", [value.isoformat(), codec.encode(value)])
         case date():
             return _compound("date", [value.isoformat()])
@@ -256,7 +257,7 @@ def _lowered(value: object) -> object:
 
 
 def _fits(text: str) -> bool:
-    """Whether it is text that UTF-8 has; Python also has the halves of a pair."""
+    """Return whether UTF-8 can encode the text. A Python string may contain lone surrogates."""
     return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -271,7 +272,7 @@ _RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
     "frozenset": frozenset,
     "dict": lambda items: dict(zip(items[::2], items[1::2], strict=True)),
     "text": lambda items: codec.decode(items[0]),
-    # Digits are what it was once written as; Python refuses to read more than 4,300 of them.
+    # The record holds decimal digits; Python refuses to parse more than 4,300 of them.
     "integer": lambda items: int(items[0]) if type(items[0]) is str else codec.decode(items[0]),
     "decimal": lambda items: Decimal(items[0]),
     "date": lambda items: date.fromisoformat(items[0]),
@@ -287,7 +288,7 @@ def _raised(value: object) -> object:
 
 
 def mask_of(bins: Sequence[int], count: int) -> bytes:
-    """A bit for each of so many bins.
+    """Encode bins as a mask of `count` bits.
 
     >>> bins_of(mask_of([1, 9], 16)).tolist()
     [1, 9]
@@ -298,5 +299,5 @@ def mask_of(bins: Sequence[int], count: int) -> bytes:
 
 
 def bins_of(mask: bytes) -> Int64s:
-    """The inverse, in order."""
+    """Undo `mask_of`; return the bins in order."""
     return np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8)))

@@ -22,7 +22,7 @@ from meander.state.keys.ids import life_of
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """As one life finds it.
+    """A set that recognizes orphans as one execution finds them.
 
     >>> from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
     >>> named, other = (LayerId(ExecutionId(life), WorkerId(0), 3).key(0) for life in (6, 7))
@@ -35,10 +35,10 @@ class Unnamed:
 
     @staticmethod
     def of(kept: Iterable[Checkpoint]) -> Unnamed:
-        """By all that there are to go back to as a life begins."""
+        """Return the orphans beside all checkpoints from which this execution may restart."""
         places = chain.from_iterable(chain(one.places, one.chunks) for one in kept)
         return Unnamed(frozenset(place.key for place in places))
 
     def goes(self, key: bytes) -> bool:
-        """Whether what lies under a key, on either topic, is needed by nobody."""
+        """Return whether the record with a key, on either topic, is an orphan."""
         return life_of(key) is not None and key not in self.named

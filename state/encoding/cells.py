@@ -20,9 +20,9 @@ from meander.state.encoding.codec import Sealed
 T = TypeVar("T")
 Slots = npt.NDArray[np.int64]
 FIRST: Final = 64
-"""Slots to begin with."""
+"""The number of slots at the start."""
 ABSENT: Final = object()
-"""In place of the state of a key that has none."""
+"""A placeholder for a key without a state."""
 
 _NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset})
 _WEIGHED: Final[frozenset[type]] = frozenset({tuple, frozenset, Sealed})
@@ -30,41 +30,41 @@ _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
 
 
 class Cells(Protocol):
-    """States by slot."""
+    """Cells that hold states by slot."""
 
     cell_bytes: int
-    """What a slot takes besides what `weigh` says."""
+    """The bytes of a slot that `weigh` does not count."""
 
     def __len__(self) -> int:
-        """How many slots there are."""
+        """Return the number of slots."""
 
     def grow(self) -> None:
-        """Make it twice as many."""
+        """Double the number of slots."""
 
     def keep(self, slots: Slots, most: int) -> None:
-        """Make it so many, the first of which have the states that some slots had."""
+        """Resize to `most` slots and move the states of some slots to the first of them."""
 
     def take(self, slots: Slots) -> list[object]:
-        """The sealed states in some slots, all of which have one."""
+        """Return the sealed states in some slots. Each slot must hold one."""
 
     def has(self, slots: Slots) -> list[bool]:
-        """Whether each of some slots has a state."""
+        """Return for each slot whether it holds a state."""
 
     def before(self, slots: Slots) -> list[object]:
-        """The sealed state in each of some slots, or `ABSENT`."""
+        """Return the sealed state in each slot, or `ABSENT`."""
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
-        """Set encoded states in some slots, all different."""
+        """Set encoded states in different slots."""
 
     def vacate(self, slots: Slots) -> None:
-        """Forget the states in some slots."""
+        """Remove the states in some slots."""
 
     def weigh(self, slots: Slots) -> int:
-        """Bytes that the states in some slots take; what is named twice counts once."""
+        """Return the bytes of the states in some slots; count a repeated slot once."""
 
 
 class SealedCells:
-    """Sealed states of any kind.
+    """Cells that hold sealed states of any kind.
 
     >>> cells = SealedCells()
     >>> cells.states[3] = (7, 2.5)
@@ -73,7 +73,7 @@ class SealedCells:
     """
 
     cell_bytes = 8
-    """A pointer."""
+    """The bytes of a pointer."""
 
     def __init__(self) -> None:
         self.states: list[object] = [ABSENT] * FIRST
@@ -82,42 +82,42 @@ class SealedCells:
         return len(self.states)
 
     def grow(self) -> None:
-        """Make it twice as many slots."""
+        """Double the number of slots."""
         self.states += [ABSENT] * len(self.states)
 
     def keep(self, slots: Slots, most: int) -> None:
-        """Make it so many slots, the first of which have the states that some had."""
+        """Resize to `most` slots and move the states of some slots to the first of them."""
         self.states = [*self.take(slots), *[ABSENT] * (most - len(slots))]
 
     def take(self, slots: Slots) -> list[object]:
-        """The sealed states in some slots, all of which have one."""
+        """Return the sealed states in some slots. Each slot must hold one."""
         return pick(self.states, slots.tolist())
 
     def has(self, slots: Slots) -> list[bool]:
-        """Whether each of some slots has a state."""
+        """Return for each slot whether it holds a state."""
         return [self.states[slot] is not ABSENT for slot in slots.tolist()]
 
     def before(self, slots: Slots) -> list[object]:
-        """The sealed state in each of some slots, or `ABSENT`."""
+        """Return the sealed state in each slot, or `ABSENT`."""
         return self.take(slots)
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
-        """Set encoded states in some slots, all different."""
+        """Set encoded states in different slots."""
         for slot, data in zip(slots.tolist(), states, strict=True):
             self.states[slot] = Sealed(data)
 
     def vacate(self, slots: Slots) -> None:
-        """Forget the states in some slots."""
+        """Remove the states in some slots."""
         for slot in slots.tolist():
             self.states[slot] = ABSENT
 
     def weigh(self, slots: Slots) -> int:
-        """Bytes that the states in some slots take; what is named twice counts once."""
+        """Return the bytes of the states in some slots; count a repeated slot once."""
         return _weigh_all(pick(self.states, list(set(slots.tolist()))))
 
 
 def weigh(state: object) -> int:
-    """Bytes that a sealed state takes in memory, what it shares with others counted too."""
+    """Return the bytes of a sealed state in memory, with the objects that it shares."""
     if type(state) is Sealed:
         return getsizeof(state) + getsizeof(state.data)
     if type(state) is tuple or type(state) is frozenset:
@@ -127,7 +127,7 @@ def weigh(state: object) -> int:
 
 
 def _weigh_all(states: Sequence[object]) -> int:
-    """As `weigh`, for many; in native code where they nest one level at most."""
+    """Return the sum of `weigh` over states, in native code where they nest one level at most."""
     if _WEIGHED.isdisjoint(map(type, states)):
         return sum(map(getsizeof, states))
     if _ONLY_TUPLES.issuperset(map(type, states)):
@@ -138,8 +138,8 @@ def _weigh_all(states: Sequence[object]) -> int:
 
 
 def runs(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, int]]]:
-    """The places of items in the order of their bins, else as they are; and of each bin where its
-    own begin and end among these.
+    """Return the indices of items, stably sorted by bin, and for each bin the range of its items
+    there.
 
     >>> runs(np.array([4, 3, 4]))
     ([1, 0, 2], [(3, 0, 1), (4, 1, 3)])
@@ -152,7 +152,7 @@ def runs(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, i
 
 
 def pick(items: Sequence[T], places: list[int]) -> list[T]:
-    """The items at some places, in native code.
+    """Return the items at some indices, in native code.
 
     >>> pick(["a", "b", "c"], [2, 0])
     ['c', 'a']

@@ -23,7 +23,7 @@ import msgpack
 from meander.schemas.errors import MeanderError
 
 MAX_DEPTH: Final = 128
-"""Containers within containers."""
+"""The most containers within containers."""
 
 _ATOMS: Final[frozenset[type]] = frozenset(
     {type(None), bool, int, float, str, bytes, date, timedelta, Decimal}
@@ -31,22 +31,22 @@ _ATOMS: Final[frozenset[type]] = frozenset(
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
 
 _STABLE: Final[frozenset[type]] = _ATOMS - {float, Decimal}
-"""Two atoms of one of these types are equal only where their bytes are."""
+"""The types whose equal atoms have equal bytes."""
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 _WRITTEN_OUT: Final = 40
-"""Digits up to which a whole Decimal is a key without an exponent."""
+"""The most digits of a whole Decimal that a key writes without an exponent."""
 _FAR: Final = timedelta(days=1) - timedelta.resolution
-"""The farthest that a zone lies from UTC."""
+"""The greatest distance of a time zone from UTC."""
 _ZONES: Final = (timezone.utc, timezone(_FAR), timezone(-_FAR))  # noqa: UP017 (as it is decoded)
 
 SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
-"""The first bytes of encoded text of up to 31 bytes, which follow at once."""
+"""The first bytes of encoded text of at most 31 bytes; the text follows at once."""
 SHORT_BYTES: Final = 0xC4
-"""The first byte of up to 255 encoded bytes, which follow after one more."""
+"""The first byte of at most 255 encoded bytes; the bytes follow after the length byte."""
 
 
 class UnencodableError(MeanderError):
-    """A value that would not come back equal in value and type."""
+    """An error that reports a value that would not come back equal in value and type."""
 
     def __init__(self, path: tuple[object, ...], cause: str) -> None:
         where = "".join(f"[{shortened(step)}]" for step in path[:8]) + "..." * (len(path) > 8)
@@ -56,7 +56,7 @@ class UnencodableError(MeanderError):
 
 
 class StateCodec(Protocol):
-    """How one operator's states become bytes; the name travels with every layer.
+    """A codec that encodes the states of one operator. Each layer carries its name.
 
     `decode(encode(state))` must equal `state`, and equal states must give equal bytes.
     """
@@ -64,14 +64,14 @@ class StateCodec(Protocol):
     name: str
 
     def encode(self, state: object, /) -> bytes:
-        """The bytes of a state."""
+        """Return the bytes of a state."""
 
     def decode(self, data: bytes, /) -> object:
-        """A new object each time, equal to the one that was encoded."""
+        """Return a new object that equals the encoded one."""
 
 
 class Sealed:
-    """An encoded state: what the user still holds of the object can no longer change it."""
+    """A sealed state that holds encoded bytes, so no reference of the user can change it."""
 
     __slots__ = ("data",)
 
@@ -80,10 +80,11 @@ class Sealed:
 
 
 def encode(value: object) -> bytes:
-    """The bytes of a plain value.
+    """Encode a plain value.
 
-    Takes None, bool, int, float, str, bytes, tuple, list, dict, set, frozenset, date, datetime
-    (naive or with a `datetime.timezone`), timedelta and Decimal. Raises UnencodableError.
+    The value is None, bool, int, float, str, bytes, tuple, list, dict, set, frozenset, date,
+    datetime (naive or with a `datetime.timezone`), timedelta or Decimal. Raise UnencodableError for
+    other values.
 
     >>> decode(encode({"seen": (1, 2.5), "by": {"N14228"}}))
     {'seen': (1, 2.5), 'by': {'N14228'}}
@@ -96,11 +97,12 @@ def encode(value: object) -> bytes:
 
 
 def encode_key(value: object) -> bytes:
-    """The bytes of a plain value as a key: one form for all that is equal and of the same types, at
-    every depth, so that equal keys are one group. `decode` gives this form.
+    """Encode a plain value as a key. Values that are equal with equal types at every depth give one
+    key. `decode` returns this form.
 
-    Takes what `encode` takes. Zero has no sign, NaN one form; a Decimal has no trailing zeros
-    behind its point; a datetime with a zone is in UTC; a dict is in the order of its keys' bytes.
+    The value is one that `encode` accepts. Zero has no sign, and NaN one form. A Decimal has no
+    trailing zeros behind its point. A datetime with a zone is in UTC. A dict is in the order of its
+    keys' bytes.
 
     >>> encode_key({"zip": 1, "city": "Rome"}) == encode_key({"city": "Rome", "zip": 1})
     True
@@ -114,7 +116,7 @@ def encode_key(value: object) -> bytes:
 
 
 def encode_keys(values: Sequence[object]) -> list[bytes]:
-    """As `encode_key`, for each of many; in native code where all are text or whole numbers.
+    """Encode many keys; native code encodes them where all are text or whole numbers.
 
     >>> encode_keys(["a", 7]) == [encode("a"), encode(7)]
     True
@@ -124,7 +126,7 @@ def encode_keys(values: Sequence[object]) -> list[bytes]:
 
 
 def seal(value: object) -> object:
-    """The value itself where nobody can change it in place, else its bytes as of now.
+    """Return the value itself where it cannot change in place, else its present bytes.
 
     >>> seal((3, 1.5)), type(seal([3])).__name__
     ((3, 1.5), 'Sealed')
@@ -135,7 +137,7 @@ def seal(value: object) -> object:
 
 
 def fixed(value: object) -> bool:
-    """Whether nobody can change a plain value in place. Raises UnencodableError.
+    """Return whether a plain value cannot change in place. Raise UnencodableError.
 
     >>> fixed((3, "a")), fixed((3, []))
     (True, False)
@@ -144,12 +146,12 @@ def fixed(value: object) -> bool:
 
 
 def all_fixed(values: Sequence[object]) -> bool:
-    """As `fixed`, for many; in native code where all are atoms."""
+    """Return whether no value can change in place, in native code where all are atoms."""
     return _ATOMS.issuperset(map(type, values)) or all(map(fixed, values))
 
 
 def unseal(sealed: object) -> object:
-    """The value that was sealed: a new object wherever it could be changed in place.
+    """Return the value of a sealed state: a new object where it could change in place.
 
     >>> unseal(seal([3]))
     [3]
@@ -158,19 +160,19 @@ def unseal(sealed: object) -> object:
 
 
 def encoded(sealed: object) -> bytes:
-    """The bytes of a sealed state.
+    """Return the bytes of a sealed state.
 
     >>> encoded(seal([3])) == encode([3])
     True
     """
-    # What is no bytes has been looked at when it was sealed.
+    # `seal` has checked each state that is not bytes.
     return sealed.data if type(sealed) is Sealed else _local.pack(sealed)
 
 
 def decode(data: bytes) -> object:
-    """A new object equal to the one that was encoded.
+    """Return a new object that equals the encoded one.
 
-    Raises ValueError or KeyError for bytes that `encode` did not write.
+    Raise ValueError or KeyError for bytes that `encode` did not write.
 
     >>> decode(encode((1, [2.0, None])))
     (1, [2.0, None])
@@ -182,8 +184,8 @@ def decode(data: bytes) -> object:
 
 
 def verbatim(data: bytes) -> bytes | None:
-    """The bytes of text or bytes that were encoded, without decoding; None for anything else, and
-    for text that has to be looked at.
+    """Return the bytes of encoded text or bytes without decoding. Return None for other values, and
+    for text that needs a check.
 
     >>> [verbatim(encode(value)) for value in ("N14228", b"raw", 7)]
     [b'N14228', b'raw', None]
@@ -196,8 +198,8 @@ def verbatim(data: bytes) -> bytes | None:
 
 
 def decode_checked(data: bytes) -> object:
-    """As `decode`, for bytes that another process sent: no part of what `encode` writes may stand
-    where it builds nothing. Raises ValueError, KeyError or UnencodableError.
+    """Decode bytes of another process as `decode` does, but strictly: an empty extension may only
+    stand where it builds a value. Raise ValueError, KeyError or UnencodableError.
 
     >>> decode_checked(encode([(1, 2)]))
     [(1, 2)]
@@ -212,7 +214,7 @@ def decode_checked(data: bytes) -> object:
 
 
 class _Plain:
-    """The codec of plain values."""
+    """The codec that encodes plain values."""
 
     name = "msgpack"
 
@@ -227,24 +229,27 @@ PLAIN: Final[StateCodec] = _Plain()
 
 
 def _simple(value: object) -> bool:
-    """Whether a value is an atom or a flat tuple: nearly every value, so it has a short cut."""
+    """Return whether a value is an atom or a flat tuple. This check avoids a survey of most
+    values."""
     if type(value) is tuple:
         return _ATOMS.issuperset(map(type, value))
     return type(value) in _ATOMS
 
 
 def _stable(value: object) -> bool:
-    """Whether a value is one of the atoms, or a flat tuple of them, that have one form anyway."""
+    """Return whether a value has one form only: an atom of a stable type, or a flat tuple of such
+    atoms."""
     if type(value) is tuple:
         return _STABLE.issuperset(map(type, value))
     return type(value) in _STABLE
 
 
 def _canonical(value: object) -> object:
-    """The one of all values equal to a plain one, of the same types, that stands for them."""
+    """Return the canonical form of all values that equal a plain one in value and types."""
     match value:
         case float():
-            # A new NaN each time: a container may hold several, as none equals another.
+            # A container may hold several NaN, as none equals another; so each NaN becomes a new
+            # object.
             return value + 0.0 if value == value else float("nan")
         case Decimal():
             return _decimal(value)
@@ -277,12 +282,13 @@ def _instant(value: datetime) -> datetime:
         try:
             return (local + (zone.utcoffset(None) - offset)).replace(tzinfo=zone)
         except OverflowError:
-            """Of the first or the last day that there is: another zone has it."""
+            """The first or the last day has no such instant in this zone; another zone has it."""
     raise AssertionError(f"{value!r} is in no zone")
 
 
 def _survey(value: object, path: tuple[object, ...]) -> bool:
-    """Refuse what is not plain; whether what is cannot be changed in place at any depth."""
+    """Raise UnencodableError for a value that is not plain; return whether it is immutable at every
+    depth."""
     kind = type(value)
     if kind in _ATOMS:
         return True
@@ -314,7 +320,7 @@ def _survey_items(items: Collection[object], path: tuple[object, ...]) -> bool:
 
 
 def _lower(value: object) -> list[object]:
-    """A value of a type that msgpack lacks, as an array that says what the rest of it builds."""
+    """Return a value of a type that msgpack lacks as an array that starts with its builder."""
     match value:
         case tuple():
             return [_TUPLE, *value]
@@ -359,7 +365,7 @@ _BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
 
 
 _MARKS: Final = (b"\xc7\0", b"\xc8\0\0", b"\xc9\0\0\0\0")
-"""How an empty extension may begin."""
+"""The bytes that may start an empty extension."""
 
 
 def _builder(code: int, body: bytes) -> Callable[[list[Any]], object]:
@@ -369,8 +375,8 @@ def _builder(code: int, body: bytes) -> Callable[[list[Any]], object]:
 
 
 def _element(data: bytes) -> object:
-    """An element of a set. Each set within another takes a call of msgpack with a large frame on
-    the stack of the process, which would overflow."""
+    """Decode an element of a set. Each nested set costs a large stack frame in msgpack, so a limit
+    prevents an overflow."""
     if _local.sets >= MAX_DEPTH:
         raise ValueError(f"sets nest more than {MAX_DEPTH} levels")
     _local.sets += 1
@@ -381,7 +387,7 @@ def _element(data: bytes) -> object:
 
 
 def _revive(items: list[Any]) -> object:
-    """Undo `_lower`; no plain value is callable, so a builder is told from an element."""
+    """Undo `_lower`. No plain value is callable, so a builder differs from an element."""
     return items[0](items[1:]) if items and callable(items[0]) else items
 
 
@@ -390,7 +396,8 @@ def _packer() -> msgpack.Packer:
 
 
 class _PerThread(threading.local):
-    """A packer costs more than what it mostly packs, and must not be shared by threads."""
+    """A packer for each thread: its creation costs more than a typical call, and threads must not
+    share it."""
 
     def __init__(self) -> None:
         self.pack: Callable[[object], bytes] = _packer().pack

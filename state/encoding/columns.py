@@ -24,19 +24,19 @@ Columns = tuple[Column, ...]
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """The columns of a state: a new key's numbers, and their types."""
+    """A layout that names the columns of a state: a new key's numbers, and their types."""
 
     init: tuple[object, ...]
     dtypes: tuple[str, ...]
 
     @property
     def numbers(self) -> bool:
-        """Whether all columns are of numbers."""
+        """Return whether all columns hold numbers."""
         return all(np.dtype(dtype).kind in "biuf" for dtype in self.dtypes)
 
 
 class NumberCells:
-    """States of numbers, of one layout.
+    """Cells that hold states of numbers in one layout.
 
     >>> cells = NumberCells(ColumnLayout((0, 0.5), ("int64", "float64")))
     >>> cells.write(np.array([3]), (np.array([7]), np.array([2.5])))
@@ -56,23 +56,23 @@ class NumberCells:
         return len(self._has)
 
     def grow(self) -> None:
-        """Make it twice as many slots."""
+        """Double the number of slots."""
         self.keep(np.arange(len(self)), 2 * len(self))
 
     def keep(self, slots: Slots, most: int) -> None:
-        """Make it so many slots, the first of which have the states that some had."""
+        """Resize to `most` slots and move the states of some slots to the first of them."""
         more = _new(self._layout, most - len(slots))
         parts = zip(self.read(slots), more, strict=True)
         self._columns = [np.concatenate(part) for part in parts]
         self._has = np.concatenate([self._has[slots], np.zeros(most - len(slots), np.bool_)])
 
     def read(self, slots: Slots) -> Columns:
-        """The states in some slots, columns of shape (n,)."""
+        """Return the states in some slots as columns of shape (n,)."""
         return tuple(column[slots] for column in self._columns)
 
     def write(self, slots: Slots, columns: Columns) -> None:
-        """Set the states in some slots, all different. Raises ValueError where a column is of
-        another length, or has a number that its type cannot hold, and sets none then."""
+        """Set the states in different slots. Raise ValueError, and set none, where a column has
+        another length or holds a number outside its type."""
         dtypes = self._layout.dtypes
         kept = [fitting(column, dtype) for column, dtype in zip(columns, dtypes, strict=True)]
         if any(len(column) != len(slots) for column in kept):
@@ -82,25 +82,25 @@ class NumberCells:
         self._has[slots] = True
 
     def take(self, slots: Slots) -> list[object]:
-        """The states in some slots, as plain values."""
+        """Return the states in some slots as plain values."""
         parts = [column.tolist() for column in self.read(slots)]
         return parts[0] if self._alone else list(zip(*parts, strict=True))
 
     def has(self, slots: Slots) -> list[bool]:
-        """Whether each of some slots has a state."""
+        """Return for each slot whether it holds a state."""
         has: list[bool] = self._has[slots].tolist()
         return has
 
     def before(self, slots: Slots) -> list[object]:
-        """The state in each of some slots, or `ABSENT`."""
+        """Return the state in each slot, or `ABSENT`."""
         states = self.take(slots)
         for place in np.flatnonzero(~self._has[slots]).tolist():
             states[place] = ABSENT
         return states
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
-        """Set encoded states in some slots, all different. Raises MeanderError for one that is not
-        of these columns."""
+        """Set encoded states in different slots. Raise MeanderError for a state that does not fit
+        the columns."""
         plain = [decode(data) for data in states]
         try:
             parts = [plain] if self._alone else list(zip(*plain, strict=True))
@@ -113,30 +113,30 @@ class NumberCells:
             ) from error
 
     def vacate(self, slots: Slots) -> None:
-        """Forget the states in some slots."""
+        """Remove the states in some slots."""
         self._has[slots] = False
         for column, vacant in zip(self._columns, _new(self._layout, 1), strict=True):
             column[slots] = vacant
 
     def weigh(self, slots: Slots) -> int:
-        """Nothing, as a slot is all that a state takes."""
+        """Return zero, as a state takes no bytes besides its slot."""
         return 0
 
     @property
     def _alone(self) -> bool:
-        """Whether a number stands for a tuple of one."""
+        """Return whether a state is a bare number instead of a tuple."""
         return len(self._columns) == 1
 
 
 def column_of(values: Sequence[object], dtype: str) -> Column:
-    """A column of these values, cast where its type wants it."""
+    """Return a column of values, cast to its type where the type allows it."""
     column = np.empty(len(values), np.dtype(dtype))
     column[:] = values
     return column
 
 
 def exact(values: Sequence[object], dtype: str) -> Column:
-    """A column of just these values. Raises ValueError where its type cannot hold one.
+    """Return a column of exactly these values. Raise ValueError where its type cannot hold one.
 
     >>> exact([1, 2], "int8").tolist()
     [1, 2]
@@ -148,15 +148,15 @@ def exact(values: Sequence[object], dtype: str) -> Column:
     if column.dtype.kind == "O":
         return column
     for value, held in zip(values, column.tolist(), strict=True):
-        # NaN, which is not equal to itself, is held as NaN.
+        # NaN does not equal itself, but the column holds it as NaN.
         if value != held and value == value:
             raise ValueError(f"the state {value!r} would become {held!r} in a column of {dtype}")
     return column
 
 
 def fitting(column: Column, dtype: str) -> Column:
-    """A column of states as one of its declared type. Raises as `exact`."""
-    # Columns of other libraries have no such type, and do as well.
+    """Return a column of states in its declared type. Raise ValueError as `exact` does."""
+    # Arrays of other libraries may lack this type, yet work as well.
     if getattr(column, "dtype", None) == dtype and column.ndim == 1:
         return column
     return exact(column.tolist(), dtype)

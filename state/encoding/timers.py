@@ -5,4 +5,4 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 Timers = Sequence[tuple[int, bytes]]
-"""The logical time and the encoded key of each, in this order."""
+"""The logical time and the encoded key of each timer, in this order."""

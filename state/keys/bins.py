@@ -23,7 +23,7 @@ MAX_BITS = 16
 
 @dataclass(frozen=True, slots=True)
 class BinSpace:
-    """The 2**bits bins of a flow, fixed for its life.
+    """A space that contains the 2**bits bins of a flow. Their number never changes.
 
     >>> space = BinSpace(bits=2)
     >>> hashes = space.hash_keys([b"cat", b"dog"])
@@ -42,7 +42,7 @@ class BinSpace:
 
     @property
     def count(self) -> int:
-        """How many bins there are.
+        """Return the number of bins.
 
         >>> BinSpace().count
         256
@@ -50,21 +50,22 @@ class BinSpace:
         return 1 << self.bits
 
     def hash_keys(self, keys: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-        """xxh3 of each key; shape (n,)."""
+        """Return the xxh3 hash of each key; shape (n,)."""
         return np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
 
     def bins_of(self, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """The bin of each hash; shape (n,)."""
+        """Return the bin of each hash; shape (n,)."""
         if self.bits == 0:
             return np.zeros(hashes.shape, np.int64)
         return (hashes >> np.uint64(HASH_BITS - self.bits)).astype(np.int64)
 
     def bin_of(self, key: bytes) -> Bin:
-        """The bin of one key."""
+        """Return the bin of one key."""
         return Bin(xxhash.xxh3_64_intdigest(key) >> (HASH_BITS - self.bits))
 
     def first_owner(self, bin: Bin, workers: int) -> WorkerId:
-        """Who owns a bin before anything has moved: contiguous ranges, even to within one bin.
+        """Return the first owner of a bin. Each worker gets a contiguous range; ranges differ by
+        one bin at most.
 
         >>> [BinSpace(bits=2).first_owner(Bin(b), workers=3) for b in range(4)]
         [0, 0, 1, 2]

@@ -12,7 +12,7 @@ COORDINATOR = WorkerId(-1)
 
 
 def member_name(member: WorkerId) -> str:
-    """How a member is called in messages.
+    """Return the name of a member for messages.
 
     >>> member_name(WorkerId(2)), member_name(COORDINATOR)
     ('worker 2', 'the coordinator')
@@ -24,11 +24,11 @@ Bin = NewType("Bin", int)
 """A group of keys that moves as one: 0 .. 2**bits - 1."""
 
 ExecutionId = NewType("ExecutionId", int)
-"""The n-th life of a flow; what an older one does must never become visible (I8)."""
+"""The number of an execution of a flow. No effect of an older execution may become visible (I8)."""
 
 
 class CheckpointId(NamedTuple):
-    """Names a checkpoint for ever: the n-th, taken in a life."""
+    """An identifier that names the n-th checkpoint of an execution and is never used again."""
 
     execution: ExecutionId
     number: int
@@ -36,7 +36,7 @@ class CheckpointId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class LayerId:
-    """Names a layer for ever: no two layers of any execution share one.
+    """An identifier that names a layer. No two layers of any execution share one.
 
     >>> LayerId(ExecutionId(1), WorkerId(0), 7).key(2)
     b'layer/1/0/7/2'
@@ -47,13 +47,13 @@ class LayerId:
     sequence: int
 
     def key(self, chunk: int) -> bytes:
-        """The record key of one of its chunks on the state topic."""
+        """Return the record key of a chunk on the state topic."""
         return f"layer/{self.execution}/{self.worker}/{self.sequence}/{chunk}".encode()
 
 
 def life_of(key: bytes) -> ExecutionId | None:
-    """Who has written a record of the state or the in-flight topic, by its key; None of a foreign
-    one.
+    """Return the execution that wrote a record of the state or in-flight topic, by its key. Return
+    None for another key.
 
     >>> life_of(LayerId(ExecutionId(3), WorkerId(0), 7).key(2)), life_of(b"foreign")
     (3, None)

@@ -30,13 +30,13 @@ from meander.state.store.store import Store
 from meander.state.times.time import MIN_TIME, Time
 
 SLICE: Final = 64
-"""Keys of a remainder whose states are looked at at once, as it may be too large."""
+"""Keys of a delta whose states are read at once, as the delta may prove too large."""
 Layers = tuple[LayerPointer, ...]
 _NO_TIMERS: Final = hash(())
 
 
 class BinLayers:
-    """The live layers of each bin of one operator on one worker."""
+    """The live layers that each bin of one operator has on one worker."""
 
     def __init__(
         self,
@@ -51,42 +51,41 @@ class BinLayers:
         self._retention = retention or Retention(topic.forget)
         self._layers: dict[Bin, Layers] = {}
         self._told: dict[Bin, int | None] = {}
-        """A hash of the timers that the newest layer of a bin holds, None where it is not known."""
+        """The hash of the timers in the newest layer of each bin; None where it is unknown."""
         self._writing: dict[Bin, tuple[LayerWriter, Sequence[bytes]]] = {}
-        """What is being written, and the keys that were taken for it."""
+        """The writer of each bin, and the changed keys that it took."""
         self._refused: dict[Bin, Layers] = {}
-        """What is to be forgotten once another layer stands in its place."""
+        """The layers of each bin to delete once another layer replaces them."""
         self._condemned = set[LayerId]()
-        """What has proved unreadable."""
+        """The layers that have proved unreadable."""
         self._frozen: dict[Bin, tuple[Sequence[bytes], Timers, int]] = {}
-        """The bins that a checkpoint is to have as they were: the keys that had changed, the
-        timers, and the time."""
+        """The frozen bins of a checkpoint: the changed keys, the timers, and the time."""
         self._chains = Chains()
         self._pins: Counter[Bin] = Counter()
         self._due: dict[Bin, None] = {}
-        """Bins of which something may have to be merged, the longest due first."""
+        """The bins that may need a compaction, the longest due first."""
         self._merging: tuple[Bin, LayerWriter] | None = None
 
     @property
     def bins(self) -> list[Bin]:
-        """Those of which something lies on the topic."""
+        """Return the bins that have layers on the topic."""
         return list(self._layers)
 
     def layers(self, bin: Bin) -> Layers:
-        """What of a bin lies on the topic, in the order of installation."""
+        """Return the layers of a bin on the topic, in the order of installation."""
         return self._layers.get(bin, ())
 
     def size(self, bin: Bin) -> int:
-        """How many bytes that takes."""
+        """Return the bytes of a bin's layers."""
         return sum(layer.bytes for layer in self.layers(bin))
 
     def write(self, bin: Bin, upper: int, timers: Timers, *, renew: bool = False) -> LayerWriter:
-        """Write what of a bin has changed since its last layer, or all where it has none, as one
-        more layer; `timers` are all that it has. With `renew` all is written, in place of what
-        there is, where the deltas take too much beside their base.
+        """Write the changes of a bin since its last layer as a further layer, or the whole bin
+        where it has none. `timers` are all timers of the bin. With `renew`, a base replaces the
+        layers where the deltas are too large beside their base.
 
-        Its manifest names all layers of the bin. No layer is added where there is nothing to tell.
-        What is being written of the bin already is cancelled.
+        The manifest names all layers of the bin. A bin without changes gets no further layer. The
+        call cancels a running write of the bin.
         """
         assert bin not in self._frozen, "a frozen bin is written as it was first"
         self.cancel(bin)
@@ -99,9 +98,10 @@ class BinLayers:
     def freeze(
         self, at: CheckpointId, bins: Sequence[Bin], timers: Mapping[Bin, Timers], upper: int
     ) -> None:
-        """A checkpoint is to have these bins as they are now, with their timers, at about a time.
+        """Freeze bins with their timers for a checkpoint, at about a time.
 
-        What is being written is cancelled; nothing else is written of them before that.
+        The call cancels all running writes. No other write of these bins may precede the
+        checkpoint's.
         """
         for bin in [*self._writing]:
             self.cancel(bin)
@@ -112,7 +112,7 @@ class BinLayers:
         self._frozen = {bin: (changed.get(bin, ()), timers.get(bin, ()), upper) for bin in bins}
 
     def thaw(self) -> None:
-        """Nobody needs to know any more what the bins were: the checkpoint has been given up."""
+        """Release all frozen bins, as the checkpoint has been cancelled."""
         for bin, (keys, _, _) in [*self._frozen.items()]:
             self.cancel(bin)
             self._store.give_back(bin, keys)
@@ -121,11 +121,11 @@ class BinLayers:
 
     @property
     def frozen(self) -> Collection[Bin]:
-        """The bins of which it still has to be written what they were."""
+        """Return the frozen bins that have not been written yet."""
         return self._frozen.keys()
 
     def write_frozen(self, bin: Bin) -> LayerWriter | None:
-        """Write what a bin was when it was frozen, as `write` does; None where its layers say so
+        """Write a frozen bin as `write` does. Return None where its layers hold that state
         already."""
         self._thread(bin)
         keys, timers, upper = self._frozen[bin]
@@ -137,10 +137,9 @@ class BinLayers:
         return self._write(bin, upper, timers, keys, renew=True)
 
     def little_frozen(self, bin: Bin, most_bytes: int, *, anew: bool) -> Little | None:
-        """What the layers of a bin lacked when it was frozen, where that takes about so little;
-        None where `write_frozen` has to write it. For the next layer it counts as changed still.
-        Bundles tell of what lies in them already, unless all of it is to be told `anew` where
-        anything is new."""
+        """Return the delta of a frozen bin where it takes at most about `most_bytes`, else None for
+        `write_frozen`. Its keys still count as changed for the next layer. Earlier bundles hold the
+        other changes; with `anew` the delta repeats them where it has new ones."""
         if anew and self._frozen[bin][0]:
             self._thread(bin)
         keys, timers, _ = self._frozen[bin]
@@ -166,15 +165,15 @@ class BinLayers:
         return Little(links, DeltaEntries(keys, states, None if told else timers))
 
     def bundled(self, at: CheckpointId, bins: Sequence[Bin], link: Link) -> None:
-        """What a checkpoint was given of some of them as little lies in a bundle."""
+        """Record the durable bundle that holds the deltas of some bins for a checkpoint."""
         self._chains.place(at, bins, link)
 
     def settle(self, at: CheckpointId) -> None:
-        """A checkpoint exists: the next one names its bundles."""
+        """Complete a checkpoint: the next one names its bundles."""
         self._chains.settle(at)
 
     def _thread(self, bin: Bin) -> None:
-        """No bundle is to tell of what a frozen bin was."""
+        """End the delta chain of a frozen bin; its changes then include those in bundles."""
         if self._chains.of(bin) is not None:
             self._chains.end(bin)
             keys, timers, upper = self._frozen[bin]
@@ -182,7 +181,7 @@ class BinLayers:
             self._frozen[bin] = list(aside.union(keys)), timers, upper
 
     def _unchain(self, bins: Iterable[Bin]) -> None:
-        """No bundle tells of what has changed in some bins."""
+        """End the delta chains of some bins; their changes in bundles count as new."""
         for bin in bins:
             self._chains.end(bin)
             self._store.renew_changes(bin)
@@ -200,7 +199,7 @@ class BinLayers:
         told = hash(tuple(timers))
         unchanged = not keys and told == self._told.get(bin)
         contents = Changed(self._store, bin, keys, () if unchanged else timers)
-        # A bin may have come with what is later than all that this worker can tell of.
+        # A bin may arrive with times later than any that this worker knows.
         lower = layers[-1].description.upper
         head = self._head(bin, "delta", lower, max(lower, upper))
         extraction = LayerWriter(head, contents, self._topic, partial(self._stands, bin, told))
@@ -208,7 +207,8 @@ class BinLayers:
         return extraction
 
     def lacks_little(self, bin: Bin, most_bytes: int) -> bool:
-        """Whether what has changed of a bin since its last layer takes about so little."""
+        """Return whether the changes of a bin since its last layer take at most about
+        `most_bytes`."""
         layers, changed = self.layers(bin), self._store.count_changed(bin)
         keys = sum(layer.count for layer in layers)
         if changed is None or not keys or bin in self._writing:
@@ -216,10 +216,11 @@ class BinLayers:
         return changed * self.size(bin) <= most_bytes * keys
 
     def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> DeltaEntries | None:
-        """Take what of a bin has changed since its last layer, all of which then count as changed
-        no longer; None, and nothing is taken, where that is more, or it has no layer yet.
+        """Take the delta of a bin since its last layer, so that its keys no longer count as
+        changed. Return None, and take nothing, where it exceeds `most_bytes` or the bin has no
+        layer.
 
-        What is being written of the bin is cancelled.
+        The call cancels a running write of the bin.
         """
         self.cancel(bin)
         if not self.layers(bin):
@@ -241,12 +242,12 @@ class BinLayers:
         return DeltaEntries(keys, states, None if told else timers)
 
     def again(self, bin: Bin, upper: int, timers: Timers) -> LayerWriter:
-        """Write all that the store still has of a bin that has been released: its next owner could
-        not read the layers that it was to have."""
+        """Write the whole retained state of a released bin again, as its next owner could not read
+        its layers."""
         return self._base(bin, upper, timers, lambda layer: (layer,))
 
     def cancel(self, bin: Bin) -> None:
-        """Give up what is being written of a bin, if anything; its changes are left to the next."""
+        """Cancel a running write of a bin; the next write takes its changes."""
         if bin in self._writing:
             extraction, keys = self._writing.pop(bin)
             extraction.cancel()
@@ -255,14 +256,14 @@ class BinLayers:
                 self._store.mark(bin)
 
     def adopt(self, manifest: Manifest) -> None:
-        """A bin has been installed from these layers, which are this worker's from now on."""
+        """Adopt the layers from which this worker has installed a bin."""
         self._layers[manifest.bin] = manifest.layers
         self._told[manifest.bin] = None
         self._due[manifest.bin] = None
 
     def rewrite(self, bin: Bin) -> None:
-        """The layers of a bin are of no use: the next one is to be a base, in place of them all;
-        until then the bin counts as changed."""
+        """Replace all layers of a bin by a base at the next write. The bin counts as changed until
+        then."""
         self.cancel(bin)
         self._unchain([bin])
         self._cancel_merging(bin)
@@ -271,15 +272,15 @@ class BinLayers:
         self._refuse(bin)
 
     def condemn(self, layers: Layers) -> None:
-        """Layers cannot be read: no checkpoint may name them from now on."""
+        """Mark layers as unreadable, so no later checkpoint names them."""
         self._condemned.update(layer.id for layer in layers)
 
     def condemned(self, manifest: Manifest) -> bool:
-        """Whether a manifest names a layer that cannot be read."""
+        """Return whether a manifest names an unreadable layer."""
         return any(layer.id in self._condemned for layer in manifest.layers)
 
     def release(self, bin: Bin) -> None:
-        """A bin has left, and its layers are its new owner's."""
+        """Release a bin and its layers to its new owner."""
         if bin in self._writing:
             self._writing.pop(bin)[0].cancel()
         self._chains.end(bin)
@@ -291,12 +292,12 @@ class BinLayers:
             known.pop(bin, None)
 
     def pin(self, bin: Bin) -> None:
-        """Somebody reads the layers of a bin: they are neither merged nor forgotten."""
+        """Pin the layers of a bin for a reader: compaction neither merges nor deletes them."""
         self._pins[bin] += 1
         self._cancel_merging(bin)
 
     def unpin(self, bin: Bin) -> None:
-        """Who pinned a bin reads it no longer."""
+        """Release a pin on a bin."""
         self._pins[bin] -= 1
         if not self._pins[bin]:
             del self._pins[bin]
@@ -304,14 +305,14 @@ class BinLayers:
 
     @property
     def merges(self) -> bool:
-        """Whether anything is being merged, or may have to be."""
+        """Return whether a compaction runs or may be due."""
         return self._merging is not None or bool(self._due)
 
     def tend(self, budget_entries: int) -> bool:
-        """Merge a little; whether anything was done.
+        """Compact for at most `budget_entries` entries; return whether any work was done.
 
-        Raises Unreadable where a layer could not be read: its bin counts as changed
-        then, and is written anew out of the state.
+        Raise LayerUnreadable where a layer cannot be read. Its bin then counts as changed, and the
+        next write makes a base of its state.
         """
         if self._merging is None:
             self._begin_merging()
@@ -350,18 +351,18 @@ class BinLayers:
         return Head(self._operator, bin, layer, kind, codec, description)
 
     def _stands_alone(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
-        """A base is durable: nothing else is needed."""
+        """Return the layers of a bin after its base is durable: the base alone."""
         self._cancel_merging(bin)
         self._refuse(bin)
         self._told.pop(bin, None)
         return self._stands(bin, told, layer)
 
     def _refuse(self, bin: Bin) -> None:
-        """The layers of a bin are to be forgotten, once another stands."""
+        """Delete the layers of a bin once another layer is durable."""
         self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
 
     def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
-        """A layer is durable: which ones there are now."""
+        """Return the layers of a bin after a further layer is durable."""
         del self._writing[bin]
         if bin in self._frozen:
             self._thaw(bin)
@@ -375,7 +376,8 @@ class BinLayers:
     # -- merging
 
     def _settle(self, bin: Bin) -> None:
-        """Look after a bin that has got another layer, or is no longer pinned."""
+        """Queue a bin for compaction, unless it is pinned, and delete layers that another has
+        replaced."""
         if bin in self._pins:
             return
         self._due[bin] = None
@@ -398,7 +400,7 @@ class BinLayers:
         self._merging = bin, LayerWriter(head, merged, self._topic, stands)
 
     def _replace(self, bin: Bin, old: Layers, new: LayerPointer) -> Layers:
-        """A layer is durable that stands for some."""
+        """Return the layers of a bin after a durable layer has replaced some."""
         self._merging = None
         layers = self.layers(bin)
         first = layers.index(old[0])
@@ -415,6 +417,6 @@ class BinLayers:
             self._due[bin] = None
 
     def _forget(self, layers: Layers) -> None:
-        """Have tombstones for layers, once no checkpoint needs them."""
+        """Send tombstones for layers that no checkpoint needs any more."""
         for layer in layers:
             self._retention.replaced(layer.id, layer.chunks)

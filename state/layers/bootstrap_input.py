@@ -27,11 +27,11 @@ from meander.state.store.store import group_of
 from meander.state.times.time import MIN_TIME
 
 _SHOWN: Final = 200
-"""Characters of a key in an error."""
+"""The most characters of a key in an error."""
 
 
 class Given:
-    r"""Entries as they are handed over: `add` in key order, then `end`.
+    r"""A layer input that yields given entries: `add` them in key order, then `end`.
 
     >>> given = Given("totals")
     >>> given.add([b"\x01", b"\x02"], [b"a", b"b"])
@@ -53,12 +53,12 @@ class Given:
 
     @property
     def left(self) -> int:
-        """How many entries have not been taken."""
+        """Return the number of entries that the layer writer has not taken."""
         return len(self._keys) - self._taken
 
     def add(self, keys: Sequence[bytes], states: Sequence[bytes]) -> None:
-        """Hand over what follows, once all before it has been taken. Raises SetupError for a key
-        that comes twice."""
+        """Add the next entries, once the writer has taken all earlier ones. Raise SetupError for a
+        repeated key."""
         assert not self.left, "entries are handed over piece by piece"
         for key in compress(keys, map(eq, keys, chain((self._last,), keys))):
             shown = repr(decode(key))[:_SHOWN]
@@ -69,11 +69,11 @@ class Given:
         self._keys, self._states, self._taken, self._last = keys, states, 0, keys[-1]
 
     def end(self) -> None:
-        """There are no more."""
+        """End the input: no entries follow."""
         self._ended = True
 
     def take(self, most: int) -> Entries | None:
-        """As `LayerInput` says."""
+        """Return entries as `LayerInput` does."""
         if not self.left and not self._ended:
             return None
         start, self._taken = self._taken, min(self._taken + most, len(self._keys))
@@ -81,7 +81,7 @@ class Given:
         return Entries(list(keys), list(states))
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing, as no fetch is open."""
 
 
 def first_layer(
@@ -93,8 +93,8 @@ def first_layer(
     topic: StateTopic,
     folder: Path | None = None,
 ) -> LayerWriter:
-    """Writes what is given as the layer that a flow starts from: of no record of the flow's own, it
-    covers what was before all of them. There are tables where there is a folder for them."""
+    """Write given entries as the first layer of a bin, which covers all times before the flow's
+    first record. The writer uses tables where there is a folder for them."""
     head = Head(operator, bin, layer, "base", codec, Description(MIN_TIME, MIN_TIME, MIN_TIME))
     table = None if folder is None else partial(TableWriter, folder, group_of(operator, bin))
     return LayerWriter(head, given, topic, _alone, table)

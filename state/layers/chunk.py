@@ -21,7 +21,7 @@ CHECKSUM_BYTES: Final = 8
 
 
 class LayerCorrupt(LayerUnreadable):
-    """What was fetched is not what was written."""
+    """An error that reports a fetched chunk that differs from the written one."""
 
     def __init__(self, where: str, what: str, expected: object, found: object) -> None:
         super().__init__(
@@ -33,7 +33,7 @@ class LayerCorrupt(LayerUnreadable):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What all chunks of one layer say of themselves."""
+    """A head that identifies the layer of a chunk; all chunks of a layer share it."""
 
     operator: str
     bin: Bin
@@ -44,7 +44,7 @@ class Head:
 
     @staticmethod
     def of(operator: str, bin: Bin, layer: LayerPointer) -> Head:
-        """The head of a layer that a manifest points to."""
+        """Return the head of a layer that a manifest points to."""
         return Head(operator, bin, layer.id, layer.kind, layer.codec, layer.description)
 
     def __str__(self) -> str:
@@ -54,25 +54,26 @@ class Head:
 
 @dataclass(slots=True)
 class LayerChunk:
-    """Some keys with their encoded states, or a table of such, and some timers: (time, key)."""
+    """A chunk that holds keys with their encoded states, or a table of them, and timers: (time,
+    key)."""
 
     keys: list[bytes] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
     timers: list[tuple[int, bytes]] = field(default_factory=list)
     table: bytes = b""
     tabled: int = 0
-    """How many keys the table has."""
+    """The number of keys in the table."""
 
     def __len__(self) -> int:
         return self.count + len(self.timers)
 
     @property
     def count(self) -> int:
-        """How many keys there are."""
+        """Return the number of keys."""
         return len(self.keys) + self.tabled
 
     def to_bytes(self, head: Head, number: int) -> bytes:
-        """The record's payload; its first `CHECKSUM_BYTES` are the checksum of the rest."""
+        """Return the record's payload; its first `CHECKSUM_BYTES` are the checksum of the rest."""
         bare: _ChunkRecord = {
             **_head_record(head, number), "tabled": self.tabled, "table": self.table,
             "keys": [], "states": [], "timer_times": [], "timer_keys": [],
@@ -81,14 +82,15 @@ class LayerChunk:
         bare["timer_times"] = [time for time, _ in self.timers]
         bare["timer_keys"] = [key for _, key in self.timers]
         written = _FORMAT.encode(bare)
-        # Two arrays of thousands, which Avro's writer takes three times as long for.
+        # Avro's writer takes three times as long for two arrays of thousands.
         entries = byte_strings(self.keys) + byte_strings(self.states)
         body = written[:start] + entries + written[start + 2 :]
         return xxhash.xxh3_64_digest(body) + body
 
     @staticmethod
     def from_bytes(payload: bytes, head: Head, number: int) -> LayerChunk:
-        """Undo `to_bytes`. Raises LayerCorrupt unless it is that very chunk, and whole."""
+        """Undo `to_bytes`. Raise LayerCorrupt unless the payload is this chunk of this layer,
+        complete."""
         where = f"{head}, chunk {number}"
         checksum, body = payload[:CHECKSUM_BYTES], payload[CHECKSUM_BYTES:]
         found = xxhash.xxh3_64_digest(body)
@@ -129,7 +131,7 @@ class _ChunkRecord(_HeadRecord):
 
 _FORMAT: Final = Format[_ChunkRecord]("layer_chunk")
 _ARRAYS: Final = b"\0\0\0\0"
-"""Those at the end of a chunk, where all are empty."""
+"""The empty arrays at the end of a chunk."""
 
 
 def _head_record(head: Head, number: int) -> _HeadRecord:

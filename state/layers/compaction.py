@@ -13,18 +13,19 @@ from typing import Final
 from meander.state.layers.manifest import LayerPointer
 
 RATIO: Final = 2
-"""How many times as much as all later layers one has at least."""
+"""A layer is at least this many times as large as all later layers together."""
 
 
 def worn(layers: Sequence[LayerPointer]) -> bool:
-    """Whether a base is to be written anew, as its deltas have not so many fewer keys."""
+    """Return whether a new base should replace the layers, as the deltas hold too many keys beside
+    it."""
     base, *deltas = layers
     return base.count < RATIO * sum(delta.count for delta in deltas)
 
 
 def similar(layers: tuple[LayerPointer, ...]) -> tuple[LayerPointer, ...]:
-    """The newest of some layers that are to be one, as the first of them is not so much larger than
-    all those after it together."""
+    """Return the newest layers that should become one, as the first of them is too small beside all
+    later ones."""
     later = sum(layer.bytes for layer in layers)
     for first, layer in enumerate(layers[:-1]):
         later -= layer.bytes

@@ -18,7 +18,7 @@ from meander.state.layers.topic import RecordLocation
 
 
 class Link(NamedTuple):
-    """A bundle; in order of when it was written."""
+    """A link that names one bundle of a chain; links sort by the time of writing."""
 
     checkpoint: int
     sequence: int
@@ -26,7 +26,7 @@ class Link(NamedTuple):
 
 
 class Little(NamedTuple):
-    """What the layers of a bin lack: what lies in bundles, and the rest."""
+    """A delta of a frozen bin: the links to earlier bundles, and the remaining changes."""
 
     links: tuple[Link, ...]
     remainder: DeltaEntries
@@ -34,7 +34,8 @@ class Little(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What the bundles of one bin take, and a hash of the timers that the last tells of."""
+    """A chain that holds the links of one bin, their bytes, and a hash of the last bundle's
+    timers."""
 
     size: int
     told: int
@@ -42,7 +43,7 @@ class Chain:
 
 
 class Chains:
-    """Those of the bins of one operator on one worker.
+    """The delta chains that the bins of one operator have on one worker.
 
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
@@ -57,41 +58,42 @@ class Chains:
     def __init__(self) -> None:
         self._chains: dict[Bin, Chain] = {}
         self._open: dict[Bin, Chain] = {}
-        """What they are once the checkpoint that is being taken exists."""
+        """The chains as they become once the pending checkpoint is complete."""
         self._at: CheckpointId | None = None
 
     def of(self, bin: Bin) -> Chain | None:
-        """A bin's, where it has one."""
+        """Return the chain of a bin, or None."""
         return self._chains.get(bin)
 
     @property
     def open(self) -> list[Bin]:
-        """The bins of which the last checkpoint has written a bundle, and is not known to exist."""
+        """Return the bins whose bundle belongs to a checkpoint that is not known to be complete."""
         return list(self._open)
 
     def begin(self, at: CheckpointId) -> None:
-        """A checkpoint begins; none is open."""
+        """Begin a checkpoint. No other checkpoint may be pending."""
         assert not self._open, "what is not known to exist counts for nothing"
         self._at = at
 
     def add(self, bin: Bin, size: int, told: int) -> None:
-        """It has taken something for a bundle."""
+        """Add a delta to the chain of a bin for the pending checkpoint."""
         before = self._chains.get(bin, Chain(0, told))
         self._open[bin] = Chain(before.size + size, told, before.links)
 
     def place(self, at: CheckpointId, bins: Iterable[Bin], link: Link) -> None:
-        """The bundle of some bins is durable; those whose chain has ended meanwhile have none."""
+        """Record the durable bundle of some bins, except for bins whose chain has ended
+        meanwhile."""
         for bin in bins if at == self._at else ():
             if (chain := self._open.get(bin)) is not None:
                 self._open[bin] = replace(chain, links=(*chain.links, link))
 
     def settle(self, at: CheckpointId) -> None:
-        """A checkpoint exists."""
+        """Complete a checkpoint: its chains become current."""
         if at == self._at:
             self._chains.update(self._open)
             self._open.clear()
 
     def end(self, bin: Bin) -> None:
-        """A bin is to have none."""
+        """End the chain of a bin."""
         self._chains.pop(bin, None)
         self._open.pop(bin, None)

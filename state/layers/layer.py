@@ -18,30 +18,30 @@ from meander.state.layers.manifest import LayerPointer
 from meander.state.layers.topic import RecordLocation, StateTopic
 
 CHUNK_ENTRIES: Final = 2048
-"""The most entries of a chunk without a table: to read or write them takes a millisecond."""
+"""The most entries of a chunk without a table; a chunk takes a millisecond to read or write."""
 
 
 class Entries(NamedTuple):
-    """Some keys with their encoded states, in key order."""
+    """Entries that pair keys with their encoded states, in key order."""
 
     keys: list[bytes]
     states: list[bytes]
 
 
 class DeltaEntries(NamedTuple):
-    """What a bin's layers lack: some keys with their encoded states, in key order."""
+    """A delta that holds changed keys of a bin with their encoded states, in key order."""
 
     keys: list[bytes]
     states: list[bytes]
     timers: Timers | None
-    """All of the bin's; None where they are those of its last layer."""
+    """All timers of the bin; None where they equal those of its last layer."""
 
 
 NO_REMAINDER: Final = DeltaEntries([], [], None)
 
 
 def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
-    """What some tell of one bin together, of which the later ones are right.
+    """Merge deltas of one bin into one; later deltas override earlier ones.
 
     >>> earlier = DeltaEntries([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
     >>> overlaid([earlier, DeltaEntries([b"a"], [b"3"], None)])
@@ -58,25 +58,26 @@ def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
 
 
 class LayerInput(Protocol):
-    """What a layer is to hold."""
+    """A layer input that yields the entries of one layer."""
 
     @property
     def timers(self) -> Timers:
-        """All of the bin's; they stand once the entries have been taken."""
+        """Return all timers of the bin. They are complete once all entries have been taken."""
 
     def take(self, most: int) -> Entries | None:
-        """Up to so many of the next entries, none at their end; None while they are not here."""
+        """Return at most `most` of the next entries, none at the end. Return None while they are
+        not available."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel open fetches and release resources."""
 
 
 Payloads = Generator[bytes | None, None, None]
 
 
 def payloads(topic: StateTopic, places: Sequence[RecordLocation], most_bytes: int) -> Payloads:
-    """What lies at some places, in order, each as soon as it is here, None before; so many bytes
-    are asked for at once, or one place."""
+    """Yield the payloads at some locations in order, or None while the next has not arrived.
+    Request at most `most_bytes` at once, or one record."""
     ends, first = np.cumsum([place.size for place in places]), 0
     while first < len(places):
         most = int(ends[first]) - places[first].size + most_bytes
@@ -98,9 +99,10 @@ def payloads(topic: StateTopic, places: Sequence[RecordLocation], most_bytes: in
 def chunks_of(
     head: Head, layer: LayerPointer, found: Payloads
 ) -> Generator[LayerChunk | None, None, None]:
-    """The chunks of a layer in order, out of what lies at their places; None while it is not here.
+    """Yield the chunks of a layer in order from the payloads at their locations, or None while the
+    next has not arrived.
 
-    Raises LayerCorrupt where something is not as the layer's pointer says.
+    Raise LayerCorrupt where a chunk differs from the layer's pointer.
     """
     checksum, count = xxhash.xxh3_64(), 0
     for number, place in enumerate(layer.chunks):

@@ -23,11 +23,11 @@ from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
 
 AHEAD_BYTES: Final = 128 << 10
-"""The most that is read ahead of each layer, unless one chunk alone takes more."""
+"""The most bytes that are read ahead of each layer, unless one chunk exceeds them."""
 
 
 class Sorted:
-    """Keys in order, sorted in runs that are merged as they are taken.
+    """A sorter that sorts keys in runs and merges the runs as callers take keys.
 
     >>> keys = Sorted([b"%04d" % (n * 7 % 5000) for n in range(5000)])
     >>> taken = [key for _ in range(5003) for key in keys.take(1) or ()]
@@ -41,7 +41,8 @@ class Sorted:
         self._starts: list[int] = []
 
     def take(self, most: int) -> list[bytes] | None:
-        """Up to so many of the next, none at their end; None while they are not sorted."""
+        """Return at most `most` of the next keys, none at the end. Return None while they are
+        unsorted."""
         if 0 < len(self._unsorted) <= CHUNK_ENTRIES and not self._runs:
             self._sorted, self._unsorted = sorted(self._unsorted), []
         if self._unsorted:
@@ -55,7 +56,7 @@ class Sorted:
         return taken
 
     def _merge(self) -> None:
-        """Merge about as many as a chunk has, from all runs those up to some key."""
+        """Merge about one chunk of keys: from all runs the keys up to a bound."""
         share = max(1, CHUNK_ENTRIES // max(1, len(self._runs)))
         runs = zip(self._runs, self._starts, strict=True)
         left = [(run, start) for run, start in runs if start < len(run)]
@@ -69,25 +70,25 @@ class Sorted:
 
 
 class Changed:
-    """Some keys of a bin."""
+    """A layer input that yields the changed keys of a bin from the store."""
 
     def __init__(self, store: Store, bin: Bin, keys: Sequence[bytes], timers: Timers) -> None:
         self.timers = timers
         self._store, self._bin, self._keys = store, bin, Sorted(keys)
 
     def take(self, most: int) -> Entries | None:
-        """As `LayerInput` says."""
+        """Return entries as `LayerInput` does."""
         keys = self._keys.take(most)
         if keys is None:
             return None
         return Entries(keys, self._store.take_states(self._bin, keys))
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing, as no fetch is open."""
 
 
 class StreamedInput:
-    """The entries that `read` yields, as far as they are here: as `LayerInput.take` does."""
+    """A stream that buffers the entries of `read` as they arrive, for an input that merges."""
 
     def __init__(self, read: Callable[[], Entries | None]) -> None:
         self.keys: list[bytes] = []
@@ -96,11 +97,11 @@ class StreamedInput:
 
     @property
     def lacking(self) -> bool:
-        """Whether it may have more, and has nothing here."""
+        """Return whether the stream awaits entries: it has not ended and holds none."""
         return not (self.keys or self._ended)
 
     def advance(self) -> None:
-        """Have the next entries, if they are here."""
+        """Receive the next entries where they have arrived."""
         entries = self._read()
         if entries is not None:
             self.keys, self._states = entries
@@ -115,14 +116,14 @@ class StreamedInput:
 
 
 class Merging:
-    """Streams as one, oldest first: of each key the newest entry."""
+    """A layer input that merges streams, oldest first, and yields the newest entry of each key."""
 
     def __init__(self, streams: Sequence[StreamedInput]) -> None:
         self._streams = streams
         self._merged = Entries([], [])
 
     def take(self, most: int) -> Entries | None:
-        """As `LayerInput` says; reads one stream at most."""
+        """Return entries as `LayerInput` does; read from one stream at most."""
         if not self._merged.keys:
             for stream in self._streams:
                 if stream.lacking:
@@ -134,7 +135,7 @@ class Merging:
         return Entries(keys[:most], states[:most])
 
     def _merge(self) -> None:
-        """Merge what no later entry of a stream can add to."""
+        """Merge the entries that no later entry of a stream can override."""
         here = [stream for stream in self._streams if stream.keys]
         until = min((stream.keys[-1] for stream in here), default=b"")
         newest: dict[bytes, bytes] = {}
@@ -145,7 +146,8 @@ class Merging:
 
 
 class Whole(Merging):
-    """A bin: what lies on disk as this is made, and what is in memory then."""
+    """A layer input that yields a whole bin: its entries on disk at construction, and its entries
+    in memory."""
 
     def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
         self.timers = timers
@@ -156,7 +158,7 @@ class Whole(Merging):
         )
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing, as no fetch is open."""
 
     def _next(self) -> Entries:
         some = list(islice(self._disk, CHUNK_ENTRIES))
@@ -164,7 +166,8 @@ class Whole(Merging):
 
 
 class Merged(Merging):
-    """Layers of one bin, oldest first, with the newest one's timers."""
+    """A layer input that merges layers of one bin, oldest first, and keeps the newest layer's
+    timers."""
 
     def __init__(
         self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
@@ -174,17 +177,17 @@ class Merged(Merging):
 
     @property
     def timers(self) -> Timers:
-        """As `LayerInput` says."""
+        """Return the timers as `LayerInput` does."""
         return self._layers[-1].timers
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Cancel all open fetches."""
         for layer in self._layers:
             layer.close()
 
 
 class Layer:
-    """One layer as it is read."""
+    """A layer that an input reads chunk by chunk."""
 
     def __init__(self, topic: StateTopic, head: Head, layer: LayerPointer) -> None:
         self.timers: list[tuple[int, bytes]] = []
@@ -192,7 +195,8 @@ class Layer:
         self._chunks = chunks_of(head, layer, self._found)
 
     def next(self) -> Entries | None:
-        """The next chunk's entries, none at their end; None while they are not here."""
+        """Return the entries of the next chunk, none at the end. Return None while they have not
+        arrived."""
         for chunk in self._chunks:
             if chunk is None:
                 return None
@@ -203,5 +207,5 @@ class Layer:
         return Entries([], [])
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Cancel the open fetch."""
         self._found.close()

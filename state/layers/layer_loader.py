@@ -22,17 +22,17 @@ from meander.state.store.sst_writer import TABLE_BYTES
 from meander.state.store.store import IncomingTable, Store, ingest
 
 AHEAD_BYTES: Final = 2 * TABLE_BYTES
-"""The most that an installation has of its bin at once, unless one chunk alone takes more."""
+"""The most bytes of its bin that a loader holds at once, unless one chunk exceeds them."""
 
 
 class LayerLoader:
-    """Reads the layers of one bin from the state topic into a store.
+    """A loader that reads the layers of one bin from the state topic into a store.
 
-    Where the first of the layers are those that are `staged` in the store already, with `timers` as
-    of the last of them, the others are put over them; else all take the place of what it held.
-    `timers`, `count` (keys installed) and `bytes` (from the topic) stand once `step` has returned
-    True; `ingest` may have tables taken in together before the next step. Raises MeanderError where
-    the layers were written with another codec than the store's.
+    Where the first layers equal those `staged` in the store, the loader adds only the others to
+    them; `timers` are then those of the last staged layer. Otherwise the layers replace the bin in
+    the store. `timers`, `count` (installed keys) and `bytes` (from the topic) are complete once
+    `step` has returned True. `ingest` may install several tables together before the next step.
+    Raise MeanderError where the layers have another codec than the store.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class LayerLoader:
         self._slices = self._run()
 
     def step(self, budget_entries: int) -> bool:
-        """Do one slice of the work; whether the bin is installed.
+        """Do one slice of the work; return whether the bin is installed.
 
-        Raises LayerCorrupt where something is not as the manifest says, and installs no more then.
+        Raise LayerCorrupt, and stop, where a chunk differs from the manifest.
         """
         self._budget = budget_entries
         next(self._slices, None)
@@ -76,11 +76,11 @@ class LayerLoader:
 
     @property
     def held(self) -> int:
-        """The most bytes that this may have in memory."""
+        """Return the most bytes that the loader may hold in memory."""
         return self._most
 
     def cancel(self) -> None:
-        """Give up; what has been installed stays."""
+        """Cancel the load; entries that are installed stay."""
         self._slices.close()
         self._most = 0
 

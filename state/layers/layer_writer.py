@@ -24,27 +24,27 @@ from meander.state.layers.topic import RecordLocation, StateTopic, Ticket
 from meander.state.store.sst_writer import EMPTY_BYTES, TABLE_BYTES, TableWriter
 
 CHUNK_BYTES: Final = 512 << 10
-"""The most that a chunk without a table takes on the topic, unless one state alone takes more."""
+"""The most bytes of a chunk without a table on the topic, unless one state exceeds them."""
 STATE_LIMIT: Final = 8 << 20
-"""Bytes of the greatest entry, its key and its state; the topic's `max.message.bytes` must be
-somewhat larger."""
+"""The most bytes of a key and its state. The topic's `max.message.bytes` must be somewhat
+larger."""
 KEY_LIMIT: Final = STATE_LIMIT // 2
-"""Bytes of the greatest key, so that there is room for a state."""
+"""The most bytes of a key; the rest of `STATE_LIMIT` remains for a state."""
 WINDOW: Final = 2
-"""Chunks of a layer that are on their way to the topic at once."""
+"""The most chunks of a layer on their way to the topic."""
 ENTRY_BYTES: Final = 16
-"""What an entry takes at most in a chunk, besides its key and its state."""
+"""The most bytes of an entry in a chunk besides its key and its state."""
 
 Lengths = npt.NDArray[np.int64]
 
 
 class LayerWriter:
-    """Writes one layer to the state topic.
+    """A writer that writes one layer to the state topic.
 
-    `stands` is told of the layer once it is durable, and says which layers its bin consists of
-    then. Where tables can be made, entries that are too many for a chunk go into these. Once `step`
-    has returned True, `manifest`, which names the bin's layers, and `bytes` (on the topic, of this
-    layer) stand; its epoch is the layer's upper time.
+    `stands` receives the durable layer and returns all layers of its bin. Where the store makes
+    tables, entries beyond one chunk go into tables. `manifest`, which names the bin's layers, and
+    `bytes` (of this layer on the topic) are set once `step` has returned True. The manifest's epoch
+    is the layer's upper time.
     """
 
     manifest: Manifest
@@ -60,23 +60,23 @@ class LayerWriter:
         self.bytes = self._count = 0
         self._new_table = table
         self._table: TableWriter | None = None
-        """That of the chunk, where it has one."""
+        """The table of the present chunk, where it has one."""
         self._head, self._contents, self._topic, self._stands = head, contents, topic, stands
         self._empty = len(LayerChunk().to_bytes(self._head, CHUNK_ENTRIES)) + ENTRY_BYTES
         self._chunk, self._size = LayerChunk(), self._empty
         self._checksum = xxhash.xxh3_64()
         self._tickets: deque[tuple[Ticket, int]] = deque()
-        """Of chunks that are not durable yet, with their bytes."""
+        """The tickets of chunks that are not yet durable, with the chunks' bytes."""
         self._taken = False
-        """Whether all has been put into chunks."""
+        """Whether the chunks contain all entries."""
         self._places: list[RecordLocation] = []
         self._done = self.cancelled = False
         self._slices = self._run()
 
     def step(self, budget_entries: int) -> bool:
-        """Do one slice of the work; whether all chunks are durable.
+        """Do one slice of the work; return whether all chunks are durable.
 
-        Raises MeanderError for a state above `STATE_LIMIT`, or when the topic refuses a chunk.
+        Raise MeanderError for a state above `STATE_LIMIT`, or when the topic refuses a chunk.
         """
         while self._tickets and (place := self._topic.placed(self._tickets[0][0])) is not None:
             self._tickets.popleft()
@@ -87,18 +87,19 @@ class LayerWriter:
 
     @property
     def waits(self) -> bool:
-        """Whether all has been sent, and is only not known to be durable."""
+        """Return whether all chunks have been sent and the writer only awaits their
+        acknowledgement."""
         return self._taken
 
     @property
     def held(self) -> int:
-        """The most bytes that this may have in memory until the next step."""
+        """Return the most bytes that the writer may hold in memory until the next step."""
         if self._taken:
             return sum(size for _, size in self._tickets)
         return (WINDOW + 1) * (CHUNK_BYTES if self._new_table is None else TABLE_BYTES)
 
     def cancel(self) -> None:
-        """Give up, before the layer stands; what lies on the topic already is forgotten there."""
+        """Cancel the layer before it is durable; tombstones delete its chunks on the topic."""
         self.cancelled = self._taken = True
         self._slices.close()
         self._contents.close()
@@ -161,7 +162,7 @@ class LayerWriter:
     def _fill(
         self, keys: list[bytes], sizes: Lengths, put: Callable[[int, int], None]
     ) -> Iterator[None]:
-        """Have entries of some sizes put into as many chunks as they need."""
+        """Put entries of some sizes into as many chunks as they need."""
         sizes = sizes + ENTRY_BYTES
         self._check(keys, sizes)
         sums, first = np.cumsum(sizes), 0
@@ -179,7 +180,8 @@ class LayerWriter:
                 yield
 
     def _fitting(self, sums: Lengths, first: int, before: int) -> int:
-        """How far the entries from the first on fit into the chunk; one always fits alone."""
+        """Return the index behind the entries that fit into the chunk. An empty chunk fits any
+        entry."""
         most = CHUNK_BYTES if self._table is None else TABLE_BYTES
         end = int(np.searchsorted(sums, before + most - self._size, side="right"))
         if self._table is None:
@@ -197,7 +199,7 @@ class LayerWriter:
             )
 
     def _full(self) -> Iterator[None]:
-        """The chunk takes no more: it gets a table, or goes."""
+        """Handle a full chunk: give it a table, or send it."""
         if self._table is not None or self._new_table is None:
             yield from self._send()
             return

@@ -22,12 +22,13 @@ AvroTime = int | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Which times a layer covers: the effect of all records of lower <= time < upper.
+    """A description that tells which times a layer covers: the effect of all records of lower <=
+    time < upper.
 
-    Times before `since` are no longer told apart. A layer that is written while records are applied
-    is fuzzy: each of its states is of some moment since its keys were taken, and may have the
-    effect of records of `upper` and later; what changes after its keys were taken is in the next
-    layer too, so the last one, during which nothing changes, makes the bin exact.
+    Times before `since` are not distinguished any more. A layer that a worker writes while it
+    applies records is fuzzy. Each of its states belongs to some moment after its keys were taken.
+    So a state may have the effect of records of `upper` and later. The next layer contains later
+    changes too. Nothing changes during the last layer, so it makes the bin exact.
     """
 
     lower: Time
@@ -37,9 +38,10 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class LayerPointer:
-    """One layer: its contents in numbers, and the places of its chunks in order.
+    """A layer pointer that names one layer, its counts, and the locations of its chunks in order.
 
-    `count` is its keys; `checksum` is xxh3 of the chunks' own checksums (8 bytes each) in order.
+    `count` is the number of keys. `checksum` is xxh3 of the chunks' own checksums (8 bytes each) in
+    order.
     """
 
     id: LayerId
@@ -52,13 +54,14 @@ class LayerPointer:
 
     @property
     def bytes(self) -> int:
-        """What it takes on the topic."""
+        """Return the bytes of the layer on the topic."""
         return sum(place.size for place in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The live layers of one operator's bin; `epoch` is the time from which its new owner owns it.
+    """A manifest that names the live layers of one operator's bin. `epoch` is the time from which
+    its new owner owns it.
 
     >>> manifest = Manifest("per_plane", Bin(3), epoch=0, layers=())
     >>> Manifest.from_bytes(manifest.to_bytes()) == manifest
@@ -71,17 +74,17 @@ class Manifest:
     layers: tuple[LayerPointer, ...]
 
     def to_bytes(self) -> bytes:
-        """The manifest as it travels."""
+        """Return the bytes of the manifest."""
         return _encoded(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
-        """Undo `to_bytes`. Raises MeanderError when another format version wrote it."""
+        """Undo `to_bytes`. Raise MeanderError when another format version wrote it."""
         return _decoded(data)
 
 
 class PlaceRecord(TypedDict):
-    """A place in a record."""
+    """A record that holds a record location."""
 
     key: bytes
     partition: int
@@ -112,7 +115,7 @@ class _ManifestRecord(TypedDict):
 
 _FORMAT: Final = Format[_ManifestRecord]("manifest")
 _KNOWN: Final = 1 << 16
-"""Those that are neither written nor read anew: each checkpoint has all, and few have changed."""
+"""The most manifests in the cache. Each checkpoint names all of them, and few have changed."""
 
 
 @lru_cache(_KNOWN)
@@ -131,7 +134,7 @@ def _decoded(data: bytes) -> Manifest:
 
 
 def avro_time(time: Time) -> AvroTime:
-    """A time as Avro has it: a long, or an array of longs.
+    """Return a time as Avro has it: a long, or an array of longs.
 
     >>> avro_time(5), avro_time((5, 1))
     (5, [5, 1])
@@ -140,12 +143,12 @@ def avro_time(time: Time) -> AvroTime:
 
 
 def time_of(record: AvroTime) -> Time:
-    """The inverse."""
+    """Undo `avro_time`."""
     return record if isinstance(record, int) else tuple(record)
 
 
 def place_record(place: RecordLocation) -> PlaceRecord:
-    """A place as Avro has it; `RecordLocation(**record)` undoes it."""
+    """Return a location as an Avro record; `RecordLocation(**record)` undoes it."""
     return {
         "key": place.key, "partition": place.partition, "offset": place.offset, "size": place.size,
     }  # fmt: skip

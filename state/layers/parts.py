@@ -13,11 +13,11 @@ from meander.state.layers.layer import Payloads, payloads
 from meander.state.layers.topic import RecordLocation, StateTopic
 
 PART = 512 << 10
-"""Bytes of a part."""
+"""The bytes of a part."""
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Return a value's parts in order, at least one.
+    """Return the parts of a value in order, at least one.
 
     >>> [len(part) for part in cut(bytes(2 * PART + 1))], cut(b"")
     ([524288, 524288, 1], [b''])
@@ -26,7 +26,8 @@ def cut(data: bytes) -> list[bytes]:
 
 
 def keyed(key: bytes, data: bytes) -> list[tuple[bytes, bytes]]:
-    """Return a value's parts with their keys; a part that is the whole value has the value's key.
+    """Return the parts of a value with their keys. A part that is the whole value has the value's
+    key.
 
     >>> keyed(b"key", b"value"), [key for key, _ in keyed(b"key", bytes(PART + 1))]
     ([(b'key', b'value')], [b'key/0', b'key/1'])
@@ -40,8 +41,8 @@ def keyed(key: bytes, data: bytes) -> list[tuple[bytes, bytes]]:
 def wholes(
     topic: StateTopic, many: Sequence[Sequence[RecordLocation]], most_bytes: int
 ) -> Payloads:
-    """Yield the values whose parts lie at some places, in order; None while the next is not here.
-    The topic is asked for so many bytes at once, or for one part."""
+    """Yield the values whose parts lie at some locations, in order, or None while the next has not
+    arrived. Request at most `most_bytes` at once, or one part."""
     found = payloads(topic, [*chain.from_iterable(many)], most_bytes)
     for places in many:
         parts = list[bytes]()

@@ -16,7 +16,8 @@ from meander.state.layers.topic import RecordLocation
 
 
 class Retention:
-    """What one worker has replaced; `forget` lets compaction take records.
+    """A retention that records the layers one worker has replaced. `forget` lets compaction delete
+    records.
 
     >>> from meander.state.keys.ids import ExecutionId, WorkerId
     >>> gone: list[int] = []
@@ -40,44 +41,47 @@ class Retention:
     def __init__(self, forget: Callable[[Sequence[RecordLocation]], None]) -> None:
         self._forget = forget
         self._number = 0
-        """The checkpoint for which this worker has frozen last."""
+        """The number of this worker's last snapshot."""
         self._named = False
-        """Whether there may be checkpoints that name what is here."""
+        """Whether any checkpoint may name these layers."""
         self._written: dict[LayerId, int] = {}
-        """Of each layer of its own the first checkpoint that can name it."""
+        """The first checkpoint that may name each layer of this worker."""
         self._since: list[tuple[int, Sequence[RecordLocation]]] = []
-        """What was replaced since this worker has frozen, and the first that can name it."""
+        """The layers replaced since the last snapshot, with the first checkpoint that may name
+        each."""
         self._replaced: list[tuple[int, int, Sequence[RecordLocation]]] = []
-        """What was replaced before that: the first and the last."""
+        """The layers replaced before it, with the first and the last checkpoint that may name
+        each."""
 
     def welcome(self, number: int) -> None:
-        """This worker begins with one, or joins a flow that has taken so many."""
+        """Start from a checkpoint, or join a flow that has taken `number` checkpoints."""
         self._number = max(self._number, number)
         self._named |= number > 0
 
     def freeze(self, number: int) -> None:
-        """This worker freezes for a checkpoint, of a greater number than any there is."""
+        """Record the snapshot for a checkpoint, whose number exceeds all earlier ones."""
         self._replaced += [(first, number - 1, places) for first, places in self._since]
         self._since.clear()
         self._number, self._named = number, True
 
     def keep(self, kept: Sequence[int]) -> None:
-        """Of the checkpoints before the last these are kept."""
+        """Delete layers that none of the retained checkpoints names. The call lists those before
+        the last."""
         for one in self._replaced:
             if not _named(one, kept):
                 self._forget(one[2])
         self._replaced = [one for one in self._replaced if _named(one, kept)]
 
     def written(self, layer: LayerId) -> None:
-        """A layer of this worker's is durable."""
+        """Record a durable layer of this worker."""
         self._written[layer] = self._number
 
     def left(self, layer: LayerId) -> None:
-        """A layer is another worker's from now on."""
+        """Record that a layer belongs to another worker from now on."""
         self._written.pop(layer, None)
 
     def replaced(self, layer: LayerId, places: Sequence[RecordLocation]) -> None:
-        """A layer is in no manifest here any more."""
+        """Record that no manifest of this worker names a layer any more."""
         first = self._written.pop(layer, 0)
         if self._named:
             self._since.append((first, places))

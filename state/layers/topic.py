@@ -17,7 +17,8 @@ Ticket = NewType("Ticket", int)
 
 @dataclass(frozen=True, slots=True)
 class RecordLocation:
-    """Where one record lies: its key too, as compaction may have put another in its stead."""
+    """A record location that names one record. It includes the key, as another record may replace
+    it after a compaction."""
 
     key: bytes
     partition: int
@@ -26,43 +27,43 @@ class RecordLocation:
 
 
 UNPLACED: Final = RecordLocation(b"", 0, 0, 0)
-"""Of what is not durable yet."""
+"""The location of a record that is not durable yet."""
 
 
 class LayerUnreadable(MeanderError):
-    """What lies on the topic, or did, is not to be had."""
+    """An error that reports a record on the topic that is missing or unreadable."""
 
 
 class RecordGone(LayerUnreadable):
-    """What was asked for is on the topic no longer, or something else lies at its place."""
+    """An error that reports a record that the topic has lost, or another record at its location."""
 
 
 class Appendable(Protocol):
-    """A compacted topic to which records are appended."""
+    """A compacted topic that records are appended to."""
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
-        """Send one record; its key must never have been used before."""
+        """Send one record and return its ticket. The key must never have been used before."""
 
     def placed(self, ticket: Ticket) -> RecordLocation | None:
-        """Where the record lies, once it is durable. Asked once per ticket. Raises MeanderError
-        when the broker refused it."""
+        """Return the location of the record once it is durable. Callers ask once per ticket. Raise
+        MeanderError when the broker refused the record."""
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+        """Give up the answer to a ticket; the topic deletes a record in transit once it arrives."""
 
     def forget(self, places: Sequence[RecordLocation]) -> None:
-        """Records that nobody refers to any more may go at the next compaction."""
+        """Let the next compaction delete records without references."""
 
 
 class StateTopic(Appendable, Protocol):
-    """The compacted topic that all of a flow's keyed state passes through."""
+    """A compacted topic that holds the layers of all bins of a flow."""
 
     def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
-        """Ask for records by place."""
+        """Request records by location; return a ticket."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Their payloads in the order asked for, once all are here. Raises RecordGone when a record
-        at a place has another key (it was compacted away)."""
+        """Return the payloads in the order of the request, once all have arrived. Raise RecordGone
+        when a location holds another key, because of a compaction."""
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel open requests."""

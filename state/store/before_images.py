@@ -19,15 +19,15 @@ import numpy.typing as npt
 from meander.state.encoding.cells import pick, runs
 
 ENTRY_BYTES: Final = 112
-"""What a key takes besides its bytes and its state."""
+"""The bytes of an entry besides its key and its state."""
 LOOSE: Final = 1 << 16
-"""Keys that may be loose, at least."""
+"""The least number of unsorted keys before a sort."""
 Before = dict[bytes, object]
-"""By key the sealed state that was there, or `ABSENT`."""
+"""The sealed state that each key had, or `ABSENT`."""
 
 
 class BeforeImages:
-    """Of some bins, since one moment.
+    """Before images that some bins have since one moment.
 
     >>> kept = BeforeImages([3])
     >>> kept.keep([b"a", b"b"], np.array([3, 4]), [1, 1]); kept.keep([b"a"], np.array([3]), [2])
@@ -51,7 +51,7 @@ class BeforeImages:
 
     @property
     def bins(self) -> Collection[int]:
-        """Those of which something may be kept."""
+        """Return the bins that may have before images."""
         return self._bins.keys()
 
     def keep(
@@ -61,7 +61,7 @@ class BeforeImages:
         states: Sequence[object],
         weight: int = 0,
     ) -> None:
-        """These states, or `ABSENT`, are about to change, of which each takes so many bytes;
+        """Keep the before images of keys: sealed states, or `ABSENT`, of `weight` bytes each.
         `bins[i]` is the bin of `keys[i]`."""
         if not self._bins or not keys:
             return
@@ -73,24 +73,24 @@ class BeforeImages:
             self._sort()
 
     def of(self, bin: int) -> Mapping[bytes, object]:
-        """What has been kept of a bin."""
+        """Return the before images of a bin."""
         self._sort()
         return self._bins.get(bin, {})
 
     def size_of(self, bin: int) -> int:
-        """Bytes that a bin takes."""
+        """Return the bytes of a bin's before images."""
         self._sort()
         return self._sizes.get(bin, 0)
 
     def add(self, bin: int, later: BeforeImages) -> None:
-        """What a bin had at a later moment counts where nothing was kept before."""
+        """Add the before images of a bin from a later moment; earlier ones take precedence."""
         self._sort()
         if bin in self._bins:
             self._fill(bin, {**later.of(bin)})
             self._grow(bin, later.size_of(bin))
 
     def drop(self, bin: int) -> None:
-        """Nobody asks for a bin any more."""
+        """Drop the before images of a bin."""
         if self._bins.pop(bin, None) is None:
             return
         self.size -= self._sizes.pop(bin)
@@ -98,7 +98,7 @@ class BeforeImages:
             self._sort()
 
     def _sort(self) -> None:
-        """Put what is loose where its bin is."""
+        """Sort the loose images by bin."""
         if not self._loose:
             return
         loose, self._loose = self._loose, []
@@ -111,14 +111,14 @@ class BeforeImages:
         keys, states = pick(keys, places), pick(states, places)
         for bin, first, end in by_bin:
             if bin in self._bins:
-                # The latest first, so that what was kept first is what stays.
+                # The images are inserted in reverse, so the first one of each key remains.
                 own = zip(keys[first:end], states[first:end], strict=True)
                 new = dict(reversed(list(own)))
                 self._fill(bin, new)
                 self._grow(bin, _weigh(new, weight))
 
     def _fill(self, bin: int, new: Before) -> None:
-        """Keep what is new of this, and leave nothing else in it."""
+        """Keep the images of a bin whose keys had none, and remove the others from `new`."""
         held = self._bins[bin]
         for key in held.keys() & new.keys():
             del new[key]

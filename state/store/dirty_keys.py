@@ -19,14 +19,14 @@ from meander.state.keys.ids import Bin
 from meander.state.store.rocksdb import Rocks
 
 KEY_BYTES: Final = 112
-"""What a key takes besides its bytes: the object, and its place in a set."""
+"""The bytes of a key in memory besides its own: its object and its place in a set."""
 LOOSE: Final = 4096
-"""Keys from which on they are sorted into their bins, which costs by the bin too."""
+"""The number of keys from which on they are sorted into bins; a sort also costs per bin."""
 BIN_BYTES: Final = 2
 
 
 class Changes:
-    """The changed keys of one operator.
+    """A set that records the changed keys of one operator.
 
     >>> from tempfile import mkdtemp
     >>> rocks = Rocks(mkdtemp(), cache_bytes=1 << 20, write_buffer_bytes=1 << 20)
@@ -46,7 +46,7 @@ class Changes:
         self.size = 0
         """Bytes in memory, estimated."""
         self._by_bin: dict[int, set[bytes]] = {}
-        """What is new, and in memory."""
+        """The new keys in memory."""
         self._aside: dict[int, set[bytes]] = {}
         self._spilled: set[int] = set()
         self._marked: set[int] = set()
@@ -54,7 +54,7 @@ class Changes:
         self._loose_bins: list[npt.NDArray[np.int64]] = []
 
     def add(self, keys: Sequence[bytes], bins: npt.NDArray[np.int64]) -> None:
-        """Some keys have changed; `bins[i]` is that of `keys[i]`."""
+        """Record changed keys; `bins[i]` is the bin of `keys[i]`."""
         self._loose += keys
         self._loose_bins.append(bins)
         self.size += _weigh(keys)
@@ -62,50 +62,50 @@ class Changes:
             self._sort()
 
     def put(self, bin: int, keys: Iterable[bytes]) -> None:
-        """Some keys of one bin have changed."""
+        """Record changed keys of one bin."""
         self._put(self._by_bin, bin, set(keys))
 
     def put_aside(self, bin: int, keys: Iterable[bytes]) -> None:
-        """Some keys of one bin have changed, and are not new."""
+        """Record changed keys of one bin that a bundle holds, so they are not new."""
         self._put(self._aside, bin, set(keys))
 
     def take_aside(self, bin: int) -> set[bytes]:
-        """What has been put aside of a bin, and is in here no longer, but where it is new too."""
+        """Take the keys of a bin that were put aside; new keys among them remain recorded."""
         return self._pop(self._aside, bin)
 
     def renew(self, bin: int) -> None:
-        """What has been put aside of a bin is new."""
+        """Count the keys of a bin that were put aside as new."""
         self.put(bin, self.take_aside(bin))
 
     def mark(self, bin: int) -> None:
-        """A bin has changed, whatever its keys have."""
+        """Record that a bin has changed, with or without changed keys."""
         self._marked.add(bin)
 
     def bins(self) -> list[Bin]:
-        """The bins that have changed, in order."""
+        """Return the changed bins, in order."""
         self._sort()
         return sorted(map(Bin, self._by_bin.keys() | self._aside | self._spilled | self._marked))
 
     def __contains__(self, bin: int) -> bool:
-        """Whether a bin has changed."""
+        """Return whether a bin has changed."""
         self._sort()
         held = self._by_bin, self._aside, self._spilled, self._marked
         return any(bin in some for some in held)
 
     def count(self, bin: int) -> int | None:
-        """How many keys of a bin have, at most; None where some lie on disk."""
+        """Return the most keys of a bin that may have changed; None where some lie on disk."""
         self._sort()
         if bin in self._spilled:
             return None
         return len(self._by_bin.get(bin, ())) + len(self._aside.get(bin, ()))
 
     def take(self, bin: int) -> list[bytes]:
-        """The keys of a bin, in no order, which are in here no longer."""
+        """Take all changed keys of a bin, in no order."""
         self.renew(bin)
         return self.take_new(bin)
 
     def take_new(self, bin: int) -> list[bytes]:
-        """Those that are new."""
+        """Take the new keys of a bin."""
         self._sort()
         self._marked.discard(bin)
         keys = self._pop(self._by_bin, bin)
@@ -117,7 +117,7 @@ class Changes:
         return list(keys)
 
     def forget(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Some keys of a bin, in here or not, are in here no longer."""
+        """Remove keys of a bin, recorded or not."""
         self._sort()
         for known in self._by_bin, self._aside:
             if (held := known.get(bin)) is not None:
@@ -130,7 +130,7 @@ class Changes:
             self._remove(bin, keys)
 
     def drop(self, bin: int) -> None:
-        """As `forget`, for all of a bin, and at once."""
+        """Remove all keys of a bin at once."""
         self._sort()
         self._marked.discard(bin)
         for known in self._by_bin, self._aside:
@@ -140,7 +140,7 @@ class Changes:
             self._rocks.delete(self._group(bin))
 
     def spill(self, count: int) -> None:
-        """Move up to so many keys of one bin to disk."""
+        """Move at most `count` keys of one bin to disk."""
         self._sort()
         if not self._by_bin:
             self.renew(next(iter(self._aside)))
@@ -166,7 +166,7 @@ class Changes:
         return keys
 
     def _sort(self) -> None:
-        """Put the loose keys where their bins are."""
+        """Sort the loose keys into their bins."""
         if not self._loose:
             return
         places, by_bin = runs(np.concatenate(self._loose_bins))

@@ -18,7 +18,7 @@ from meander.state.store.before_images import BeforeImages
 
 
 class FrozenStates:
-    """Those of one operator.
+    """Frozen states that the bins of one operator have at a moment.
 
     >>> frozen, bins = FrozenStates(), np.array([3, 4])
     >>> frozen.begin([3]); frozen.keep([b"a", b"b"], bins, [1, 1])
@@ -39,20 +39,19 @@ class FrozenStates:
         return bin in self._kept
 
     def begin(self, bins: Iterable[int]) -> None:
-        """These bins are frozen, as they are now."""
+        """Freeze bins as they are at the call."""
         self._kept = BeforeImages(bins)
 
     def keep(
         self, keys: Sequence[bytes], bins: npt.NDArray[np.int64], states: Sequence[object]
     ) -> None:
-        """Sealed states, or `ABSENT`, are about to change; what they are later counts for
-        nothing."""
+        """Keep sealed states, or `ABSENT`, ahead of their first change; ignore later changes."""
         self._kept.keep(keys, bins, states)
 
     def of(self, bin: int) -> Mapping[bytes, object]:
-        """What has changed of a bin since, as it was."""
+        """Return the before images of a bin."""
         return self._kept.of(bin)
 
     def thaw(self, bin: int) -> None:
-        """Nobody needs to know any more what a bin was."""
+        """Release a frozen bin."""
         self._kept.drop(bin)

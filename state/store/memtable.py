@@ -23,35 +23,36 @@ from meander.state.encoding.cells import FIRST, Cells, Slots
 from meander.state.encoding.codec import encoded
 
 ENTRY_BYTES: Final = 144
-"""What a key, its slot's number and its place among its bin's take besides the key's bytes."""
+"""The bytes of a key besides its own: its slot's number and its place among its bin's keys."""
 SLOT_BYTES: Final = 57
-"""What a slot takes, somebody's or free, besides its cell; a table's first ones do not count."""
+"""The bytes of a slot besides its cell, used or free. The first slots of a table do not count."""
 SPARSE: Final = 4
-"""Slots per key from which on there are too many."""
+"""The number of slots per key from which on a table is too sparse."""
 BIN_BYTES: Final = 2
 NO_SLOT: Final = -1
 
 
 class Table:
-    """One operator's keys: the slot of each, whose state the cells hold, and those of each bin."""
+    """A table that holds the slot of each key of one operator and the keys of each bin. The cells
+    hold the states."""
 
     def __init__(self, prefix: bytes, cells: Cells) -> None:
         self.prefix, self.cells = prefix, cells
-        """The prefix is that of its keys in the database; a bin's two bytes follow."""
+        """The prefix of the table's keys in the database; two bytes of the bin follow."""
         self.size = 0
         """Bytes, estimated."""
         self.slots: dict[bytes, int] = {}
         self.bins: dict[int, dict[bytes, None]] = {}
         self.dirty = np.zeros(len(cells), np.bool_)
-        """By slot, whether its key is known to have changed; false for a slot that is nobody's."""
+        """Whether the key of each slot is known to have changed; false for a free slot."""
         self._free = array("q", range(len(cells)))
 
     def find(self, keys: Sequence[bytes]) -> Slots:
-        """The slot of each key, `NO_SLOT` for those that are not held; shape (n,)."""
+        """Return the slot of each key, `NO_SLOT` for an absent key; shape (n,)."""
         return np.fromiter(map(self.slots.get, keys, repeat(NO_SLOT)), np.int64, len(keys))
 
     def admit(self, bins: Mapping[bytes, int]) -> Slots:
-        """Hold some keys that are not held, each of a bin: their slots, which have no states."""
+        """Add absent keys, each with its bin; return their slots, which hold no states."""
         while len(self._free) < len(bins):
             before = len(self.cells)
             self.cells.grow()
@@ -69,13 +70,13 @@ class Table:
         return slots
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
-        """Set encoded states in some slots, all different."""
+        """Set encoded states in different slots."""
         before = self.cells.weigh(slots)
         self.cells.load(slots, states)
         self.size += self.cells.weigh(slots) - before
 
     def release(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Hold some keys of a bin no longer, all of which are held."""
+        """Remove keys of a bin. The table must hold all of them."""
         held = self.bins[bin]
         for key in keys:
             del held[key]
@@ -90,7 +91,7 @@ class Table:
             self._compact()
 
     def _compact(self) -> None:
-        """Give back the slots that are too many; what stays has others from now on."""
+        """Return excess slots; the remaining keys get new ones."""
         before, keys = len(self.cells), list(self.slots)
         most = max(FIRST, 2 * len(keys))
         slots = self.find(keys)
@@ -101,7 +102,7 @@ class Table:
         self.size -= (before - most) * self._slot_bytes
 
     def _weigh(self, keys: Iterable[bytes], slots: Slots) -> int:
-        """Bytes that some keys take with their states."""
+        """Return the bytes of some keys with their states."""
         return ENTRY_BYTES * len(slots) + sum(map(len, keys)) + self.cells.weigh(slots)
 
     @property
@@ -110,7 +111,7 @@ class Table:
 
 
 class Memtable:
-    r"""Tables within one bound.
+    r"""A memtable that keeps tables within one bound.
 
     >>> from meander.state.encoding.cells import SealedCells
     >>> memtable, cells = Memtable(), SealedCells()
@@ -133,30 +134,30 @@ class Memtable:
         return sum(table.size for table in self.tables.values())
 
     def add(self, table: Table) -> Table:
-        """One more table. Raises MeanderError where another has its prefix."""
+        """Add a table. Raise MeanderError where another has its prefix."""
         if self.tables.setdefault(table.prefix, table) is not table:
             raise MeanderError(f"table {table.prefix!r}", "it is open already", "open it once")
         return table
 
     def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
-        """The keys and sealed states of a bin, in key order, as they are now."""
+        """Return the keys and sealed states of a bin in key order, as of the call."""
         keys = sorted(table.bins.get(bin, ()))
         return list(zip(keys, table.cells.take(table.find(keys)), strict=True))
 
     def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
-        """Drop some keys of a bin, held or not."""
+        """Remove keys of a bin, present or not."""
         held = table.bins.get(bin, {})
         gone = [key for key in keys if key in held]
         if gone:
             table.release(bin, gone)
 
     def drop(self, table: Table, bin: int) -> None:
-        """Drop all keys of a bin."""
+        """Remove all keys of a bin."""
         self.forget(table, bin, list(table.bins.get(bin, ())))
 
     def spill(self, count: int) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
-        """Take out up to `count` keys of one bin: the prefix of their database keys, and these with
-        the encoded states."""
+        """Take at most `count` keys of one bin. Return the prefix of their database keys, and these
+        keys with the encoded states."""
         table = max(self.tables.values(), key=lambda table: table.size)
         bin, held = next(iter(table.bins.items()))
         keys = list(islice(held, count))

@@ -29,7 +29,7 @@ from meander.schemas.errors import SetupError
 
 
 class Rocks:
-    """One database. What an earlier process left at `path` is destroyed. Raises SetupError when
+    """A database that destroys the data of an earlier process at `path`. Raise SetupError when
     another process has it open."""
 
     def __init__(self, path: str | Path, cache_bytes: int, write_buffer_bytes: int) -> None:
@@ -37,10 +37,10 @@ class Rocks:
         self._cache = Cache(cache_bytes)
         settings = options(self._cache, write_buffer_bytes)
         self._unlogged = WriteOptions()
-        # The stubs call this property a method.
+        # The type stubs declare this property as a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
         self.folder = Path(path) / "tables"
-        """Where tables lie on their way in or out."""
+        """The folder of tables on their way in or out."""
         self._incoming = count()
         try:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -53,19 +53,19 @@ class Rocks:
             ) from error
 
     def used(self) -> int:
-        """Bytes held in memory."""
+        """Return the bytes in memory."""
         return self._cache.get_usage()
 
     def close(self) -> None:
-        """Release the files; nothing is written."""
+        """Release the files without a write."""
         self._rocks.close()
 
     def read(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of some keys, None for what is not there."""
+        """Return the values of some keys, None for an absent key."""
         return cast(list[bytes | None], self._rocks.get([*keys]))
 
     def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write some keys as one batch."""
+        """Write entries as one batch."""
         batch = WriteBatch(raw_mode=True)
         for key, data in entries:
             batch.put(key, data)
@@ -73,7 +73,8 @@ class Rocks:
             self._rocks.write(batch, self._unlogged)
 
     def ingest(self, tables: Sequence[bytes]) -> None:
-        """Take in tables of different keys; none of these is here, or what is here is older."""
+        """Ingest tables of different keys. The database holds none of these keys, or older
+        values."""
         paths = [self.folder / f"{next(self._incoming)}.incoming" for _ in tables]
         settings = IngestExternalFileOptions()
         settings.set_move_files(True)
@@ -83,20 +84,21 @@ class Rocks:
             self._rocks.ingest_external_file([*map(str, paths)], settings)
 
     def entries(self, prefix: bytes, first: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """All entries whose key begins with a prefix, in order, as of the call, without it; those
-        before `first`, which has no prefix either, are left out."""
-        # The iterator is opened here, as a generator's body would first run at the first entry.
+        """Return all entries under a prefix, in order, as of the call, without the prefix. Omit
+        those before `first`, which has no prefix either."""
+        # The iterator opens here, because the body of a generator would first run at the first
+        # entry.
         found = self._rocks.items(from_key=prefix + first)
         return below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
 
     def delete(self, prefix: bytes) -> None:
-        """Drop all keys that begin with a prefix. Where there are none, no tombstone is left."""
+        """Delete all keys under a prefix. Leave no tombstone where there are none."""
         if next(self.entries(prefix), None) is not None:
             with heard(self._name):
                 self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
 
     def remove(self, keys: Iterable[bytes]) -> None:
-        """Drop some keys as one batch."""
+        """Delete keys as one batch."""
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(key)
@@ -106,7 +108,7 @@ class Rocks:
 
 @contextmanager
 def heard(concerns: str) -> Iterator[None]:
-    """Say whose disk it is that takes no more."""
+    """Raise errors of the disk as MeanderError that names its owner."""
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
@@ -116,7 +118,8 @@ def heard(concerns: str) -> Iterator[None]:
 
 
 def options(cache: Cache, write_buffer_bytes: int) -> Options:
-    """Given again at every open: rocksdict keeps none of them for a database that exists."""
+    """Return the options of an open. Each open needs them, as rocksdict stores none for an existing
+    database."""
     cached = blocks()
     cached.set_block_cache(cache)
     options = Options(raw_mode=True)
@@ -136,7 +139,7 @@ def options(cache: Cache, write_buffer_bytes: int) -> Options:
 
 
 def blocks() -> BlockBasedOptions:
-    """How a file's entries are laid out."""
+    """Return the options for the layout of a file's entries."""
     blocks = BlockBasedOptions()
     blocks.set_cache_index_and_filter_blocks(True)
     blocks.set_bloom_filter(10, False)
@@ -144,7 +147,7 @@ def blocks() -> BlockBasedOptions:
 
 
 def successor(prefix: bytes) -> bytes:
-    """The least bytes after all that begin with a prefix.
+    """Return the least bytes after all that begin with a prefix.
 
     >>> successor(b"az")
     b'a{'
@@ -153,9 +156,10 @@ def successor(prefix: bytes) -> bytes:
 
 
 def below(prefix: bytes, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """The entries as far as their keys begin with a prefix, without it.
+    """Yield the entries whose keys begin with a prefix, without it.
 
-    The end is looked for here, as rocksdict reads an iterator's upper bound after freeing it.
+    The function checks the end itself, as rocksdict reads an iterator's upper bound after freeing
+    it.
     """
     for key, data in entries:
         if not key.startswith(prefix):

@@ -16,7 +16,7 @@ Entry = tuple[bytes, bytes]
 
 
 class Shelf:
-    """Entries of one owner, never two with one key.
+    """A spill store that holds entries of one owner with distinct keys.
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
@@ -34,18 +34,19 @@ class Shelf:
         """The least key."""
 
     def put(self, entries: Sequence[Entry]) -> None:
-        """Add some entries, at least one."""
+        """Add entries, at least one."""
         self._rocks.put((self._prefix + key, data) for key, data in entries)
         least = min(key for key, _ in entries)
         self.first = least if self.first is None else min(self.first, least)
 
     def entries(self) -> Iterator[Entry]:
-        """All entries in order, as of the call."""
+        """Return all entries in order, as of the call."""
         if self.first is None:
             return iter(())
         return self._rocks.entries(self._prefix, self.first)
 
     def drop(self, taken: Sequence[Entry], first: bytes | None) -> None:
-        """Forget the first entries, as `entries` gave them; `first` is the first that stays."""
+        """Delete the first entries, in the order of `entries`; `first` is the first key that
+        remains."""
         self._rocks.remove(self._prefix + key for key, _ in taken)
         self.first = first

@@ -18,14 +18,14 @@ from rocksdict import DBCompressionType, Options, SstFileWriter
 from meander.state.store.rocksdb import blocks, heard
 
 TABLE_BYTES: Final = 1 << 20
-"""About the most that a table takes, unless one state alone takes more."""
+"""The most bytes of a table, approximately, unless one state exceeds them."""
 EMPTY_BYTES: Final = 4096
-"""What a table takes besides its entries."""
+"""The bytes of a table besides its entries."""
 _NUMBERS: Final = count()
 
 
 class TableWriter:
-    """One table on its way: `put` entries in the order of their keys, then `finish`.
+    """A table writer that writes one table: `put` entries in key order, then `finish`.
 
     >>> from tempfile import mkdtemp
     >>> from meander.state.store.rocksdb import Rocks
@@ -38,8 +38,8 @@ class TableWriter:
     """
 
     def __init__(self, folder: Path, group: bytes) -> None:
-        """It lies in a folder that exists until it is finished; `group` stands before all keys.
-        Raises SetupError where the disk takes no more, as `put` and `finish` do."""
+        """Open a table in an existing folder; `group` precedes all keys. Raise SetupError where the
+        disk refuses more bytes, as `put` and `finish` do."""
         self._path, self._group = folder / f"{next(_NUMBERS)}.writing", group
         self._name = f"the table {self._path}"
         options = Options(raw_mode=True)
@@ -50,14 +50,14 @@ class TableWriter:
             self._writer.open(str(self._path))
 
     def put(self, keys: Sequence[bytes], states: Sequence[bytes]) -> None:
-        """Add what comes next."""
+        """Add the next entries."""
         group, writer = self._group, self._writer
         with heard(self._name):
             for key, state in zip(keys, states, strict=True):
                 writer[group + key] = state
 
     def finish(self) -> bytes:
-        """All of it, at least one entry; the file is gone."""
+        """Return the bytes of the table, which has at least one entry, and delete its file."""
         with heard(self._name):
             self._writer.finish()
         table = self._path.read_bytes()
@@ -65,5 +65,5 @@ class TableWriter:
         return table
 
     def discard(self) -> None:
-        """It is not wanted, after all."""
+        """Discard the table."""
         self._path.unlink()

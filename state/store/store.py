@@ -34,18 +34,18 @@ from meander.state.store.undo_log import Undo
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
-"""Keys that leave the memtable at once: well under a millisecond of small ones."""
+"""The keys that leave the memtable at once; small ones take well under a millisecond."""
 
 
 class Database:
-    """The keyed state of all operators of one process, within one budget of bytes.
+    """A database that holds the keyed state of all operators of one process within one budget of
+    bytes.
 
-    Half of the budget is the memtable's, but for a sixteenth of that, in which the keys are noted
-    that have changed, and an eighth, for what they were at the last checkpoint; three eighths are
-    RocksDB's block cache, which holds indexes, filters and write buffers (up to a third of it) too;
-    an eighth is left for what RocksDB goes over for a moment, as its cache gives way only once a
-    flush has ended. What an earlier process left at `path` is destroyed. Raises SetupError when
-    another process has it open.
+    Half of the budget serves the memtable. A sixteenth of this half records changed keys, an eighth
+    before images of the last checkpoint. Three eighths of the budget serve RocksDB's block cache:
+    indexes, filters and, up to a third, write buffers. An eighth remains for peaks of RocksDB, as
+    its cache shrinks only after a flush. The database destroys the data of an earlier process at
+    `path`. Raise SetupError when another process has it open.
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
@@ -60,21 +60,21 @@ class Database:
     def __init__(self, path: str | Path, budget_bytes: int) -> None:
         self.memtable = Memtable()
         self.groups: set[bytes] = set()
-        """The prefixes of the bins of which something lies in RocksDB."""
+        """The prefixes of the bins that have entries in RocksDB."""
         self.rocks = Rocks(path, budget_bytes * 3 // 8, budget_bytes // 8)
         self._changes: list[Changes] = []
         self._undone: list[Undo] = []
         self._stores: dict[str, Store] = {}
         self._left: set[str] = set()
-        """The operators whose states a life of the flow has left that is over."""
+        """The operators whose states an ended execution has left."""
         self._changes_bytes, self._undo_bytes = budget_bytes // 32, budget_bytes // 16
         self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
     def store(
         self, operator: str, codec: StateCodec = PLAIN, layout: ColumnLayout | None = None
     ) -> Store:
-        """The states of one operator, as columns of a layout where there is one. Raises
-        MeanderError for a name that cannot be kept apart."""
+        """Return the store of one operator, with columns where there is a layout. Raise
+        MeanderError for a name that collides with another."""
         if "\0" in operator:
             raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "name it anew")
         if codec.name == PLAIN.name and codec is not PLAIN:
@@ -90,8 +90,8 @@ class Database:
         return self._stores[operator]
 
     def outlive(self) -> None:
-        """A life of the flow is over, and stores are opened anew as they are, by the same flow;
-        nothing else of it is left on disk."""
+        """Keep the stores for the next execution of the same flow, and delete all other data on
+        disk."""
         self._left = {*self._stores}
         for changes in self._changes:
             for bin in changes.bins():
@@ -99,25 +99,25 @@ class Database:
         self.rocks.delete(b"\0")
 
     def used(self) -> int:
-        """Bytes held in memory; the budget bounds it."""
+        """Return the bytes in memory; the budget bounds them."""
         return self.memtable.size + self._noted() + self._kept() + self.rocks.used()
 
     def close(self) -> None:
-        """Release the files; nothing is written, as what lies here is a cache."""
+        """Release the files without a write, as local state is a cache."""
         self.rocks.close()
 
     def note(self, operator: str) -> Changes:
-        """A note of what changes of one more operator, within the budget."""
+        """Return a set that records changed keys of a further operator, within the budget."""
         self._changes.append(Changes(self.rocks, operator))
         return self._changes[-1]
 
     def undo(self) -> Undo:
-        """A note of what one more operator's bins were, within the budget."""
+        """Return the undo log of a further operator, within the budget."""
         self._undone.append(Undo())
         return self._undone[-1]
 
     def find(self, groups: _Groups, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
-        """The encoded states of those of one operator's keys, each of a bin, that lie on disk."""
+        """Return the encoded states of one operator's keys on disk, for keys of some bins."""
         if not self.groups:
             return {}
         placed = ((key, groups[bin]) for key, bin in bins.items())
@@ -126,7 +126,7 @@ class Database:
         return {k: data for k, data in zip(asked, values, strict=True) if data is not None}
 
     def spill(self) -> None:
-        """Make what is in memory fit its bounds again."""
+        """Bring the memory within its bounds again."""
         while self.memtable.size > self._memtable_bytes:
             group, entries = self.memtable.spill(SPILL_KEYS)
             self.groups.add(group)
@@ -144,15 +144,15 @@ class Database:
 
 
 class Databases:
-    """Those of some workers in one process, each with a budget of its own, opened when it is first
-    asked for."""
+    """Databases that belong to workers of one process. Each has its own budget and opens at first
+    use."""
 
     def __init__(self, path: str | Path, budget_bytes: int) -> None:
         self._path, self._budget = Path(path), budget_bytes
         self._opened: dict[int, Database] = {}
 
     def of(self, worker: int) -> Database:
-        """A worker's."""
+        """Return the database of a worker."""
         if worker not in self._opened:
             self._opened[worker] = Database(self._path / f"{worker}", self._budget)
         return self._opened[worker]
@@ -164,7 +164,8 @@ class Databases:
 
 
 class Store:
-    """The sealed states of one operator's keys on this worker; see `Database` for an example."""
+    """A store that holds the sealed states of one operator's keys on this worker; `Database` has an
+    example."""
 
     def __init__(
         self, database: Database, operator: str, codec: StateCodec, layout: ColumnLayout | None
@@ -178,47 +179,50 @@ class Store:
         self._frozen, self._undo = FrozenStates(), database.undo()
 
     def lend(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
-        """The states of these keys, to be read and set; `bins[i]` is that of `keys[i]`."""
+        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
         groups, changes, undo = self._groups, self._changes, self._undo
         return StateBatch(
             self._database, self._table, changes, self._frozen, undo, groups, keys, bins
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
-        """Until each is thawed, `in_memory`, `on_disk` and `take_states` tell of these bins what
-        they are at the call; by bin, the keys that have changed since they were last taken or put
-        aside. They count as changed no longer: whoever gets them takes their states, and puts them
-        aside where these go into a bundle, or gives them back."""
+        """Freeze bins: until `thaw`, the methods `in_memory`, `on_disk` and `take_states` describe
+        them as of this call.
+
+        Return by bin the keys that changed since the last take or put-aside. These keys no longer
+        count as changed. The caller takes their states and puts the keys aside if a bundle holds
+        them, or gives them back.
+        """
         changed = {bin: self._changes.take_new(bin) for bin in self._changes.bins()}
         self._table.dirty[:] = False
         self._frozen.begin(bins)
         return changed
 
     def thaw(self, bin: int) -> None:
-        """Of a bin that was frozen nobody asks any more what it was."""
+        """Release a frozen bin."""
         self._frozen.thaw(bin)
 
     def remember(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
-        """A checkpoint has these bins as they are at the call, with their timers."""
+        """Record these bins with their timers for a checkpoint, as they are at the call."""
         self._table.dirty[:] = False
         self._undo.begin(at, bins)
         self._database.spill()
 
     def settle(self, at: CheckpointId) -> None:
-        """A checkpoint exists: nobody goes back any further."""
+        """Complete a checkpoint: no rollback goes further back."""
         self._undo.settle(at)
 
     def cancel(self, at: CheckpointId) -> None:
-        """A checkpoint has been given up."""
+        """Cancel a checkpoint."""
         self._undo.cancel(at)
 
     def known(self, at: CheckpointId) -> set[Bin]:
-        """The bins that can be again what they were at a checkpoint."""
+        """Return the bins that can roll back to a checkpoint."""
         return self._undo.known(at)
 
     def go_back(self, at: CheckpointId, bins: Collection[Bin]) -> dict[Bin, Timers]:
-        """Have some of these bins be what they were at a checkpoint, and forget all others and how
-        to go back any more; nothing counts as changed. With the timers that each had."""
+        """Roll some of these bins back to a checkpoint, and drop all other bins and the undo log.
+        No key counts as changed then. Return the timers of each bin."""
         for bin in [bin for bin in self.bins() if bin not in bins]:
             self.drop(bin)
         self._frozen.begin(())
@@ -240,7 +244,7 @@ class Store:
             self._database.rocks.remove(group + key for key in keys)
 
     def in_memory(self, bin: int) -> list[bytes]:
-        """The keys of a bin whose states are in memory; of one that is frozen also those that have
+        """Return the keys of a bin with states in memory. For a frozen bin, include keys that have
         changed since."""
         held, before = self._table.bins.get(bin, {}), self._frozen.of(bin)
         if not before:
@@ -248,15 +252,15 @@ class Store:
         return [key for key in {**held, **before} if before.get(key) is not ABSENT]
 
     def on_disk(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and encoded states of a bin in key order as they lie on disk at the call, where some
-        are older than those in memory, or in a frozen bin younger."""
+        """Return the entries of a bin on disk in key order, as of the call. Memory may hold newer
+        states; in a frozen bin, disk may."""
         entries, before = self._database.rocks.entries(self._groups[bin]), self._frozen.of(bin)
         new = {key for key, state in before.items() if state is ABSENT}
         return (entry for entry in entries if entry[0] not in new) if new else entries
 
     def take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        """The encoded states of some keys of a bin, all of which have one, and have not changed
-        until they do from now on; in a frozen bin those that they had."""
+        """Return the encoded states of keys of a bin. Each key has a state, and counts as unchanged
+        until its next change. In a frozen bin, return the frozen states."""
         before = self._frozen.of(bin)
         if not before:
             return self._take_states(bin, keys)
@@ -278,17 +282,18 @@ class Store:
         return cast(list[bytes], read)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and encoded states of a bin in key order, as it is now, encoded as they are taken.
+        """Yield the entries of a bin in key order, as of the call, encoded as the caller takes
+        them.
 
-        Sorts the part in the memtable at the call; the rest costs by the entry.
+        Sort the part in the memtable at the call; the rest costs per entry.
         """
         fresh = self._database.memtable.entries(self._table, bin)
         older = self._database.rocks.entries(self._groups[bin])
         return _overlay(((key, encoded(state)) for key, state in fresh), older)
 
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
-        """Put encoded states of a bin in bulk, past the memtable; they do not count as changed, as
-        they lie on the topic."""
+        """Install encoded states of a bin in bulk, past the memtable. They lie on the topic, so
+        they do not count as changed."""
         group = self._groups[bin]
         self._database.memtable.forget(self._table, bin, keys)
         self._changes.forget(bin, keys)
@@ -299,16 +304,16 @@ class Store:
         self._database.rocks.put((group + key, data) for key, data in entries)
 
     def install_changed(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
-        """As `install`, but they count as changed."""
+        """Install encoded states as `install` does, and count them as changed."""
         self.install(bin, keys, states)
         self.give_back(bin, keys)
 
     def table(self, bin: int) -> TableWriter:
-        """An empty table for entries of a bin."""
+        """Return an empty table for entries of a bin."""
         return TableWriter(self._database.rocks.folder, self._groups[bin])
 
     def drop(self, bin: int) -> None:
-        """Forget all keys of a bin, by the key in memory and at once on disk; scans under way keep
+        """Drop all keys of a bin: key by key in memory, at once on disk. Running scans keep
         theirs."""
         self._database.memtable.drop(self._table, bin)
         self._changes.drop(bin)
@@ -318,55 +323,56 @@ class Store:
         self._database.rocks.delete(self._groups[bin])
 
     def changed(self) -> list[Bin]:
-        """The bins that have changed, in order."""
+        """Return the changed bins, in order."""
         return self._changes.bins()
 
     def has_changed(self, bin: int) -> bool:
-        """Whether a bin has."""
+        """Return whether a bin has changed."""
         return bin in self._changes
 
     def count_changed(self, bin: int) -> int | None:
-        """How many keys of a bin have changed; None where they are many."""
+        """Return the number of changed keys of a bin; None where they are many."""
         return self._changes.count(bin)
 
     def take_changes(self, bin: int) -> list[bytes]:
-        """The keys of a bin that have changed, in no order; whoever takes them takes their states,
-        or gives them back."""
+        """Take the changed keys of a bin, in no order. The caller takes their states, or gives the
+        keys back."""
         return self._changes.take(bin)
 
     def forget_changes(self, bin: int) -> None:
-        """As `take_changes`, where the states of all keys are to be taken."""
+        """Forget the changed keys of a bin, where the caller takes the states of all keys."""
         self._changes.drop(bin)
 
     def mark(self, bin: int) -> None:
-        """A bin counts as changed until its changes are taken or forgotten, whatever its keys."""
+        """Count a bin as changed until its changes are taken or forgotten, with or without changed
+        keys."""
         self._changes.mark(bin)
 
     def give_back(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Some keys of a bin that were taken have changed still: they were written nowhere."""
+        """Return taken keys of a bin to the changed ones, as no layer holds their changes."""
         self._changes.put(bin, keys)
         self._database.spill()
 
     def put_aside(self, bin: int, keys: Sequence[bytes]) -> None:
-        """A bundle tells of some changed keys of a bin: until they change again, or are renewed,
-        the next one need not."""
+        """Put changed keys aside, as a bundle holds them. The next bundle omits them until they
+        change again or are renewed."""
         self._changes.put_aside(bin, keys)
         self._database.spill()
 
     def take_aside(self, bin: int) -> set[bytes]:
-        """As `take_changes`, for what has been put aside."""
+        """Take the keys of a bin that were put aside."""
         return self._changes.take_aside(bin)
 
     def renew_changes(self, bin: int) -> None:
-        """No bundle tells of a bin's changed keys any more."""
+        """Count all changed keys of a bin as new, as no bundle holds them any more."""
         self._changes.renew(bin)
 
     def count(self, bin: int) -> int:
-        """How many keys a bin holds; reads all of it."""
+        """Return the number of keys in a bin; read all of it."""
         return sum(1 for _ in self.scan(bin))
 
     def bins(self) -> list[Bin]:
-        """The bins that hold keys, in order."""
+        """Return the bins that hold keys, in order."""
         stem = self._groups.stem
         on_disk = (group for group in self._database.groups if group.startswith(stem))
         return sorted(
@@ -375,7 +381,7 @@ class Store:
 
 
 class IncomingTable(NamedTuple):
-    """A table on its way into a store."""
+    """A table that waits for its ingest into a store."""
 
     store: Store
     bin: int
@@ -383,8 +389,8 @@ class IncomingTable(NamedTuple):
 
 
 def ingest(tables: Sequence[IncomingTable]) -> None:
-    """As `Store.install`, and at once, for tables of bins of which nothing has been installed, all
-    of one database; together, as each call synchronizes files."""
+    """Ingest tables at once, as `Store.install` does. Their bins hold no installed entries, and all
+    belong to one database. One call for all is faster, as each call synchronizes files."""
     if not tables:
         return
     for store, bin, _ in tables:
@@ -399,9 +405,10 @@ def ingest(tables: Sequence[IncomingTable]) -> None:
 
 
 class StateBatch:
-    """The states of a batch's keys, to be read and set in place while it is entered.
+    """A state batch that lets an operator read and set the states of a batch's keys in place while
+    it is entered.
 
-    A key that has no state yet has a slot for the while, and is nowhere again unless one is set.
+    A key without a state has a slot meanwhile, and loses it unless the operator sets a state.
     """
 
     def __init__(
@@ -418,9 +425,9 @@ class StateBatch:
         self._database, self._table, self._changes = database, table, changes
         self._keys, self._bins = keys, bins
         self._new: dict[bytes, int] = {}
-        """The bins of keys that have had no state."""
+        """The bins of keys that had no state."""
         self.slots = table.find(keys)
-        """Where each key's state is, shape (n,)."""
+        """The slot of each key, shape (n,)."""
         missing = np.flatnonzero(self.slots == NO_SLOT)
         if len(missing):
             absent = pick(keys, missing.tolist())
@@ -432,13 +439,13 @@ class StateBatch:
 
     @property
     def sealed(self) -> list[object]:
-        """All sealed states by slot, of which only those lent are to be touched."""
+        """Return all sealed states by slot. Callers may touch only those of this batch."""
         assert isinstance(self._table.cells, SealedCells), "the states are columns"
         return self._table.cells.states
 
     @property
     def numbers(self) -> NumberCells:
-        """The same where the states are columns."""
+        """Return the columns, where the states are columns."""
         assert isinstance(self._table.cells, NumberCells), "the states are no columns"
         return self._table.cells
 
@@ -458,7 +465,7 @@ class StateBatch:
         self._database.spill()
 
     def _admit(self, groups: _Groups, bins: Mapping[bytes, int]) -> None:
-        """Bring what lies on disk into memory, and have slots for what does nowhere."""
+        """Load states from disk into memory, and add slots for keys without states."""
         found = self._database.find(groups, bins)
         self._new = {key: bin for key, bin in bins.items() if key not in found}
         slots = self._table.admit(self._new | {key: bins[key] for key in found})
@@ -466,7 +473,8 @@ class StateBatch:
             self._table.load(slots[len(self._new) :], [*found.values()])
 
     def _preserve(self, frozen: FrozenStates, undo: Undo) -> None:
-        """What has not changed since bins were frozen, or the last checkpoint, may do so now."""
+        """Keep before images of clean keys for frozen bins and the undo log, as the operator may
+        change them now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if not len(clean):
             return
@@ -477,7 +485,7 @@ class StateBatch:
             undo.keep(keys, bins, before, self._weight // len(self._keys))
 
     def _note_changes(self) -> None:
-        """What was lent and has a state may have another one now."""
+        """Record the keys of this batch that have states as changed."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if self._new:
             clean = clean[self._table.cells.has(self.slots[clean])]
@@ -493,7 +501,7 @@ class StateBatch:
 
 
 class _Groups(dict[int, bytes]):
-    """The database prefix of each bin of one operator, made when it is first asked for."""
+    """A map that holds the database prefix of each bin of one operator, made at first use."""
 
     def __init__(self, operator: str) -> None:
         super().__init__()
@@ -505,7 +513,7 @@ class _Groups(dict[int, bytes]):
 
 
 def group_of(operator: str, bin: int) -> bytes:
-    r"""What stands before the keys of an operator's bin in any worker's database.
+    r"""Return the prefix of the keys of an operator's bin in any worker's database.
 
     >>> group_of("per_plane", 3)
     b'per_plane\x00\x00\x03'
@@ -520,7 +528,7 @@ def _bin(data: bytes) -> Bin:
 def _overlay(
     newer: Iterator[tuple[bytes, bytes]], older: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Two runs of entries in key order as one; of an equal key the newer run's entry.
+    """Merge two runs of entries in key order. For equal keys, yield the newer run's entry.
 
     >>> list(_overlay(iter([(b"b", b"new")]), iter([(b"a", b"old"), (b"b", b"old")])))
     [(b'a', b'old'), (b'b', b'new')]

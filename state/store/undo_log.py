@@ -21,11 +21,11 @@ from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import Before, BeforeImages
 
 TIMER_BYTES: Final = 72
-"""What a timer takes."""
+"""The bytes of a timer."""
 
 
 class _Since:
-    """What has changed since a checkpoint, until the next one."""
+    """The changes between a checkpoint and the next one."""
 
     def __init__(self, at: CheckpointId, timers: dict[int, Timers]) -> None:
         self.at, self.timers, self.before = at, timers, BeforeImages(timers)
@@ -34,15 +34,15 @@ class _Since:
 
     @property
     def size(self) -> int:
-        """Bytes, estimated."""
+        """Return the bytes, estimated."""
         return self.before.size + self._timers_bytes
 
     def size_of(self, bin: int) -> int:
-        """Those that a bin takes."""
+        """Return the bytes of a bin, estimated."""
         return self.before.size_of(bin) + self._timers_size[bin]
 
     def forget(self, bin: int) -> None:
-        """A bin is known no longer."""
+        """Forget a bin, so it is not known any more."""
         if bin in self.before:
             self.before.drop(bin)
             self._timers_bytes -= self._timers_size.pop(bin)
@@ -50,7 +50,7 @@ class _Since:
 
 
 class Undo:
-    """Those of one operator.
+    """An undo log that holds the before images of one operator.
 
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
@@ -73,11 +73,11 @@ class Undo:
 
     @property
     def size(self) -> int:
-        """Bytes, estimated."""
+        """Return the bytes, estimated."""
         return sum(since.size for since in self._line)
 
     def begin(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
-        """A checkpoint has these bins as they are now, with their timers."""
+        """Record a checkpoint of these bins with their timers, as they are at the call."""
         self._line.append(_Since(at, {int(bin): some for bin, some in bins.items()}))
 
     def keep(
@@ -87,15 +87,15 @@ class Undo:
         states: Sequence[object],
         weight: int,
     ) -> None:
-        """Sealed states of about so many bytes each, or `ABSENT`, are about to change."""
+        """Keep sealed states, or `ABSENT`, of about `weight` bytes each ahead of a change."""
         self._line[-1].before.keep(keys, bins, states, weight)
 
     def settle(self, at: CheckpointId) -> None:
-        """A checkpoint exists: nobody goes back any further."""
+        """Complete a checkpoint: no rollback goes further back."""
         self._line = self._from(at) or self._line
 
     def cancel(self, at: CheckpointId) -> None:
-        """A checkpoint has been given up: nobody goes back to it."""
+        """Cancel a checkpoint: no rollback goes to it."""
         place = next((n for n, since in enumerate(self._line) if since.at == at), None)
         if place is None:
             return
@@ -106,35 +106,35 @@ class Undo:
                 earlier.add(bin, gone.before)
 
     def known(self, at: CheckpointId) -> set[Bin]:
-        """The bins that can be again what they were at a checkpoint."""
+        """Return the bins that can roll back to a checkpoint."""
         line = self._from(at)
         if not line:
             return set()
         return set(map(Bin, set.intersection(*({*since.before.bins} for since in line))))
 
     def before(self, at: CheckpointId, bin: Bin) -> Before:
-        """What has changed of a bin that is known since a checkpoint, as it was there."""
+        """Return the before images of a known bin since a checkpoint."""
         found = Before()
         for since in reversed(self._from(at)):
             found |= since.before.of(bin)
         return found
 
     def timers(self, at: CheckpointId, bin: Bin) -> Timers:
-        """Those that it had there."""
+        """Return the timers of a bin at a checkpoint."""
         return self._from(at)[0].timers[bin]
 
     def forget(self, bin: int) -> None:
-        """A bin is another's, or another: it is known no longer."""
+        """Forget a bin that has left or has been replaced."""
         for since in self._line:
             since.forget(bin)
 
     def shed(self) -> None:
-        """Forget the bin of which most is held."""
+        """Forget the bin with the most bytes."""
         sizes = {bin: s.size_of(bin) for s in self._line for bin in s.before.bins}
         self.forget(max(sizes, key=sizes.__getitem__))
 
     def clear(self) -> None:
-        """Nobody goes back."""
+        """Forget all checkpoints."""
         self._line.clear()
 
     def _from(self, at: CheckpointId) -> list[_Since]:

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from meander.state.times.time import Time, less_equal, less_than
 
 _OUTER = {int}
-"""The types of times whose order is total."""
+"""The types of times in total order."""
 SPARE = 64
-"""Times that may lie in a heap without a count, however few have one."""
+"""The least number of times without a count that a heap tolerates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Antichain:
-    """A lower bound of times; the empty one bounds nothing, as nothing will come.
+    """An antichain that bounds times from below. The empty one admits no time.
 
     >>> frontier = Antichain.of((1, 5), (2, 3), (2, 6))
     >>> frontier.times, frontier.less_equal((2, 4)), frontier.less_equal((0, 9))
@@ -34,24 +34,24 @@ class Antichain:
 
     @staticmethod
     def of(*times: Time) -> Antichain:
-        """The minimal elements of some times."""
+        """Return the antichain of the minimal elements of some times."""
         return Antichain(minimal(times))
 
     def less_equal(self, time: Time) -> bool:
-        """Whether `time` may still come.
+        """Return whether `time` may still come.
 
         >>> Antichain.of(5).less_equal(5), Antichain.of(5).less_equal(4), Antichain().less_equal(9)
         (True, False, False)
         """
-        # This and the next are asked for every message and frontier: a generator would cost more
-        # than the answer.
+        # Each message and each frontier calls this function and the next, so a generator would cost
+        # too much.
         for element in self.times:  # noqa: SIM110
             if less_equal(element, time):
                 return True
         return False
 
     def less_than(self, time: Time) -> bool:
-        """Whether something strictly before `time` may still come.
+        """Return whether a time strictly before `time` may still come.
 
         >>> Antichain.of(5).less_than(5), Antichain.of(4).less_than(5)
         (False, True)
@@ -62,7 +62,7 @@ class Antichain:
         return False
 
     def dominates(self, other: Antichain) -> bool:
-        """Whether every time of `other` is at or after one of this.
+        """Return whether every time of `other` is at or after a time of this antichain.
 
         >>> Antichain.of(3).dominates(Antichain.of(4)), Antichain.of(3).dominates(Antichain())
         (True, True)
@@ -73,12 +73,12 @@ class Antichain:
         return True
 
     def meet(self, other: Antichain) -> Antichain:
-        """The greatest lower bound of both.
+        """Return the greatest lower bound of both.
 
         >>> Antichain.of(3).meet(Antichain.of(4)).times
         (3,)
         """
-        # Mostly one lies before the other, and stands for both.
+        # Usually one antichain dominates the other, and is the result.
         if self.dominates(other):
             return self
         if other.dominates(self):
@@ -93,11 +93,11 @@ class Antichain:
 
 
 NOTHING = Antichain()
-"""Bounds nothing, as nothing will come."""
+"""The antichain that admits no time."""
 
 
 def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
-    """The minimal elements, each once, in ascending order.
+    """Return the minimal elements, each once, in ascending order.
 
     >>> minimal([4, 2, 3]), minimal([(2, 1), (1, 2), (2, 2)])
     ((2,), ((1, 2), (2, 1)))
@@ -108,7 +108,7 @@ def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
     if set(map(type, given)) == _OUTER:
         return (min(given),)
     kept: list[Time] = []
-    # No time is before one that is ahead of it in this order.
+    # No time precedes an earlier one in this order.
     for time in sorted(set(given)):
         for other in reversed(kept):
             if less_equal(other, time):
@@ -119,7 +119,7 @@ def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
 
 
 class MutableAntichain:
-    """Counts per time, and the antichain of the times with a positive count.
+    """A mutable antichain that counts times and maintains the minimal times with a positive count.
 
     >>> held = MutableAntichain()
     >>> held.update(5, 1), held.update(7, 1), held.update(5, -1), held.frontier.times
@@ -131,14 +131,14 @@ class MutableAntichain:
     def __init__(self) -> None:
         self._counts: dict[Time, int] = {}
         self._heaps: dict[tuple[int, ...], list[Time]] = {}
-        """By rounds, all times with a positive count, and some that had one: of equal rounds only
-        the least can be minimal."""
+        """By iterations, all times with a positive count, and some without one. Only the least time
+        of each iteration can be minimal."""
         self._queued = 0
-        """How many times lie in the heaps."""
+        """The number of times in the heaps."""
         self.frontier = Antichain()
 
     def update(self, time: Time, delta: int) -> bool:
-        """Add to the count of a time; whether the frontier changed."""
+        """Add to the count of a time; return whether the frontier changed."""
         counts, bound = self._counts, self.frontier.times
         before = counts.get(time, 0)
         after = before + delta
@@ -160,7 +160,7 @@ class MutableAntichain:
         return True
 
     def forget(self, bound: Antichain) -> bool:
-        """Drop the counts of all times before a bound; whether the frontier changed.
+        """Drop the counts of all times before a bound; return whether the frontier changed.
 
         >>> held = MutableAntichain()
         >>> held.update(5, 1), held.update(7, 1), held.forget(Antichain.of(6)), held.frontier.times
@@ -171,11 +171,11 @@ class MutableAntichain:
         return set(before) != set(self.frontier)
 
     def positive(self) -> Iterator[Time]:
-        """The times with a positive count."""
+        """Yield the times with a positive count."""
         return (time for time, count in self._counts.items() if count > 0)
 
     def settled(self) -> bool:
-        """Whether every count is zero: no update is under way or owed.
+        """Return whether every count is zero, so no update is missing.
 
         >>> owed = MutableAntichain()
         >>> owed.update(3, -1), owed.settled()
@@ -186,14 +186,15 @@ class MutableAntichain:
     def _queue(self, time: Time) -> None:
         heapq.heappush(self._heaps.setdefault(() if isinstance(time, int) else time[1:], []), time)
         self._queued += 1
-        # Times that have lost their count below the least one would stay for ever.
+        # Without this step, times that lost their count above the least one would remain in the
+        # heap.
         if self._queued > 2 * len(self._counts) + SPARE:
             times, self._heaps, self._queued = [*self.positive()], {}, 0
             for one in times:
                 self._queue(one)
 
     def _leasts(self) -> Iterator[Time]:
-        """The least time with a positive count, of each rounds."""
+        """Yield the least time with a positive count of each iteration."""
         for rounds, heap in list(self._heaps.items()):
             while heap and self._counts.get(heap[0], 0) <= 0:
                 heapq.heappop(heap)

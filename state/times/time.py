@@ -16,11 +16,11 @@ Time = int | tuple[int, ...]
 
 SEQUENCE_BITS = 20
 MIN_TIME = 0
-"""The least time of the outer scope; records of before 1970 are raised to it."""
+"""The least time of the outer scope. Earlier records get this time."""
 
 
 def from_millis(millis: int, sequence: int = 0) -> int:
-    """The outer time of a number of milliseconds since 1970.
+    """Return the outer time of a number of milliseconds since 1970.
 
     >>> from_millis(2) - from_millis(1) == 2**20
     True
@@ -29,7 +29,7 @@ def from_millis(millis: int, sequence: int = 0) -> int:
 
 
 def to_millis(time: int) -> int:
-    """The milliseconds of an outer time.
+    """Return the milliseconds of an outer time.
 
     >>> to_millis(from_millis(5, sequence=3))
     5
@@ -38,8 +38,8 @@ def to_millis(time: int) -> int:
 
 
 def whole(millis: object) -> int:
-    """Milliseconds since 1970 as an outer time can hold them, whoever says them; before 1970 counts
-    as 1970. Raises ValueError.
+    """Return milliseconds since 1970 that an outer time can hold. Times before 1970 become 1970.
+    Raise ValueError for other values.
 
     >>> whole(7), whole(-7)
     (7, 0)
@@ -48,7 +48,7 @@ def whole(millis: object) -> int:
     ValueError: a time is whole milliseconds since 1970, not 7.5
     """
     try:
-        # Other libraries have integers of their own, which neither grow nor travel like an int.
+        # Integers of other libraries overflow and have no encoding of an int.
         number = None if isinstance(millis, bool) else index(cast(SupportsIndex, millis))
     except TypeError:
         number = None
@@ -60,7 +60,7 @@ def whole(millis: object) -> int:
 
 
 def span(seconds: float) -> int:
-    """A number of seconds as a difference of outer times; none is longer than all of time.
+    """Return a number of seconds as a difference of outer times, at most all of time.
 
     >>> to_millis(span(0.25)), to_millis(span(float("inf"))) == MAX_MILLIS
     (250, True)
@@ -69,14 +69,14 @@ def span(seconds: float) -> int:
 
 
 def less_equal(left: Time, right: Time) -> bool:
-    """The partial order of times.
+    """Return whether `left` is before or equal to `right` in the partial order.
 
     >>> less_equal(3, 3), less_equal((1, 5), (2, 5)), less_equal((1, 5), (2, 4))
     (True, True, False)
     """
     if isinstance(left, int) and isinstance(right, int):
         return left <= right
-    # Asked for most pairs of times in a loop: a generator would cost more than the answer.
+    # Loops call this function for most pairs of times, so a generator would cost too much.
     for a, b in _pairs(left, right):  # noqa: SIM110
         if a > b:
             return False
@@ -84,7 +84,7 @@ def less_equal(left: Time, right: Time) -> bool:
 
 
 def less_than(left: Time, right: Time) -> bool:
-    """Strictly before.
+    """Return whether `left` is strictly before `right`.
 
     >>> less_than((1, 2), (1, 3)), less_than((1, 2), (1, 2)), less_than((1, 2), (0, 9))
     (True, False, False)
@@ -93,7 +93,7 @@ def less_than(left: Time, right: Time) -> bool:
 
 
 def join(left: Time, right: Time) -> Time:
-    """The least time that is not before either.
+    """Return the least time that is at or after both.
 
     >>> join((1, 5), (2, 4))
     (2, 5)
@@ -104,7 +104,7 @@ def join(left: Time, right: Time) -> Time:
 
 
 def meet(left: Time, right: Time) -> Time:
-    """The greatest time that is not after either.
+    """Return the greatest time that is at or before both.
 
     >>> meet((1, 5), (2, 4))
     (1, 4)
