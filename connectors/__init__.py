@@ -1,1 +1,1 @@
-"""The outside of a flow: Kafka, the links between workers, Spark."""
+"""The outside of a flow: Kafka, the links between members, Spark."""

@@ -1,6 +1,6 @@
-"""Addresses of brokers, tried without a client.
+"""Addresses of brokers: a connection test without a client.
 
-Cost: one connection for each address.
+Cost: one connection per address.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import socket
 from urllib.parse import urlsplit
 
 PORT = 9092
-"""Where an address names none."""
+"""The port of an address that names none."""
 
 
 def knock(bootstrap: str, seconds: float) -> str:
-    """Connect to one of the addresses, separated by commas, and hang up; '' where one took the
-    connection, else why the last did not. `seconds` bounds all together."""
+    """Connect to one of the addresses, separated by commas, and disconnect. Return '' where one
+    accepts, else the reason of the last failure. `seconds` bounds all attempts together."""
     addresses, refusal = bootstrap.split(","), ""
     for address in addresses:
         place = urlsplit(f"//{address.strip().rpartition('://')[2]}")

@@ -1,9 +1,10 @@
-"""Kafka clients as Meander builds them, and what their errors mean to the user.
+"""Kafka clients: their settings, and their errors in words for the user.
 
-Guarantees that a user's librdkafka setting wins over our tuning, but never over what correctness
-rests on. An outage is no error: clients wait and go on, and one process says once that it waits
-and once that it is over (`Contact`). All else becomes a MeanderError, or a SetupError where
-something outside the flow has to be put right. Settings may hold secrets and are never logged.
+Guarantees that a librdkafka setting of the user overrides our tuning, but never a setting that
+correctness rests on. An outage is not an error: clients wait and continue. One process reports the
+start and the end of an outage once (`Contact`). Every other error becomes a MeanderError, or a
+SetupError where the user has to correct the environment. Settings may hold secrets, so no log line
+contains them.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ Settings = Mapping[str, str]
 Values = dict[str, str | int | float | bool]
 
 ANSWER = 15.0
-"""Seconds that a call at start waits for the broker."""
+"""The seconds that a call at the start waits for the broker."""
 HANDSHAKE = 2.0
-"""Seconds for which a broker may end connections at once, as one does that starts."""
+"""The seconds for which a starting broker may close new connections at once."""
 _LISTEN = 0.05
-"""Seconds from one look to the next at what is reported beside an answer that is waited for."""
+"""The seconds between two polls for reported errors during a wait for an answer."""
 GRACE = 1.0
-"""Seconds of silence that are not worth a word."""
+"""The seconds of silence before a report."""
 QUIET = 10.0
-"""Seconds between the end of an outage and the next report of one."""
+"""The seconds between the end of an outage and the next report."""
 
 PARTITIONER = "murmur2_random"
 
 _ALWAYS: Values = {
-    # librdkafka repeats itself at each attempt; errors reach us through `error_cb`.
+    # librdkafka repeats an error at each attempt; `error_cb` reports each one to us.
     "log_level": 2,
     "socket.nagle.disable": True,
-    # librdkafka lets half of this pass between its first two connections: a new client has its
+    # librdkafka waits half of this between its first two connections. A new client then has its
     # first answer in 17 ms instead of 57, and a recovery waits for several.
     "reconnect.backoff.ms": 20,
-    # A broker that is back after minutes should not wait for us.
+    # A broker that returns after minutes should not have to wait for clients.
     "reconnect.backoff.max.ms": 1000,
 }
 _CONSUMER: Values = {
     "fetch.min.bytes": 1,
-    # A partition that is resumed waits for the fetch under way of those that have nothing.
+    # A resumed partition waits for the pending fetch of the partitions without data.
     "fetch.wait.max.ms": 20,
-    # By default a full queue makes the fetcher pause for a second.
+    # By default, a full queue pauses the fetcher for a second.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 100,
     "queued.max.messages.kbytes": 16 * 1024,
@@ -70,90 +71,92 @@ _CONSUMER_MUST: Values = {
     "allow.auto.create.topics": False,
 }
 MESSAGE_MOST = 1_000_000
-"""Bytes of a record that a client takes, where no setting says otherwise."""
+"""The most bytes of a record that a client accepts without a setting."""
 _PRODUCER: Values = {
-    # Batches form by themselves while earlier ones are under way. Measured at 500 records/s: p50
-    # of an echo 1.1 ms instead of 2.4 with 1 ms, at the same CPU per record up to 5,000/s.
+    # Batches form while earlier ones are in flight. At 500 records/s, the median latency of an echo
+    # is 1.1 ms instead of 2.4 with 1 ms. The CPU time per record is equal up to 5,000/s.
     "linger.ms": 0,
-    # As Java's clients do, so that a key lies in the same partition whoever wrote it.
+    # Java clients use it too, so each key has one partition for all producers.
     "partitioner": PARTITIONER,
     "queue.buffering.max.kbytes": 64 * 1024,
 }
 _PRODUCER_MUST: Values = {
     "enable.idempotence": True,
-    # A record that the broker refuses ends the producer: none behind it may pass for delivered.
+    # A record that the broker refuses ends the producer, so that no later record counts as
+    # delivered.
     "enable.gapless.guarantee": True,
-    # An outage of any length is waited for: nothing is given up while the flow lives.
+    # Producers wait for the end of any outage: no record times out while the flow runs.
     "message.timeout.ms": 0,
 }
 
 TRANSACTION = 60.0
-"""Seconds after which Kafka gives up a transaction that has not ended: until then a reader of what
-is committed reads no further. All results of one time have to be sent within them."""
+"""The seconds after which Kafka aborts an open transaction. Until then, a reader of committed
+records waits. A worker must send all results of one time within them."""
 AGAIN = 0.02
-"""Seconds after which Kafka is asked again for the id of a producer."""
+"""The seconds between two requests for a producer id."""
 SOON = 0.03
-"""The same where a partition ends, each time twice as long."""
+"""The seconds between two requests at a partition's end; each wait doubles."""
 _TRANSACTIONAL_MUST: Values = {
     "enable.idempotence": True,
     "transaction.timeout.ms": int(TRANSACTION * 1000),
-    # What has not arrived by then is given back with all of its transaction.
+    # A batch that has not arrived by then comes back with its whole transaction.
     "message.timeout.ms": int(TRANSACTION * 1000),
 }
 
 FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
-"""What correctness rests on: a flow's clients have these values whatever the user sets."""
+"""The settings that correctness rests on. No user setting overrides them."""
 
 
 class Unreachable(SetupError):
-    """No broker answers, for now."""
+    """An error that reports that no broker answers at present."""
 
 
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
 def _unheard(_: KafkaError | None, __: list[TopicPartition]) -> None:
-    """Who commits nothing hears nothing of it."""
+    """Ignore the result of a commit."""
 
 
 class ConsumedMessage(Protocol):
-    """A message as consumers return it: unlike one made by hand it has a place on a topic."""
+    """A message that a consumer returns: it has a place on a topic, unlike a constructed one."""
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return its partition."""
 
     def offset(self) -> int:
-        """Its offset; of the end of a partition, where that lies."""
+        """Return its offset, or the end offset for an end-of-partition message."""
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return its key."""
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Return its value."""
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Its headers."""
+        """Return its headers."""
 
     def timestamp(self) -> tuple[int, int]:
-        """Whose clock, and milliseconds since 1970."""
+        """Return the clock that the timestamp comes from, and milliseconds since 1970."""
 
     def error(self) -> KafkaError | None:
-        """What came in place of a record."""
+        """Return the error that the consumer reports instead of a record."""
 
     def __len__(self) -> int:
-        """Bytes of its value."""
+        """Return the bytes of its value."""
 
 
 def consumer(
     settings: Settings, group: str, on_commit: OnCommit = _unheard, ids: TopicIds | None = None,
     **tuning: str | float,
 ) -> Consumer:  # fmt: skip
-    """A consumer for `assign()`; `tuning` (underscores for dots) is what the user may change. Where
-    `ids` is given it hears of topics' ids."""
+    """Return a consumer for `assign()`. `tuning` (underscores for dots) holds defaults that the
+    user may override. `ids` receives the ids of topics."""
     values = _ALWAYS | _CONSUMER | _dotted(tuning) | dict(settings) | _CONSUMER_MUST
     logged: dict[str, object] = {}
     if ids is not None:
-        # Only entries of a debugging context tell of ids; a context has librdkafka log all levels.
+        # Only log entries of a debug context contain ids, and a context makes librdkafka log all
+        # levels.
         values["debug"] = ",".join(filter(None, (settings.get("debug"), "topic")))
         logged["logger"] = ids
     try:
@@ -166,13 +169,13 @@ def consumer(
 
 
 def reader(settings: Settings, topic: str) -> Consumer:
-    """A consumer for who reads of a topic what is there and no more: its next reading, or word that
-    it is at the end, waits for the fetch under way."""
+    """Return a consumer that reads the present records of a topic. A short fetch wait delivers
+    them, and the end of the topic, sooner."""
     return consumer(settings, f"meander.{topic}", fetch_wait_max_ms=2)
 
 
 def producer(settings: Settings, **tuning: str | float) -> Producer:
-    """An idempotent producer that never gives a record up by itself."""
+    """Return an idempotent producer that never gives up a record by itself."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _PRODUCER_MUST
     try:
         return Producer(values, error_cb=contact(settings).on_error)
@@ -181,14 +184,14 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
 
 
 def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
-    """A producer under an id: whoever had it before commits nothing any more, and what that one had
-    begun is undone. Raises MeanderError, after `ANSWER` seconds."""
+    """Return a producer with a transactional id. It fences earlier producers of that id and aborts
+    their open transaction. Raise MeanderError after `ANSWER` seconds."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
 
-        # While Kafka undoes what the id had begun it says so; the client by itself would then wait
-        # for half a second, and longer, though that takes some milliseconds.
+        # Kafka refuses the id while it aborts the earlier transaction, which takes milliseconds.
+        # The client alone would retry after half a second or more.
         def begin() -> None:
             made.poll(0)
             contact(settings).check()
@@ -201,8 +204,8 @@ def transactional(settings: Settings, id: str, **tuning: str | float) -> Produce
 
 
 def patiently(step: Callable[[], None], seconds: float = math.inf) -> None:
-    """Until Kafka has answered to a step of a transactional producer, for so long: it is asked
-    anew, which does no harm, where no answer came. Raises KafkaException."""
+    """Repeat a step of a transactional producer until Kafka answers, at most `seconds`. Repetitions
+    are harmless. Raise KafkaException."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -215,18 +218,19 @@ def patiently(step: Callable[[], None], seconds: float = math.inf) -> None:
 
 
 class Admin(AdminClient):
-    """A client for what is asked and set up at start; its calls block up to `ANSWER` seconds."""
+    """A client that asks questions and creates topics at a start. Its calls block up to `ANSWER`
+    seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self._refusal: KafkaError | None = None
         self._down = False
         super().__init__(_ALWAYS | dict(settings), error_cb=self._on_error)
         self.bootstrap = settings["bootstrap.servers"]
-        """Whom it asks."""
+        """The addresses of the brokers."""
 
     def greet(self) -> None:
-        """Wait until a broker has answered. Raises SetupError at once where one refuses the login,
-        and Unreachable where none answers: soon, where one takes connections and ends them."""
+        """Wait until a broker has answered. Raise SetupError at once where one refuses the login.
+        Raise Unreachable where none answers, early where one closes all connections."""
         asked, soon = self.describe_cluster(request_timeout=ANSWER), time.monotonic() + HANDSHAKE
         while True:
             try:
@@ -248,7 +252,7 @@ class Admin(AdminClient):
                 )
 
     def _on_error(self, error: KafkaError) -> None:
-        """What librdkafka reports beside its answers, in `poll`."""
+        """Record an error that librdkafka reports in `poll`."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._down = True
         elif refused(error):
@@ -256,8 +260,8 @@ class Admin(AdminClient):
 
 
 def admin(settings: Settings) -> Admin:
-    """A client for questions at start. Raises SetupError for settings that it does not take, and as
-    `Admin.greet`: other clients hear of a refused login when they are looked after."""
+    """Return a client for questions at a start. Raise SetupError for invalid settings, and errors
+    as `Admin.greet` does. Other clients report a refused login only later, in `poll`."""
     try:
         made = Admin(settings)
     except KafkaException as error:
@@ -267,21 +271,21 @@ def admin(settings: Settings) -> Admin:
 
 
 def expect_group(settings: Settings, group: str) -> None:
-    """Raises SetupError for a group that the broker does not let this user see: a consumer would
-    take the refusal for silence, and ask for ever."""
+    """Raise SetupError for a group that the broker does not let this user read. A consumer would
+    take the refusal for silence and ask forever."""
     asking = admin(settings)
     asked = asking.describe_consumer_groups([group], request_timeout=ANSWER)
     try:
         asked[group].result()
     except KafkaException as error:
-        # That it is not there yet, or a broker that does not answer, shows elsewhere.
+        # Other calls report a group that does not exist yet, or a broker that does not answer.
         if refused(error.args[0]):
             raise translate(error, f"consumer group {group!r}") from None
 
 
 def _tuned(tuning: Values, settings: Settings) -> Values:
-    """A user's settings ahead of a caller's, but for the two that bound sizes: the flow's own
-    topics take larger records than a user may want, and no batch may exceed what a topic takes.
+    """Merge the user's settings over a caller's defaults, except for two size limits. The flow's
+    own topics take larger records than a user may want, and no batch may exceed a topic's limit.
 
     >>> _tuned({"batch_size": 5_000}, {"batch.size": "90000", "message.max.bytes": "10"})
     {'message.max.bytes': 1000000, 'batch.size': 5000}
@@ -289,7 +293,7 @@ def _tuned(tuning: Values, settings: Settings) -> Values:
     own = {"message.max.bytes": MESSAGE_MOST, **_dotted(tuning)}
     values = own | dict(settings)
     for name, bound in (("message.max.bytes", max), ("batch.size", min)):
-        # What is no number the client refuses by itself, with its name.
+        # The client itself refuses a value that is not a number, and names the setting.
         if name in own and name in settings and settings[name].isdecimal():
             values[name] = bound(int(own[name]), int(settings[name]))
     return values
@@ -300,10 +304,10 @@ def _dotted(tuning: Values) -> Values:
 
 
 class Contact:
-    """Whether the brokers answer, told once for all clients of a process.
+    """A contact that tracks whether the brokers answer, for all clients of a process.
 
-    A report of silence is not told at once: clients report late, and one whose report has waited
-    in its queue would contradict another that has been answered since.
+    A silence is reported with a delay, as clients report late. A report that waited in its queue
+    could contradict a later answer of another client.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -315,11 +319,11 @@ class Contact:
 
     @property
     def lost(self) -> bool:
-        """Whether no broker answered at the last try."""
+        """Return whether no broker answered at the last attempt."""
         return self._silent_since is not None
 
     def on_error(self, error: KafkaError) -> None:
-        """What librdkafka reports beside its answers; from any thread."""
+        """Record an error that librdkafka reports outside of calls. Any thread may call it."""
         code = error.code()
         if code == KafkaError._ALL_BROKERS_DOWN:
             self._silent_since = self._silent_since or time.monotonic()
@@ -327,7 +331,7 @@ class Contact:
             self._failure = translate(error, f"Kafka at {self._bootstrap}")
 
     def heard(self) -> None:
-        """A broker has answered."""
+        """Record an answer of a broker."""
         since, self._silent_since = self._silent_since, None
         if since is not None and self._told:
             self._told, self._back_at = False, time.monotonic()
@@ -335,7 +339,7 @@ class Contact:
             log.warning("broker_returned", bootstrap=self._bootstrap, seconds=round(seconds, 1))
 
     def check(self) -> None:
-        """Tell of a silence that lasts. Raises what ended the contact for good, if anything has."""
+        """Log a lasting silence. Raise the error that ended the contact for good, if any."""
         if self._failure is not None:
             raise self._failure
         since = self._silent_since
@@ -350,7 +354,8 @@ _contacts: dict[str, Contact] = {}
 
 
 def contact(settings: Settings) -> Contact:
-    """This process's one contact with the brokers that the settings name; of any thread."""
+    """Return the process's only contact with the brokers of the settings. Any thread may call
+    it."""
     bootstrap = settings["bootstrap.servers"]
     return _contacts.setdefault(bootstrap, Contact(bootstrap))
 
@@ -376,7 +381,7 @@ _SILENT = {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._RESOLVE,
-    # A broker that starts may leave itself out of its cluster's metadata, and the client drops it.
+    # A starting broker may be missing from its cluster's metadata, so the client drops it.
     KafkaError._DESTROY_BROKER,
     KafkaError._UNKNOWN_BROKER,
 }
@@ -402,29 +407,30 @@ _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
 def transient(error: KafkaError) -> bool:
-    """Whether the client gets over it by itself."""
+    """Return whether the client recovers from an error by itself."""
     return error.code() in _SILENT | _SETTLING or error.retriable()
 
 
 def expired(error: KafkaError) -> bool:
-    """Whether it says that there is no record at an offset any more."""
+    """Return whether an error says that an offset has no record any more."""
     return error.code() in _LOST
 
 
 def refused(error: KafkaError) -> bool:
-    """Whether the broker does not let this user."""
+    """Return whether an error says that the broker denies this user access."""
     return error.code() in _REFUSED
 
 
 def absent(error: KafkaError) -> bool:
-    """Whether it says that a topic or a partition is not there."""
+    """Return whether an error says that a topic or a partition does not exist."""
     return error.code() in _MISSING
 
 
 def answered(ask: Callable[[], T], concerns: str) -> T:
-    """The answer to a question at start. Raises MeanderError if there is none in `ANSWER` seconds.
+    """Return the answer to a question at a start. Raise MeanderError after `ANSWER` seconds without
+    one.
 
-    A partition of a topic just made may have no leader yet, or one that does not know of it.
+    A partition of a new topic may have no leader yet, or a leader that does not know of it.
     """
     deadline = time.monotonic() + ANSWER
     while True:
@@ -440,7 +446,8 @@ def answered(ask: Callable[[], T], concerns: str) -> T:
 def translate(
     error: KafkaError | KafkaException, concerns: str, bootstrap: str | None = None
 ) -> MeanderError:
-    """What an error of Kafka means to the user; `bootstrap` is who was asked, where that is known.
+    """Return an error of Kafka in words for the user; `bootstrap` holds the brokers' addresses, if
+    known.
 
     >>> print(translate(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "topic 'flights'"))
     topic 'flights': the broker refused access to the topic; have its administrator grant ...
@@ -494,7 +501,7 @@ def translate(
 
 
 def _refusal(error: KafkaError) -> KafkaError:
-    """Where a producer has ended because the broker refused a record, that refusal."""
+    """Return the refusal of a record that has ended a producer, or the error itself."""
     records = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD]
     known = map(KafkaError, [*records, *_REFUSED, *_MISSING])
     ended = error.code() == KafkaError._GAPLESS_GUARANTEE
@@ -502,7 +509,8 @@ def _refusal(error: KafkaError) -> KafkaError:
 
 
 def unreachable(concerns: str, reason: str, bootstrap: str | None) -> Unreachable:
-    """The error for a cluster that does not answer; `bootstrap` is who was asked, if known.
+    """Return the error for a cluster that does not answer; `bootstrap` holds its addresses, if
+    known.
 
     >>> print(unreachable("Kafka", "refused", "127.0.0.1:9092"))
     Kafka: no broker answers at 127.0.0.1:9092 (refused); start one with meander broker start, ...
@@ -518,7 +526,7 @@ def unreachable(concerns: str, reason: str, bootstrap: str | None) -> Unreachabl
 
 
 def missing(concerns: str) -> SetupError:
-    """The error for a topic that is not there."""
+    """Return the error for a missing topic."""
     return SetupError(
         concerns,
         "it does not exist",
@@ -527,10 +535,9 @@ def missing(concerns: str) -> SetupError:
 
 
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """The first offset of a partition, and the one behind the last that is committed."""
+    """Return the first offset of a partition, and the offset behind the last committed record."""
     place = TopicPartition(topic, partition)
-    # A client that is asked before it has met the broker may wait for 0.7 s, for nothing: asked
-    # again it has the answer at once.
+    # A client without a connection may wait 0.7 s in vain; a second request has the answer at once.
     patience = (min(SOON * 2**n, ANSWER / 4) for n in count())
     return answered(
         lambda: consumer.get_watermark_offsets(place, timeout=next(patience)), f"topic {topic!r}"

@@ -1,10 +1,11 @@
-"""The dead-letter topic: what could not be read or processed, with the reason in headers.
+"""The dead-letter topic: records that the flow could not read or process, with the reason in
+headers.
 
-Guarantees that a record lands there once per failure and that `pending` says how many are not yet
-durable. A record that could not be read keeps its bytes and headers as they were; of one that a
-function could not take, the value is written as JSON, or as its repr where it has none. Headers
-added: meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker, .trace,
-and .truncated, the value's length, where it is longer than the topic takes.
+Guarantees that a record gets one dead letter per failure, and that `pending` counts dead letters
+that are not yet durable. An unreadable record keeps its bytes and headers. For a record that a
+function refused, the dead letter holds the value as JSON, or else its repr. It has the headers
+meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker and .trace. A cut
+value also has .truncated, its original length.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from meander.state.encoding import codec
 log = LineLogger(__name__)
 
 MAX_SAID = 300
-"""Characters of a reason in the log."""
+"""The most characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
-"""Characters kept of a traceback, from its end: the cause stands there."""
+"""The most characters of a traceback. Its end remains, as it names the cause."""
 MAX_DEAD_RECORD = 16 << 20
-"""Bytes of one record on the dead-letter topic; what is longer is cut."""
+"""The most bytes of a record on the dead-letter topic; longer ones are cut."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
-"""Bytes kept of a value, from its start; the rest of a record is for its key and headers."""
+"""The most bytes of a value, from its start. The rest of a record serves its key and headers."""
 MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8
-"""Bytes kept of a key, from its start, and of the headers that a record had itself."""
+"""The most bytes of a key, from its start, and of the record's own headers."""
 _json = encoder("json")
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedRecord:
-    """A record as it lies on its topic; a reader sets it aside as the value of a batch's row."""
+    """A malformed record that a reader sets aside, as the value of a batch's row."""
 
     topic: str
     key: bytes | None
@@ -47,7 +48,8 @@ class MalformedRecord:
 
 
 class KafkaDeadLetters:
-    """A worker's way to the dead-letter topic of its flow; implements `DeadLetters`."""
+    """A writer that sends a worker's dead letters to the topic of its flow; implements
+    `DeadLetters`."""
 
     def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
         self._worker, self._named = worker, set[str]()
@@ -55,11 +57,12 @@ class KafkaDeadLetters:
 
     @staticmethod
     def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
-        """The dead letters of one worker."""
+        """Return the dead letters of one worker."""
         return KafkaDeadLetters(context.settings, topic, context.worker, context.max_waiting)
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
-        """Set one record aside; never blocks. Raises what the broker refused of earlier ones."""
+        """Send one record as a dead letter without blocking. Raise the broker's refusal of an
+        earlier one."""
         self._sender.pump()
         value = batch.values[row]
         if isinstance(value, MalformedRecord):
@@ -107,17 +110,18 @@ class KafkaDeadLetters:
         self._sender.send(value, key, noted, [*headers, *added])
 
     def pending(self) -> int:
-        """How many are not yet durable. Raises MeanderError when the broker refused one."""
+        """Return the number of dead letters that are not yet durable. Raise MeanderError when the
+        broker refused one."""
         self._sender.pump()
         return len(self._sender)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent records and release connections."""
         self._sender.close()
 
 
 def _kept(headers: Headers) -> Headers:
-    """The headers of a record as far as there is room, with how many there is none for."""
+    """Return the headers of a record within their bound, with the number of omitted ones."""
     found, room = Headers(), MAX_HEADERS
     for name, value in headers:
         room -= len(name) + len(value or b"")
@@ -128,7 +132,7 @@ def _kept(headers: Headers) -> Headers:
 
 
 def _text(said: str) -> bytes:
-    """Text as a header: also what no encoding takes as it is."""
+    """Encode text as a header, including text that UTF-8 cannot encode."""
     return said.encode("utf-8", "backslashreplace")
 
 

@@ -1,8 +1,8 @@
-"""How records look on a topic: values and keys as bytes, and where a record's time stands.
+"""Formats: encodings of values and keys on a topic, and the location of a record's time.
 
-Guarantees that what a decoder or extractor cannot take raises ValueError (or what the user's own
-function raises), never yields a guess. A null value is None in every format. Times are
-milliseconds since 1970. Cost: JSON runs in native code, about half a microsecond a record.
+Guarantees that a decoder or extractor raises ValueError for input outside its format and never
+guesses. A user's function raises its own errors. A null value is None in every format. Times are
+milliseconds since 1970. Cost: JSON runs in native code, about half a microsecond per record.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HeaderTime:
-    """The time stands in a header, as decimal milliseconds since 1970."""
+    """A time extractor that reads decimal milliseconds since 1970 from a header."""
 
     name: str
 
     def millis(self, headers: Headers | None) -> int:
-        """The time of a record with these headers; of several with the name the last counts.
+        """Return the time of a record with these headers. The last of several headers with the name
+        counts.
 
         >>> HeaderTime("time").millis([("time", b"1357034400000")])
         1357034400000
@@ -48,12 +49,12 @@ class HeaderTime:
 
 @dataclass(frozen=True, slots=True)
 class FieldTime:
-    """The time stands in a field of the value, as milliseconds since 1970."""
+    """A time extractor that reads milliseconds since 1970 from a field of the value."""
 
     name: str
 
     def millis(self, value: object) -> int:
-        """The time of a record with this value.
+        """Return the time of a record with this value.
 
         >>> FieldTime("at").millis({"at": 5})
         5
@@ -65,11 +66,11 @@ class FieldTime:
 
 
 TimeExtractor = HeaderTime | FieldTime | Callable[[object], int]
-"""A function gets the decoded value and returns milliseconds since 1970."""
+"""A function receives the decoded value and returns milliseconds since 1970."""
 
 
 def header(name: str) -> HeaderTime:
-    """A record's time is what this header says: decimal milliseconds since 1970.
+    """Read a record's time from this header: decimal milliseconds since 1970.
 
     >>> header("time")
     HeaderTime(name='time')
@@ -78,7 +79,7 @@ def header(name: str) -> HeaderTime:
 
 
 def field(name: str) -> FieldTime:
-    """A record's time is what this field of its value says: whole milliseconds since 1970.
+    """Read a record's time from this field of its value: whole milliseconds since 1970.
 
     >>> field("at")
     FieldTime(name='at')
@@ -87,7 +88,7 @@ def field(name: str) -> FieldTime:
 
 
 def check_format(what: str, form: object, names: Sequence[str] = get_args(Format)) -> None:
-    """Raises SetupError for what says nothing of how bytes and objects become each other."""
+    """Raise SetupError for a value that is no format."""
     if form not in names and not callable(form):
         named = ", ".join(map(repr, names))
         raise SetupError(what, f"it is {form!r}", f"give {named} or a function")
@@ -96,12 +97,12 @@ def check_format(what: str, form: object, names: Sequence[str] = get_args(Format
 def read_all(
     decode: Callable[[bytes | None], object], data: Iterable[bytes | None]
 ) -> list[object]:
-    """What a decoder of ours makes of many values or keys."""
+    """Decode many values or keys with a built-in decoder."""
     return list(data if decode is _same else map(decode, data))
 
 
 def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
-    """What turns a record's value or key into an object.
+    """Return the function that decodes a record's value or key.
 
     >>> decoder("json")(b'{"a": 1}'), decoder("str")(b"a"), decoder(len)(b"abc")
     ({'a': 1}, 'a', 3)
@@ -113,7 +114,7 @@ def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
 
 
 def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
-    """What turns an object into a record's value.
+    """Return the function that encodes a record's value.
 
     >>> encoder("json")({"a": (1, None)}), encoder("str")("a"), encoder("str")(None)
     (b'{"a":[1,null]}', b'a', None)
@@ -127,7 +128,7 @@ def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
 
 
 def plain_key(key: bytes) -> bytes:
-    """A key of the engine (`codec`) as others read it: text and bytes as they are, else JSON.
+    """Return a key of the engine (`codec`) for other readers: text and bytes unchanged, else JSON.
 
     >>> [plain_key(codec.encode(key)) for key in ("N14228", b"raw", 7, ("AA", 1))]
     [b'N14228', b'raw', b'7', b'["AA",1]']
@@ -141,7 +142,7 @@ def plain_key(key: bytes) -> bytes:
 
 
 def written_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> list[bytes | None]:
-    """What an encoder of ours makes of many values, in native code where it can.
+    """Encode many values with a built-in encoder, in native code where possible.
 
     >>> written_all(encoder("json"), [1, 22]), written_all(plain_key, [codec.encode("N14228")])
     ([b'1', b'22'], [b'N14228'])
@@ -176,7 +177,7 @@ def _from_str(data: bytes) -> object:
 
 def _to_json(value: object) -> bytes:
     data = to_json(value)
-    # Its NaN and Infinity are no JSON, and most readers refuse the whole record.
+    # Python writes NaN and Infinity, which JSON lacks; most readers refuse such a record.
     if b"NaN" in data or b"Infinity" in data:
         json.dumps(from_json(data), allow_nan=False)
     return data

@@ -1,6 +1,6 @@
 """Topics of a cluster, as its brokers describe them.
 
-Guarantees that no call here creates a topic. Calls block, at most `ANSWER` seconds each.
+Guarantees that no call creates a topic. Calls block, at most `ANSWER` seconds each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meander.schemas.errors import SetupError
 
 
 def group(prefix: str, flow: str) -> str:
-    """The consumer group under which a flow's progress is shown to lag tools.
+    """Return the consumer group that shows a flow's progress to lag tools.
 
     >>> group("test.", "delays")
     'meander.test.delays'
@@ -34,21 +34,21 @@ def group(prefix: str, flow: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as a broker knows it."""
+    """A topic as a broker describes it."""
 
     partitions: int
-    """0 where there is no such topic."""
+    """The number of partitions; 0 where the topic does not exist."""
     id: str
-    """Another one, made anew under the same name, has another."""
+    """The topic's id; a recreated topic has another one."""
 
 
 def partitions_of(client: Admin, topic: str) -> int:
-    """How many partitions a topic has. Raises SetupError if it is missing or refused."""
+    """Return the number of partitions of a topic. Raise SetupError if it is missing or refused."""
     return found(client, topic).partitions
 
 
 def found(client: Admin, topic: str) -> Found:
-    """A topic as it is. Raises SetupError if it is missing or refused."""
+    """Return a topic. Raise SetupError if it is missing or refused."""
     known = seen(client, topic)
     if not known.partitions:
         raise missing(f"topic {topic!r}")
@@ -56,7 +56,8 @@ def found(client: Admin, topic: str) -> Found:
 
 
 def seen(client: Admin, topic: str) -> Found:
-    """A topic as it is, with no partitions where there is none. Raises SetupError if refused."""
+    """Return a topic, without partitions where it does not exist. Raise SetupError if it is
+    refused."""
     try:
         return look(client, topic, ANSWER)
     except KafkaException as error:
@@ -64,15 +65,14 @@ def seen(client: Admin, topic: str) -> Found:
 
 
 def identity(client: Admin, topic: str) -> str:
-    """A topic's name and id: one that is made anew under the same name is another. Raises
-    SetupError."""
+    """Return a topic's name and id, which tell a recreated topic apart. Raise SetupError."""
     return f"{topic} {seen(client, topic).id}"
 
 
 def look(client: AdminClient, topic: str, seconds: float) -> Found:
-    """A topic as it is, if there is any; raises KafkaException.
+    """Return a topic, if it exists; raise KafkaException.
 
-    Unlike a client's own look at its metadata, it never creates the topic.
+    Unlike a client's metadata request, the call never creates the topic.
     """
     asked = client.describe_topics(TopicCollection([topic]), request_timeout=seconds)
     try:
@@ -85,7 +85,7 @@ def look(client: AdminClient, topic: str, seconds: float) -> Found:
 
 
 def descriptions(client: Admin, topics: list[str]) -> dict[str, TopicDescription | None]:
-    """What the broker knows; asking for a topic here never creates it."""
+    """Return the brokers' descriptions of topics. The call never creates a topic."""
     asked = client.describe_topics(TopicCollection(topics), request_timeout=ANSWER)
     found: dict[str, TopicDescription | None] = {}
     for name, future in asked.items():
@@ -99,7 +99,7 @@ def descriptions(client: Admin, topics: list[str]) -> dict[str, TopicDescription
 
 
 def configs_of(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
-    """The settings of topics; none of one that the broker does not show to this user."""
+    """Return the settings of topics, none for a topic whose settings this user may not see."""
     found: dict[str, dict[str, str]] = {}
     for topic in topics:
         with contextlib.suppress(SetupError):
@@ -108,7 +108,7 @@ def configs_of(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
 
 
 def compacted(settings: Mapping[str, str]) -> bool:
-    """Whether a topic keeps the last record of each key, and so takes none without one.
+    """Return whether a topic is compacted, so that it refuses records without a key.
 
     >>> compacted({"cleanup.policy": "compact,delete"}), compacted({})
     (True, False)
@@ -117,7 +117,7 @@ def compacted(settings: Mapping[str, str]) -> bool:
 
 
 def configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
-    """The settings of topics that exist, by topic. Raises SetupError if one is refused."""
+    """Return the settings of existing topics, by topic. Raise SetupError if one is refused."""
     if not topics:
         return {}
     asked = client.describe_configs(

@@ -1,7 +1,7 @@
-"""Rouses a loop that sleeps in a poll, from any thread.
+"""Wakes a loop that sleeps in a poll, from any thread.
 
-Guarantees that a call made before the sleep ends it as well, and that calls never block nor fail,
-also once the loop has ended. Cost: a socket pair per loop, a byte per call.
+Guarantees that a call ahead of the sleep ends it as well. Calls neither block nor fail, even after
+the loop has ended. Cost: a socket pair per loop, a byte per call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = LineLogger(__name__)
 
 
 class LoopWakeup:
-    """Rouses a loop that waits in a poll; `set` may be called from any thread.
+    """A wakeup that ends a loop's poll; any thread may call `set`.
 
     >>> wakeup = LoopWakeup()
     >>> wakeup.set(); wakeup.set()
@@ -31,11 +31,11 @@ class LoopWakeup:
         self._writer.setblocking(False)
 
     def fileno(self) -> int:
-        """What to poll for reading."""
+        """Return the file descriptor to poll for reading."""
         return self._reader.fileno()
 
     def set(self) -> None:
-        """Have the loop look again."""
+        """Wake the loop."""
         with self._closing:
             if self._writer.fileno() < 0:
                 return  # who calls from another thread cannot know that the loop has ended
@@ -45,7 +45,7 @@ class LoopWakeup:
                 log.debug("wakeup_skipped", reason="enough calls wait already")
 
     def clear(self) -> bool:
-        """Forget the calls so far; whether there were any."""
+        """Forget the calls so far; return whether there were any."""
         try:
             return bool(self._reader.recv(4096))
         except BlockingIOError:

@@ -1,11 +1,11 @@
-"""A sink's records on their way to Kafka: they leave in lots.
+"""The batch producer: sends a sink's records to Kafka in batches.
 
-Guarantees that records arrive in the order given per key, once, and that `arrived` names a lot only
-once all up to it are durable. A lot leaves when all that left before has arrived, and together with
-what else has been shipped meanwhile: so batches grow with the load by themselves, librdkafka, whose
-thread spins while many requests wait for one another, never has many, and that all has arrived is
-told by its having none left. A failure is told first, as it stays until it has been heard.
-Cost: about a microsecond a record; a departure costs the broker a request per partition.
+Guarantees that records arrive in the given order per key, once. `arrived` names a batch only once
+all batches up to it are durable. All waiting batches leave together once all earlier records have
+arrived, so batches grow with the load. librdkafka then never has many pending requests, during
+which its thread spins. An empty librdkafka queue proves that all records have arrived. A failure is
+checked first, as it stays until it is raised. Cost: about a microsecond per record, and one request
+per partition and departure.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.producer import Headers, Producing, size_of
 
 EVERY = 0.003
-"""Seconds from one departure to the next: requests are what a broker's time goes into, and what
-comes meanwhile leaves together."""
+"""The seconds between two departures. Requests use most of a broker's time, and a pause lets more
+records leave together."""
 TOGETHER = 20_000, 16 << 20
-"""Records, and bytes of them, that librdkafka's queue always takes."""
+"""The records, and their bytes, that librdkafka's queue always accepts."""
 _QUEUE = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Lot:
-    """Records that have been shipped together."""
+    """A batch that holds records of one call."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None]
@@ -39,16 +39,17 @@ class _Lot:
 
 
 class BatchProducer(Producing):
-    """One producer for one topic; `most` bounds the bytes under way, `batch` those of one batch."""
+    """A producer that sends batches to one topic. `most` bounds the bytes in flight, `batch` those
+    of one Kafka batch."""
 
     def __init__(self, settings: Settings, topic: str, most: int, batch: int) -> None:
         super().__init__(settings, topic, most, delivery_report_only_error=True, batch_size=batch)
         self._lots: deque[_Lot] = deque()
         self._away: list[_Lot] = []
         self._row = 0
-        """Of the first lot: how many of its records have left."""
+        """The number of records of the first batch that have left."""
         self._partly = False
-        """Whether the first lot is to leave as there is room."""
+        """Whether the first batch leaves piece by piece as there is room."""
         self._roomy = _QUEUE.isdisjoint(settings)
         self._next = 0.0
         self._shipped = self._arrived = 0
@@ -59,9 +60,9 @@ class BatchProducer(Producing):
         keys: Sequence[bytes | None],
         headers: Sequence[Headers] | None,
     ) -> int:
-        """Take many records over; returns the lot's number: 1, 2, 3, ...
+        """Accept records as a batch; return its number: 1, 2, 3, ...
 
-        Raises MeanderError where more is under way than the bound.
+        Raise MeanderError where the bytes in flight exceed the bound.
         """
         size = size_of(values, keys, headers)
         self._shipped += 1
@@ -71,8 +72,8 @@ class BatchProducer(Producing):
         return self._shipped
 
     def arrived(self) -> int:
-        """The greatest lot up to which all is durable; sends what may leave. Raises what the broker
-        refused."""
+        """Return the last batch up to which all are durable, and send waiting ones. Raise the
+        broker's refusal."""
         self._poll()
         if self._away and not len(self._producer) and self._failure is None:
             self._arrived += len(self._away)
@@ -84,12 +85,12 @@ class BatchProducer(Producing):
         return self._arrived
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent records and release connections."""
         self._lots.clear()
         super().close()
 
     def _depart(self) -> None:
-        """Send what has been shipped, unless some of what left before is under way."""
+        """Send the waiting batches, unless earlier records are still in flight."""
         if self._partly and not self._send_each():
             return
         if not self._lots or self._away or time.monotonic() < self._next:
@@ -108,7 +109,7 @@ class BatchProducer(Producing):
                 return
 
     def _send_all(self) -> None:
-        """Send the first lot, for which there is room."""
+        """Send the whole first batch, for which there is room."""
         lot = self._left()
         records: list[dict[str, object]] = [
             {"value": value, "key": key} for value, key in zip(lot.values, lot.keys, strict=True)
@@ -126,7 +127,8 @@ class BatchProducer(Producing):
             self._failed(refused)
 
     def _send_each(self) -> bool:
-        """Send what of the first lot has not left, as far as there is room; whether all has."""
+        """Send the rest of the first batch as far as there is room; return whether all of it has
+        left."""
         lot, self._partly = self._lots[0], True
         for row in range(self._row, len(lot.values)):
             self._row = row

@@ -1,8 +1,9 @@
-"""Which partition a key belongs to, for many keys at once, as Kafka's own clients have it.
+"""The partitioner: chooses the partitions of many keys at once as Kafka's own clients do.
 
-Guarantees the partition that Java's producer and librdkafka's `murmur2_random` choose for a key,
-so that all records of a key lie in one partition whoever wrote them. A record without a key may lie
-anywhere. Cost: about 0.2 us a key of up to 8 bytes, and 20 ns for every 4 bytes more.
+Guarantees the partition that Java's producer and librdkafka's `murmur2_random` choose for a key. So
+all records of a key lie in one partition, whichever producer wrote them. A record without a key may
+lie in any partition. Cost: about 0.2 us for a key of up to 8 bytes, and 20 ns for every 4 bytes
+more.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy.typing as npt
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 WIDE = 256
-"""Bytes of a key beyond which those of its batch are hashed one by one: all rows are as wide."""
+"""The bytes of a key beyond which the keys of its batch are hashed one by one, as all rows have one
+width."""
 
 
 def partitions_of_keys(keys: Sequence[bytes | None], partitions: int, unkeyed: int) -> list[int]:
-    """The partition of each key; records without one all go to `unkeyed`.
+    """Return the partition of each key; records without a key go to `unkeyed`.
 
     >>> partitions_of_keys([b"21", b"foobar", None], partitions=1000, unkeyed=7)
     [340, 166, 7]
@@ -32,7 +34,8 @@ def partitions_of_keys(keys: Sequence[bytes | None], partitions: int, unkeyed: i
 
 
 def murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
-    """Kafka's hash of each key (MurmurHash2 by Austin Appleby, with Kafka's seed); shape (n,).
+    """Return Kafka's hash of each key (MurmurHash2 by Austin Appleby, with Kafka's seed); shape
+    (n,).
 
     >>> murmur2([b"21", b"abc"]).astype(np.int32).tolist()
     [-973932308, 479470107]
@@ -47,7 +50,7 @@ def murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
         word = words[:, place] * _M
         word ^= word >> np.uint32(24)
         hashes = np.where(full > place, hashes * _M ^ word * _M, hashes)
-    # What is left over of a key fills a word up with zeros.
+    # Zeros complete the last word of a key.
     rest = words[np.arange(len(keys)), full]
     hashes = np.where(lengths % 4, (hashes ^ rest) * _M, hashes)
     hashes ^= hashes >> np.uint32(13)
@@ -57,7 +60,8 @@ def murmur2(keys: Sequence[bytes]) -> npt.NDArray[np.uint32]:
 
 
 def _words(keys: Sequence[bytes], longest: int) -> npt.NDArray[np.uint32]:
-    """Keys as rows of words of 4 bytes, zeros behind them, one word more than the longest has."""
+    """Return keys as rows of 4-byte words, filled with zeros, one word longer than the longest
+    key."""
     width = longest // 4 + 1
     padded: npt.NDArray[np.bytes_] = np.array(keys, f"S{4 * width}")
     return padded.view("<u4").reshape(len(keys), width)

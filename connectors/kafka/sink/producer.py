@@ -1,7 +1,7 @@
-"""One producer for one topic: what the ways out to Kafka have in common.
+"""The common base of producers: one producer for one topic.
 
-Guarantees that the first failure of a record is raised where the way is looked after, that an
-outage is waited for and told once, and that no more bytes are taken over than a bound (I6).
+Guarantees that a poll raises the first failure of a record. The producer waits for the end of an
+outage. It accepts no more bytes than a bound (I6).
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Header = tuple[str, bytes | str | None]
 Headers = list[Header]
 Report = Callable[[KafkaError | None, Message], None]
 ANYWHERE = -1
-"""librdkafka chooses the partition."""
+"""A value that lets librdkafka choose the partition."""
 OVERHEAD = 64
-"""About what librdkafka keeps of a record, and of each of its headers, beside its bytes."""
+"""The bytes of a record, and of each header, in librdkafka besides their own, approximately."""
 MOST = 1 << 30
-"""Bytes that may be under way where nobody says otherwise."""
+"""The default bound of bytes in flight."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 def size_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> int:
-    """About how many bytes many records take that librdkafka has taken over."""
+    """Return the bytes of many records in librdkafka, approximately."""
     size = sum(map(len, chain(filter(None, values), filter(None, keys)))) + OVERHEAD * len(values)
     return size + (0 if headers is None else OVERHEAD * sum(map(len, headers)))
 
 
 class Producing:
-    """A producer, the bytes that it has taken over, and its first failure."""
+    """A producer that tracks its bytes in flight and its first failure."""
 
     def __init__(self, settings: Settings, topic: str, most: int, **tuning: str | float) -> None:
         self.topic = topic
@@ -49,13 +49,13 @@ class Producing:
 
     @property
     def full(self) -> bool:
-        """Whether half of the bytes that may be under way are."""
+        """Return whether the bytes in flight exceed half of the bound."""
         return 2 * self._bytes >= self._bound.most
 
     def close(self) -> None:
-        """Give up what is under way."""
-        # The producer's own `close` would wait for it, and a purge of what is in flight counts as
-        # a gap, which ends it with an error; let go of, it ends at once.
+        """Drop unsent records and release connections."""
+        # The producer's own `close` would wait for the records. A purge of records in flight counts
+        # as a gap, which is an error. Deletion ends the producer at once.
         del self._producer
 
     def _take_over(self, size: int) -> None:
@@ -70,8 +70,8 @@ class Producing:
         headers: Headers | None,
         partition: int = ANYWHERE,
     ) -> bool:
-        """Hand one record to librdkafka; whether its queue had room. Raises MeanderError for one
-        that it refuses."""
+        """Send one record to librdkafka; return whether its queue had room. Raise MeanderError for
+        a refused record."""
         try:
             self._producer.produce(
                 self.topic, value, key, partition, on_delivery=report, headers=headers
@@ -79,38 +79,38 @@ class Producing:
         except BufferError:
             return False
         except KafkaException as error:
-            # Why a producer has ended for good is told by its next poll.
+            # The next poll reports the reason why a producer has ended for good.
             if error.args[0].code() == KafkaError._FATAL:
                 return False
             raise translate(error, f"topic {self.topic!r}") from None
         return True
 
     def _poll(self) -> None:
-        """Hear what has become of what is under way."""
+        """Process the delivery reports."""
         try:
             self._producer.poll(0)
         except KafkaException as error:
             self._failed(error.args[0])
 
     def _check(self) -> None:
-        """Raises what the broker has refused."""
+        """Raise the broker's refusal, if any."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
 
     def _failed(self, error: KafkaError) -> None:
-        """Remember the first failure, unless it is our own giving up."""
+        """Keep the first failure, unless `close` caused it."""
         if self._failure is None and error.code() not in _PURGED:
             self._failure = translate(error, f"topic {self.topic!r}")
 
     def _heard(self) -> None:
-        """The broker has taken something."""
+        """Record that a broker has answered."""
         if self._contact.lost:
             self._contact.heard()
 
     def _connect(self) -> None:
-        """An idempotent producer that is used before it has a connection looks for one again only
-        after half a second. A broker that is away is waited for later."""
+        """Connect before the first use. An idempotent producer without a connection retries only
+        after half a second. A later call waits for an absent broker."""
         try:
             self._producer.list_topics(self.topic, timeout=GRACE)
         except KafkaException as error:

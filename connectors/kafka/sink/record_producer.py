@@ -1,8 +1,8 @@
-"""Records on their way to Kafka one by one: each is told of when it is durable.
+"""The record producer: sends records to Kafka one by one, with a callback for each.
 
-Guarantees that `send` neither blocks nor loses a record: what librdkafka's queue cannot take waits
-here, in order, for the next `pump`, up to a bound of bytes beyond which `send` fails (I6); a source
-stops reading long before. Callbacks run in `pump`, on the caller's thread.
+Guarantees that `send` neither blocks nor loses a record. Records beyond librdkafka's queue wait
+here, in order, for the next `pump`. Beyond a bound of bytes `send` fails (I6); a source stops
+reading long before. Callbacks run in `pump`, on the caller's thread.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from meander.connectors.kafka.sink.producer import (
 from meander.state.layers.topic import RecordLocation
 
 Delivered = Callable[[Message], None]
-"""Called once a record is durable; the message has its partition and offset."""
+"""A callback for a durable record; the message has its partition and offset."""
 _Record = tuple[bytes | None, bytes | None, Report, Headers, int]
 
 
 class Sender(Producing):
-    """One producer for one topic; `most` bounds the bytes under way."""
+    """A producer that sends records to one topic; `most` bounds the bytes in flight."""
 
     def __init__(
         self, settings: Settings, topic: str, most: int = MOST, **tuning: str | float
@@ -41,7 +41,7 @@ class Sender(Producing):
         self._under_way = 0
 
     def __len__(self) -> int:
-        """Records not yet delivered."""
+        """Return the number of records that are not delivered."""
         return self._under_way
 
     def send(
@@ -52,9 +52,9 @@ class Sender(Producing):
         headers: Headers,
         partition: int = ANYWHERE,
     ) -> None:
-        """Take one record over; `done` is called from a later `pump`.
+        """Accept one record. A later `pump` calls `done`.
 
-        Raises MeanderError where more is under way than the bound.
+        Raise MeanderError where the bytes in flight exceed the bound.
         """
         size = len(value or b"") + len(key or b"") + OVERHEAD * (1 + len(headers))
         self._under_way += 1
@@ -70,8 +70,9 @@ class Sender(Producing):
         done: Callable[[int], None],
         partition: int = ANYWHERE,
     ) -> None:
-        """As `send`; `done` is called with the offset. A broker that has had a record before, whose
-        answer was lost, may not know where: it is sent again then, and so lies there twice."""
+        """Send a record as `send` does; `done` receives its offset. A broker may not know the
+        offset of a record whose answer was lost. The record is then sent again, and lies there
+        twice."""
 
         def placed(message: Message) -> None:
             offset = message.offset()
@@ -83,21 +84,22 @@ class Sender(Producing):
         self.send(value, key, placed, [], partition)
 
     def forget(self, places: Iterable[RecordLocation]) -> None:
-        """Put a tombstone for each of some records behind it; nothing waits for these."""
+        """Send a tombstone for each of some records to its partition, without a callback."""
         for place in places:
             self.send(None, place.key, noted, [], place.partition)
 
     def pump(self) -> None:
-        """Serve what has been delivered and send what waits. Raises what the broker refused."""
+        """Process delivery reports and send waiting records. Raise the broker's refusal."""
         self._poll()
         while self._backlog and self._produce(*self._backlog[0]):
             self._backlog.popleft()
         self._check()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is durable, at a start or an end. Raises Unreachable when it takes more.
+        """Wait until all records are durable, at a start or an end. Raise Unreachable after
+        `seconds`.
 
-        What waits here beyond librdkafka's queue is sent too.
+        The call also sends the records that wait beyond librdkafka's queue.
         """
         deadline = time.monotonic() + seconds
         self.pump()
@@ -124,4 +126,4 @@ class Sender(Producing):
 
 
 def noted(_: Message) -> None:
-    """The sender itself counts what is under way."""
+    """Do nothing, as the sender itself counts its records."""

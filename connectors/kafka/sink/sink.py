@@ -1,9 +1,9 @@
 """A Kafka topic as a sink of a flow.
 
-Guarantees that what `write` takes over arrives in the order given per key, once, for as long as the
-process lives (an idempotent producer that never gives up), and that `delivered` never names a
-ticket before all records up to it are durable. Each record says in headers where it comes from:
-meander.time, .origin, .partition, .offset, .index (its place in the flow's order) and .worker.
+Guarantees that the records of `write` arrive in the given order per key, once, while the process
+lives: the producer is idempotent and never gives up. `delivered` names a ticket only once all
+records up to it are durable. Headers name the origin of each record: meander.time, .origin,
+.partition, .offset, .index (its place in the flow's order) and .worker.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from meander.state.keys.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
 AROUND = 61
-"""Bytes of a batch of records beside these."""
+"""The bytes of a batch besides its records."""
 OVERHEAD = 36
-"""Bytes of a record at most, beside its key, value and headers."""
+"""The most bytes of a record besides its key, value and headers."""
 HEADERS = 185
-"""Bytes of the headers of one record at most."""
+"""The most bytes of the headers of one record."""
 COMPRESSING = "compression.type", "compression.codec"
 USUAL_LEVELS = {"gzip": 6, "zstd": 3}
-"""Those at which the client compresses where none is set."""
+"""The compression levels of the client without a setting."""
 COMPRESSED_APART = 50
-"""A record that the client compresses may exceed the estimate by one part in 50."""
+"""A compressed record may exceed the estimate by one part in 50."""
 QUOTED = 60
-"""Characters of a key that a message quotes."""
+"""The most characters of a key in a message."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """Writes a stream to a topic; implements `SinkSpec`.
+    """A sink that writes a stream to a topic; implements `SinkSpec`.
 
-    `value` says how objects become bytes: "json", "str", "bytes" or a function; None is a null.
-    `key` "plain" writes text and bytes as they are and all else as JSON; a function gets the key.
-    A stream without keys writes records without keys. Without `headers` records do not say where
-    they come from, and cost a third.
+    `value` encodes objects: "json", "str", "bytes" or a function; None is a null. `key` "plain"
+    writes text and bytes unchanged and other keys as JSON; a function receives the key. A stream
+    without keys writes records without keys. Without `headers`, records do not name their origin,
+    and cost a third.
 
     >>> KafkaSink("totals").value
     'json'
@@ -75,13 +75,13 @@ class KafkaSink:
         check_format(f"sink topic {self.topic!r}, key", self.key, ["plain"])
 
     def open(self, context: WorkerContext) -> KafkaWriter:
-        """This worker's writer. Raises SetupError when the topic cannot be written."""
+        """Return this worker's writer. Raise SetupError when the topic cannot be written."""
         topics.partitions_of(client.admin(context.settings), self.topic)
         return KafkaWriter(self, context)
 
 
 class KafkaWriter:
-    """Implements `SinkWriter`."""
+    """A writer that sends one sink's results from one worker; implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._rows = RecordEncoder(
@@ -91,29 +91,30 @@ class KafkaWriter:
         self._freight = BatchProducer(context.settings, spec.topic, context.max_waiting, most)
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch; returns its ticket: 1, 2, 3, ...
+        """Accept one batch; return its ticket: 1, 2, 3, ...
 
-        Raises RowRefused, before anything is sent, for a row that cannot be written.
+        Raise RowRefused, before any record is sent, for a row that cannot be written.
         """
         return self._freight.ship(*self._rows.written(batch))
 
     @property
     def full(self) -> bool:
-        """Whether half of the bytes that may be under way are."""
+        """Return whether the bytes in flight exceed half of the bound."""
         return self._freight.full
 
     def delivered(self) -> int:
-        """The greatest ticket up to which all is durable. Raises what the broker refused."""
+        """Return the last ticket up to which all records are durable. Raise the broker's
+        refusal."""
         return self._freight.arrived()
 
     def close(self) -> None:
-        """Release connections, and give up what is not delivered."""
+        """Release connections, and drop records that are not delivered."""
         self._freight.close()
 
 
 def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
-    """What a batch of records may take that any of these topics takes: the client itself asks no
-    broker, and one that is refused ends the producer."""
+    """Return the most bytes of a batch that all these topics accept. The client does not ask a
+    broker, and a refused batch ends the producer."""
     known = (
         outside.get(topic, {}).get("max.message.bytes", client.MESSAGE_MOST) for topic in written
     )
@@ -121,29 +122,30 @@ def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]
 
 
 Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
-"""Values, keys and, where records are to have them, headers, each of shape (n,)."""
+"""Values, keys and, where the sink has them, headers, each of shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Which records a topic takes, and the client before it.
+    """A check that tells which records a topic accepts before the client sends them.
 
-    A record that a broker refuses ends the producer, and with it a transaction or the flow; known
-    before, it is that record's own failure. Cost: a sum per batch, unless that exceeds the bound.
+    A record that a broker refuses ends the producer, and with it a transaction or the flow. The
+    check makes it a failure of that record alone. Cost: a sum per batch, unless it exceeds the
+    bound.
     """
 
     client: int
-    """Bytes of one record, its headers and its own overhead included, that the client takes."""
+    """The most bytes of one record for the client, with its headers and overhead."""
     topic: int
-    """Those that the topic takes of a record, as it is sent."""
+    """The most bytes of one record for the topic, as sent."""
     codec: pa.Codec | None
-    """By which the client compresses what it sends, and the topic leaves it compressed."""
+    """The client's compression codec, where the topic keeps it."""
     keyless: bool
-    """Whether a record may be without a key."""
+    """Whether a record may lack a key."""
 
     @staticmethod
     def by(topic: str, context: WorkerContext) -> Taken:
-        """As the client's settings say and, where they were seen, the topic's."""
+        """Return the check from the client's settings and, where they are known, the topic's."""
         theirs, ours = context.outside.get(topic, {}), context.settings
         sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
         broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
@@ -155,8 +157,8 @@ class Taken:
         keys: Sequence[bytes | None],
         headers: int,
     ) -> Iterator[tuple[int, str | None]]:
-        """The rows of the records that the topic refuses, each with what is wrong with its size
-        where that is why; a record has `headers` bytes of headers at most."""
+        """Yield the rows of records that the topic refuses, each with the reason where its size is
+        wrong. `headers` bounds the bytes of a record's headers."""
         if not self.keyless and None in keys:
             yield from ((row, None) for row, key in enumerate(keys) if key is None)
         beside, most = OVERHEAD + headers, min(self.client, self.topic)
@@ -169,7 +171,7 @@ class Taken:
                 yield row, wrong
 
     def _wrong(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
-        """What is wrong with a record's size, if anything."""
+        """Return the reason where a record is too large, else None."""
         if size > self.client and (self.codec or self.client <= self.topic):
             return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
         if self.codec is not None and size > self.topic:
@@ -204,19 +206,20 @@ def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | Non
 
 
 def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
-    """About how many bytes a record takes that is sent alone, as one is that is so large.
+    """Return the bytes of a record that is sent alone, approximately; a record of this size is.
 
     >>> _compressed(pa.Codec("zstd"), (bytes(1_000_000), b"key")) < 1_000
     True
     """
     given = b"".join(parts)
     packed = len(codec.compress(given, asbytes=True))
-    # The client cuts the record into other blocks, and sends as it is what does not get smaller.
+    # The client cuts the record into other blocks, and sends a block unchanged that does not
+    # shrink.
     return min(len(given), packed + packed // COMPRESSED_APART)
 
 
 class RecordEncoder:
-    """How one worker's results become records of a topic; knows no producer."""
+    """An encoder that turns one worker's results into records of a topic, without a producer."""
 
     def __init__(
         self, spec: KafkaSink, worker: WorkerId, pulse: Keepalive, taken: Taken | None = None
@@ -229,12 +232,12 @@ class RecordEncoder:
         self._worker = _header("meander.worker", worker)
 
     def written(self, batch: Batch) -> Written:
-        """The records of a batch. Raises RowRefused where some cannot be written, for all these."""
+        """Return the records of a batch. Raise RowRefused with all rows that cannot be written."""
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of these records; raises as they would."""
+        """Return the checksum of these records; raise errors as `written` does."""
         values, keys = self._values_and_keys(batch)
         return Checksum.of(batch.times, keys, values)
 
@@ -284,7 +287,7 @@ class RecordEncoder:
         batch: Batch,
         refused: dict[int, RowRefused],
     ) -> list[bytes | None]:
-        """A column as it is written; None, and a refusal, for what cannot be."""
+        """Encode a column. For a refused row, return None and add its refusal."""
         encoded: list[bytes | None] = []
         take, encode, pulse = encoded.append, part.encode, self._pulse
         if not part.own:
@@ -317,16 +320,16 @@ class RecordEncoder:
 
 @dataclass(frozen=True, slots=True)
 class _FieldEncoder(Generic[T]):
-    """How the value or the key of a record is written."""
+    """An encoder that writes the value or the key of a record."""
 
     name: str
     encode: Callable[[T], bytes | None]
     own: bool
-    """Whether by a function of the user's, which may take its time."""
+    """Whether a user's function encodes it, which may take long."""
 
 
 def quoted(key: bytes) -> str:
-    """A key as messages show it.
+    """Return a key as messages show it.
 
     >>> quoted(codec.encode("N14228"))
     "'N14228'"
@@ -340,7 +343,7 @@ def _header(name: str, number: int) -> Header:
 
 
 def _shared(name: str, column: Int64s) -> Iterator[Header]:
-    """The headers of a column in which few numbers stand often."""
+    """Yield the headers of a column with few distinct numbers."""
     numbers = column.tolist()
     made = {number: _header(name, number) for number in set(numbers)}
     return map(made.__getitem__, numbers)

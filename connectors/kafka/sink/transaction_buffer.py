@@ -1,9 +1,9 @@
-"""Parcels that leave in one transaction: in memory, and on disk where they are too large for it.
+"""The transaction buffer: batches of one transaction, in memory, and on disk beyond a bound.
 
-Guarantees that all parcels come out in the order given, each time they are asked for, so that what
-Kafka gives back can be tried again. Beyond a bound they lie in a file without a name, so a process
-that ends leaves nothing behind (I6). Cost: none below the bound; beyond it each byte is written to
-disk, and read back once for each try.
+Guarantees that each iteration yields all batches in the given order, so a transaction can be tried
+again. Beyond a bound they lie in a file without a name, so a process that ends leaves no file
+behind (I6). Cost: none below the bound. Beyond it each byte is written to disk once, and read once
+per attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _Column = list[bytes | None]
 
 
 class Spool:
-    """Parcels; `disk` bounds the bytes of those that lie in a file, which is made in `folder`.
+    """A transaction buffer that holds batches; `disk` bounds the bytes in its file, which lies in
+    `folder`.
 
     >>> from tempfile import gettempdir
     >>> spool = Spool(MemoryLimit("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
@@ -42,24 +43,24 @@ class Spool:
         self._near: list[TopicBatch] = []
         self._file: IO[bytes] | None = None
         self.size = 0
-        """About how many bytes all parcels take."""
+        """The bytes of all batches, approximately."""
 
     @property
     def spilled(self) -> bool:
-        """Whether the parcels lie on disk."""
+        """Return whether the batches lie on disk."""
         return self._file is not None
 
     @property
     def near(self) -> int:
-        """About how many bytes lie in memory."""
+        """Return the bytes in memory, approximately."""
         return 0 if self.spilled else self.size
 
     def __bool__(self) -> bool:
         return bool(self._near) or self.spilled
 
     def add(self, parcel: TopicBatch, room: int) -> None:
-        """Take a parcel over; memory has so much room for all. Raises MeanderError where the disk
-        has none."""
+        """Add a batch; `room` bounds the memory of all batches. Raise MeanderError where the disk
+        is full."""
         self.size += parcel.size
         self._near.append(parcel)
         if not self.spilled and self.size <= room:
@@ -75,7 +76,7 @@ class Spool:
             ) from error
 
     def __iter__(self) -> Iterator[TopicBatch]:
-        """All parcels; none is added meanwhile."""
+        """Yield all batches. The caller adds none meanwhile."""
         if self._file is None:
             yield from self._near
             return
@@ -86,10 +87,10 @@ class Spool:
             yield TopicBatch(*cast(tuple[str, _Column, _Column, list[Headers] | None], whole))
 
     def close(self) -> None:
-        """Forget all parcels."""
+        """Drop all batches."""
         self._near.clear()
         if self._file is not None:
-            # What a full disk has not taken is tried once more, though nothing needs it.
+            # A close writes again what a full disk has refused, though no reader needs it.
             with suppress(OSError):
                 self._file.close()
 
@@ -102,5 +103,5 @@ class Spool:
             self._file.write(_LENGTH.pack(len(data)))
             self._file.write(data)
         self._near.clear()
-        # The flush raises the error of a full disk here, and not in the thread that reads.
+        # The flush raises the error of a full disk here instead of in the thread that reads.
         self._file.flush()

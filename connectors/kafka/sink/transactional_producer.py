@@ -1,9 +1,10 @@
-"""One transactional producer: what it is given becomes visible as a whole, or not at all.
+"""The transactional producer: commits batches of records as a whole, or not at all.
 
-Guarantees that lots are committed in the order given, one at a time, that whoever opens one under
-the same id later has ended this one for good (I8), and that a lot that Kafka gave back whole is
-tried again, so an outage is waited for; where nobody knows what became of one, `busy` raises.
-`commit_transaction` blocks, so it has a thread, which waits in native code. Cost: 2 to 5 ms a lot.
+Guarantees that transactions commit in the given order, one at a time. A later producer with the
+same id fences this one for good (I8). A transaction that Kafka aborted as a whole is tried again,
+so the producer waits for the end of an outage. Where the outcome is unknown, `busy` raises.
+`commit_transaction` blocks, so it runs in a thread that waits in native code. Cost: 2 to 5 ms per
+transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from meander.connectors.kafka.sink.producer import ANYWHERE, Headers, Report, si
 from meander.dataflow.errors import WorkerLost
 
 PAUSE = 0.1
-"""Seconds before a lot that was given back is tried again."""
+"""The seconds before an aborted transaction is tried again."""
 _GIVEN_BACK = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT,
@@ -38,17 +39,18 @@ _GIVEN_BACK = {
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
     KafkaError._INCONSISTENT,  # of some that said one of the others
-    # A broker that has come back may not know what it was sent last.
+    # A broker that has returned may not know the last records that it received.
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
-"""What is said of records of a transaction that could not be sent in time, or was given up, or of
-which Kafka has missed some: none of them is there once it has confirmed that."""
+"""The errors of records that were late, were aborted, or followed a gap that Kafka noticed. None of
+them is visible once Kafka has confirmed the abort."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicBatch:
-    """Records for one topic; `headers` is None where they have none. Shapes (n,)."""
+    """A topic batch that holds records for one topic; `headers` is None where they have none.
+    Shapes (n,)."""
 
     topic: str
     values: Sequence[bytes | None]
@@ -57,21 +59,21 @@ class TopicBatch:
 
     @property
     def size(self) -> int:
-        """About how many bytes they take."""
+        """Return the bytes of the records, approximately."""
         return size_of(self.values, self.keys, self.headers)
 
 
 TransactionBatch = Iterable[TopicBatch]
-"""Asked for its parcels once for each try, in the thread."""
+"""The batches of one transaction. The thread iterates over them once per attempt."""
 
 
 class TransactionalProducer:
-    """Commits lots under an id; `done` is called, in its thread, after each."""
+    """A producer that commits transactions under an id; its thread calls `done` after each."""
 
     def __init__(
         self, settings: Settings, id: str, done: Callable[[], None], **tuning: str | float
     ) -> None:
-        """Whoever had the id before commits nothing any more. Raises MeanderError."""
+        """Fence earlier producers of the id. Raise MeanderError."""
         self._id, self._done = id, done
         self._contact = contact(settings)
         self._producer = transactional(settings, id, **tuning)
@@ -79,24 +81,25 @@ class TransactionalProducer:
         self._begun = self._ended = 0
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
-        """Why the lot under way cannot be taken, and by which topic."""
+        """The refusal of the present transaction, and its topic."""
         threading.Thread(target=self._work, name=f"commits {id}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
-        """Whether a lot is being committed. Raises what has ended it otherwise."""
+        """Return whether a transaction is being committed. Raise the error that has ended the
+        producer."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
         return self._begun != self._ended
 
     def commit(self, lot: TransactionBatch) -> None:
-        """Begin to commit, while it is not `busy`."""
+        """Start to commit a transaction; the producer must not be `busy`."""
         self._begun += 1
         self._lots.put(lot)
 
     def close(self) -> None:
-        """Give up what is not committed."""
+        """Drop transactions that are not committed."""
         self._lots.put(None)
 
     def _work(self) -> None:
@@ -113,8 +116,8 @@ class TransactionalProducer:
         del self._producer
 
     def _committed(self, lot: TransactionBatch) -> bool:
-        """Whether a lot is out; else Kafka has given it back whole, and may take it later. Raises
-        MeanderError for what it refuses, WorkerLost where nobody knows what has become of it."""
+        """Return whether a transaction has committed; otherwise Kafka has aborted it and may accept
+        it later. Raise MeanderError for a refusal, WorkerLost for an unknown outcome."""
         self._refused, begun = None, time.monotonic()
         try:
             self._producer.begin_transaction()
@@ -127,7 +130,8 @@ class TransactionalProducer:
         return True
 
     def _undo(self, error: KafkaException, seconds: float) -> None:
-        """Give a lot up, begun so long ago. Raises where it is not to be tried again."""
+        """Abort a transaction that has run for `seconds`. Raise where another attempt is
+        useless."""
         where = f"transactions of {self._id!r}"
         cause, remedy = translate(error, where).cause, "run the flow again"
         if seconds > TRANSACTION:
@@ -156,7 +160,7 @@ class TransactionalProducer:
         self, topic: str, value: bytes | None, key: bytes | None, report: Report,
         headers: Headers | None,
     ) -> bool:  # fmt: skip
-        """Whether there was room. Raises KafkaException."""
+        """Return whether the queue had room. Raise KafkaException."""
         try:
             self._producer.produce(topic, value, key, ANYWHERE, on_delivery=report, headers=headers)
         except BufferError:
@@ -168,11 +172,11 @@ class TransactionalProducer:
         return True
 
     def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
-        """The first that is refused for good is why all of the lot is given back."""
+        """Keep the first permanent refusal of a record, which aborts the whole transaction."""
         if error is not None and self._refused is None and not _comes_back(error):
             self._refused = error, f"topic {topic!r}"
 
 
 def _comes_back(error: KafkaError) -> bool:
-    """Whether what was given back for this is worth another try."""
+    """Return whether a transaction aborted for this error is worth another attempt."""
     return transient(error) or error.code() in _GIVEN_BACK

@@ -1,9 +1,9 @@
-"""A worker's transactions: the results of all its sinks, and the mark that says how far they go.
+"""Transactions of a worker: the results of all its sinks, and the commit marker that bounds them.
 
-Guarantees that results and mark are committed together or not at all, in the order in which sinks
-have handed them over. Results of one time leave together: beyond a bound they wait on disk (I6).
-What comes while one is being committed leaves with the next. Ids are derived from the worker's
-number, so a worker of a later life ends what an earlier one of that number had begun (I8).
+Guarantees that results and marker commit together or not at all, in the order in which sinks wrote
+them. Results of one time leave together; beyond a bound they wait on disk (I6). Results that arrive
+during a commit leave with the next transaction. Ids derive from the worker's number, so a worker of
+a later execution fences earlier workers of that number (I8).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from meander.state.keys.ids import WorkerId
 
 
 def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
-    """Under which a worker commits, in whichever life.
+    """Return the transactional id of a worker in all executions.
 
     >>> transactional_id("test.", "delays", WorkerId(2))
     'test.delays.worker-2'
@@ -38,8 +38,9 @@ def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
 
 
 class KafkaTransactions:
-    """Implements `Transactions`; `most` bounds the bytes under way in memory, `batch` those of one
-    batch. `spools` opens what holds a transaction's parcels."""
+    """The transactions that commit one worker's results; implements `Transactions`. `most` bounds
+    the bytes in memory, `batch` those of one Kafka batch. `spools` opens the buffer of a
+    transaction."""
 
     def __init__(
         self,
@@ -51,19 +52,20 @@ class KafkaTransactions:
         spools: Callable[[], Spool],
         batch: int,
     ) -> None:
-        """Whoever had the id before commits nothing any more. Raises MeanderError."""
+        """Fence earlier producers of the id. Raise MeanderError."""
         self._committer = TransactionalProducer(settings, id, wakeup.set, batch_size=batch)
         self._marks, self._most, self._spools = marks, most, spools
         self._kept = MemoryLimit(f"outboxes of {id!r}", most)
         self._written, self._leaving = spools(), spools()
-        """What is to leave with the next, and what is being committed."""
+        """The batches of the next transaction, and of the one that is being committed."""
         self._keeping = 0
-        """Bytes that wait in outboxes."""
+        """The bytes that wait in outboxes."""
         self._begun = 0
 
     @property
     def busy(self) -> bool:
-        """Whether one is being committed. Raises MeanderError where one may have failed."""
+        """Return whether a transaction is being committed. Raise MeanderError where one may have
+        failed."""
         busy = self._committer.busy
         if not busy and self._leaving:
             self._leaving.close()
@@ -72,58 +74,60 @@ class KafkaTransactions:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything has been taken over that is not being committed."""
+        """Return whether results wait for the next transaction."""
         return bool(self._written)
 
     @property
     def full(self) -> bool:
-        """Whether half of the bytes that memory has room for are under way."""
+        """Return whether the bytes in memory exceed half of their bound."""
         return 2 * (self._written.size + self._leaving.size) >= self._most
 
     @property
     def crammed(self) -> bool:
-        """Whether half of the bytes that may wait in outboxes do."""
+        """Return whether the bytes in outboxes exceed half of their bound."""
         return 2 * self._keeping >= self._kept.most
 
     @property
     def committed(self) -> int:
-        """How many have been."""
+        """Return the number of committed transactions."""
         return self._begun - self.busy
 
     def commit(self, mark: CommitMarker) -> None:
-        """Begin to make visible what has been taken over, with its mark, while none is `busy`."""
+        """Start to commit the waiting results with a commit marker; no transaction may be
+        `busy`."""
         self.leave(TopicBatch(self._marks, [mark.to_bytes()], [None]))
         self._begun += 1
         self._leaving, self._written = self._written, self._spools()
         self._committer.commit(self._leaving)
 
     def leave(self, parcel: TopicBatch) -> int:
-        """Take records over that leave with the next; the number of that."""
+        """Add records to the next transaction; return its number."""
         self._written.add(parcel, self._most - self._leaving.near)
         return self._begun + 1
 
     def keep(self, size: int) -> None:
-        """So many bytes wait in an outbox, or, where that is negative, no longer. Raises
-        MeanderError where more do than the bound."""
+        """Add `size` bytes to those in outboxes; a negative size removes them. Raise MeanderError
+        beyond the bound."""
         self._keeping += size
         self._kept.check(self._keeping, "results wait for a checkpoint")
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> ChecksummedWriter:
-        """The way out of a sink that sends in the order of time."""
+        """Return the writer of a sink that sends in the order of time."""
         return _Writer(self, spec, context)
 
     def outbox(self, spec: KafkaSink, context: WorkerContext) -> DeferredWriter:
-        """The way out of a sink whose results wait for a checkpoint."""
+        """Return the writer of a sink whose results wait for a checkpoint."""
         return _Outbox(self, spec, context)
 
     def close(self) -> None:
-        """Give up what is not committed."""
+        """Drop results that are not committed."""
         self._committer.close()
         self._written.close()
 
 
 class _Writer:
-    """Implements `ChecksummedWriter`: a ticket is the number of a transaction."""
+    """A writer that adds results to transactions; implements `ChecksummedWriter`. A ticket is the
+    number of a transaction."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
@@ -135,38 +139,38 @@ class _Writer:
         self.taken = Checksum()
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch. Raises RowRefused for a row that cannot be written."""
+        """Accept one batch. Raise RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
         self.taken += Checksum.of(batch.times, keys, values)
         return self._transactions.leave(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of a batch, were it written. Raises RowRefused as `write`."""
+        """Return the checksum of a batch without writing it. Raise RowRefused as `write` does."""
         return self._rows.checksum(batch)
 
     @property
     def full(self) -> bool:
-        """Whether so much is under way that it should be given no more for now."""
+        """Return whether the sink should wait, as half of the bound is in use."""
         return self._transactions.full
 
     def delivered(self) -> int:
-        """The last transaction that is committed. Raises MeanderError where one may have failed."""
+        """Return the last committed transaction. Raise MeanderError where one may have failed."""
         return self._transactions.committed
 
     def close(self) -> None:
-        """It is closed with the transactions."""
+        """Do nothing, as the transactions close it."""
 
 
 class _Waiting(NamedTuple):
-    """What lies in an outbox."""
+    """A batch that waits in an outbox."""
 
     parcel: TopicBatch
     size: int
-    """Bytes that are held for it."""
+    """The bytes that it occupies."""
 
 
 class _Outbox:
-    """Implements `DeferredWriter`."""
+    """A writer that keeps results in an outbox; implements `DeferredWriter`."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
@@ -178,28 +182,29 @@ class _Outbox:
         self._keeper = DeferredStore[_Waiting](self._leave)
 
     def write(self, batch: Batch) -> int:
-        """Keep one batch, as it will be sent. Raises RowRefused for a row that cannot be."""
+        """Keep one batch in its encoded form. Raise RowRefused for a row that cannot be written."""
         parcel = TopicBatch(self._topic, *self._rows.written(batch))
-        # The sink has the batch itself as long, for checkpoints, and its values are no smaller.
+        # The sink keeps the batch as long, for checkpoints, and its values are at least as large.
         waiting = _Waiting(parcel, 2 * parcel.size + batch.weight)
         self._transactions.keep(waiting.size)
         return self._keeper.add(waiting)
 
     def release(self, ticket: int) -> None:
-        """All up to a ticket leaves with the next transaction."""
+        """Send all batches up to a ticket with the next transaction."""
         self._keeper.release(ticket)
 
     @property
     def full(self) -> bool:
-        """Whether so much is under way that it should be given no more for now."""
+        """Return whether the sink should wait, as half of the bound is in use."""
         return self._transactions.crammed
 
     def delivered(self) -> int:
-        """The last that is out. Raises MeanderError where a transaction may have failed."""
+        """Return the last committed ticket. Raise MeanderError where a transaction may have
+        failed."""
         return self._keeper.delivered(self._transactions.committed)
 
     def close(self) -> None:
-        """It is closed with the transactions."""
+        """Do nothing, as the transactions close it."""
 
     def _leave(self, waiting: _Waiting) -> int:
         self._transactions.keep(-waiting.size)

@@ -1,8 +1,8 @@
-"""How records of a topic become what a flow reads: decoded, timed, or set aside.
+"""Chunks: records of a topic for a flow, decoded and timed, or set aside as dead letters.
 
-Guarantees that a record is handed out or set aside, once, in offset order; what cannot be read goes
-to the dead letters as it lies on its topic, with the reason, or ends the flow (`fail_fast`). Knows
-no consumer: whoever has messages has them read here. Cost: what the formats cost.
+Guarantees that each record is handed out or set aside, once, in offset order. An unreadable record
+goes to the dead letters with its bytes and the reason, or ends the flow (`fail_fast`). The module
+knows no consumer: its callers supply the messages. Cost: that of the formats.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from meander.schemas.errors import MeanderError
 from meander.state.times.time import MIN_TIME, from_millis
 
 RECORD = 64
-"""Bytes counted per record for its key and headers, whose lengths cost a call each."""
+"""The estimated bytes of a record's key and headers; each exact length would cost a call."""
 
 _OFFSET = methodcaller("offset")
 
 
 class Intake:
-    """One worker's way of reading one topic."""
+    """A chunk reader that decodes the records of one topic for one worker."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class Intake:
         dead: DeadLetters,
     ) -> None:
         self.unreadable = 0
-        """Records set aside so far."""
+        """The number of records set aside so far."""
         self._topic, self._read, self._fail_fast, self._dead = topic, read, fail_fast, dead
 
     def chunk(self, partition: Partition, messages: list[ConsumedMessage]) -> Chunk:
-        """What can be read of a partition's next messages.
+        """Return the readable records among a partition's next messages as a chunk.
 
-        Raises MeanderError for what cannot, where that is to end the flow.
+        Raise MeanderError for an unreadable record, where it ends the flow.
         """
         size = size_of(messages)
         read = self._read.all(messages)
@@ -65,7 +65,7 @@ class Intake:
 
     @property
     def settled(self) -> bool:
-        """Whether what was set aside is durable."""
+        """Return whether all dead letters are durable."""
         return not self.unreadable or not self._dead.pending()
 
     def _set_aside(self, message: ConsumedMessage, reason: str) -> None:
@@ -88,8 +88,8 @@ class Intake:
 
 
 def times_of(millis: Sequence[int]) -> Int64s:
-    """The logical times that milliseconds since 1970 ask for: the nearest where a topic's timestamp
-    is of before 1970 (-1 stands for none), or beyond what a time can hold, as microseconds are.
+    """Return the logical times of milliseconds since 1970. A timestamp before 1970 (-1 means none)
+    or beyond the range, such as microseconds, becomes the nearest time.
 
     >>> times_of([-1, 7, 1 << 60]).tolist() == [0, from_millis(7), from_millis(MAX_MILLIS)]
     True
@@ -98,5 +98,5 @@ def times_of(millis: Sequence[int]) -> Int64s:
 
 
 def size_of(messages: Sequence[ConsumedMessage]) -> int:
-    """About how many bytes messages take."""
+    """Return the bytes of messages, approximately."""
     return sum(map(len, messages)) + RECORD * len(messages)

@@ -1,8 +1,8 @@
-"""What a source makes of a topic's records: their values, and the times that they ask for.
+"""The deserializer: decodes a source's records and extracts their times.
 
-Guarantees that what cannot be read raises ValueError saying which part and why. Built-in formats
-take all records of a chunk at once, column by column; functions of the user's are called record
-by record, so that a slow one is heard of. Cost: about 0.2 us a record beside its decoding.
+Guarantees that an unreadable record raises ValueError with the part and the reason. Built-in
+formats decode all records of a chunk at once, column by column. A user's function runs record by
+record, so that a keepalive reports a slow one. Cost: about 0.2 us per record besides its decoding.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _VALUE, _KEY, _TIMESTAMP = map(methodcaller, ("value", "key", "timestamp"))
 
 
 class Deserializer:
-    """How one source reads its records; with `pairs` a value is the tuple (key, value)."""
+    """A deserializer that reads the records of one source. With `pairs`, a value is the tuple (key,
+    value)."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Deserializer:
         self._own = callable(value) or (pairs and callable(key)) or callable(time)
 
     def one(self, message: ConsumedMessage) -> Readable:
-        """A record's value and time. Raises ValueError where it has none."""
+        """Return a record's value and time. Raise ValueError where it has none."""
         if self._own and self._pulse.due:
             self._pulse.beat()
         part = "value"
@@ -64,7 +65,7 @@ class Deserializer:
             raise ValueError(cause) from error
 
     def all(self, messages: Sequence[ConsumedMessage]) -> tuple[list[object], list[int]] | None:
-        """The values and times of many; None where they have to be read one by one."""
+        """Return the values and times of many records; None where they must be read one by one."""
         if self._own:
             return None
         try:

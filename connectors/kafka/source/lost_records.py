@@ -1,8 +1,8 @@
-"""What a source topic does not hold any more of what a flow is to read next.
+"""Lost records: records that a flow has yet to read and that its source topic no longer holds.
 
-Guarantees that records are passed over only where the user allows it (`--skip-lost`), and that a
-log entry then says which: their partition and offsets. Offsets bound the number of records, as
-transaction markers and compacted records occupy some.
+Guarantees that a flow passes over records only where the user allows it (`--skip-lost`). A log line
+then names their partition and offsets. Offsets bound the number of records, as transaction markers
+and compacted records occupy some.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SKIP = "go on with what is left with --skip-lost"
 
 
 class Lost(NamedTuple):
-    """The offsets of a partition that a flow cannot read.
+    """A range of offsets that a flow cannot read.
 
     >>> print(Lost("lines", 3, 100, 1900, 2000))
     topic 'lines' is to be read at offset 100 of partition 3, which holds 1,900 to 2,000: ...
@@ -27,14 +27,14 @@ class Lost(NamedTuple):
     topic: str
     partition: int
     first: int
-    """The offset that the flow is to read next."""
+    """The offset that the flow reads next."""
     low: int
     high: int
     """The partition holds the offsets from `low` to before `high`."""
 
     @property
     def expired(self) -> bool:
-        """Whether retention has deleted records, else the topic has lost its end."""
+        """Return whether retention has deleted records; otherwise the topic has lost its end."""
         return self.first < self.low
 
     def __str__(self) -> str:
@@ -49,8 +49,8 @@ class Lost(NamedTuple):
         )
 
     def pass_over(self, allowed: bool) -> None:
-        """Tell the log which records the flow does not read. Raises SetupError where that is not
-        allowed, or where the records are not expired."""
+        """Log the records that the flow does not read. Raise SetupError where the user does not
+        allow it, or where the records have not expired."""
         where = f"topic {self.topic!r}, partition {self.partition}"
         if not (self.expired and allowed):
             _, _, said = str(self).partition(" is to be read ")

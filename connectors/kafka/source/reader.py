@@ -1,11 +1,11 @@
-"""Reads a worker's partitions of one topic, without ever making the worker's loop wait.
+"""The Kafka reader: reads a worker's partitions of one topic and never blocks the worker's loop.
 
-Invariant: at every moment either the worker's thread or the waiter owns the consumer's queue. The
-waiter sits in `poll` while there is nothing; what it gets it hands over, rouses the loop, and rests
-until the loop has emptied the queue. So no record crosses threads under load, and offsets stay in
-order. What is read and not handed out is bounded (I6): per paused partition by `HELD`, beyond that
-by librdkafka's queue. The end of a log is told by position, never by counting: transaction markers
-and compacted records occupy offsets.
+Invariant: at any time either the worker's thread or the waiter owns the consumer's queue. The
+waiter polls an empty queue. It hands a message over, wakes the loop, and rests until the loop has
+emptied the queue. So no record crosses threads under load, and offsets stay in order. A bound
+limits the records that are read and not handed out (I6): `HELD` per paused partition, plus
+librdkafka's queue. The position tells the end of a log, as transaction markers and compacted
+records occupy offsets.
 """
 
 from __future__ import annotations
@@ -33,61 +33,63 @@ from meander.dataflow.interfaces import Chunk, Partition, Rest, WorkerContext
 from meander.schemas.errors import MeanderError
 
 ROWS = 3000
-"""Records handed out per partition and poll: about a millisecond of decoding."""
+"""The most records per partition and poll: about a millisecond of decoding."""
 TAKE = 1 << 20
-"""Bytes taken from librdkafka's queue per poll, by the average record."""
+"""The bytes taken from librdkafka's queue per poll, by the average record."""
 HELD = 1 << 20
-"""Bytes read of a paused partition beyond which its fetching stops."""
+"""The bytes of a paused partition beyond which its fetching stops."""
 _CAREFUL = 64
-"""Records of the first poll, and as many as tell how large the average record is."""
+"""The records of the first poll, and the sample size of the average record."""
 _ANSWER = 0.5
-"""Seconds that the consumer gets to learn of new partitions; a broker has just answered."""
+"""The seconds in which the consumer has to learn of new partitions; a broker has just answered."""
 _NAP = 0.25
-"""Seconds after which the waiter looks whether the reader has been closed."""
+"""The seconds after which the waiter checks whether the reader has closed."""
 _SHORT_NAP = 0.005
-"""The same while fetching is stopped or there is nothing to fetch, as the worker may want it."""
+"""The shorter wait while fetching is stopped or there are no partitions, as the worker may need the
+queue."""
 
 _PARTITION, _ERROR = map(methodcaller, ("partition", "error"))
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The part of a partition to read."""
+    """Bounds that name the part of a partition to read."""
 
     partition: Partition
     start: int
     end: int | None
-    """Where a bounded run ends: the first offset that is not read."""
+    """The end of a bounded run: the first offset that is not read."""
 
 
 @dataclass(slots=True)
 class FetchPartition:
-    """One partition on its way to the flow."""
+    """A fetch partition that tracks how far a reader has read one partition."""
 
     partition: Partition
     position: int
-    """All before it has been read."""
+    """The offset up to which records have been read."""
     end: int | None
     handed: int
-    """The last record handed out lies just before it."""
+    """The offset behind the last record handed out."""
     passed: int
-    """All before it has passed the flow."""
+    """The offset up to which records have passed the flow."""
     held: deque[ConsumedMessage] = field(default_factory=deque)
     bytes: int = 0
     at_end: bool = False
-    """Whether the last that was heard of it is that there is no more."""
+    """Whether the last message about it was its end."""
     paused: bool = False
     stopped: bool = False
-    """Whether librdkafka fetches no more of it."""
+    """Whether librdkafka has stopped fetching it."""
 
     @property
     def whole(self) -> bool:
-        """Whether a bounded run has read it to its end."""
+        """Return whether a bounded run has read it to its end."""
         return self.end is not None and self.position >= self.end
 
 
 class KafkaReader:
-    """Implements `SourceReader`; not thread-safe, but for its own waiter."""
+    """A reader that implements `SourceReader`. Only its own waiter may use it from another
+    thread."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class KafkaReader:
             b.partition: FetchPartition(b.partition, b.start, b.end, b.start, b.start)
             for b in bounds
         }
-        # Guessed too high, so that the first poll is a careful one.
+        # A high first guess keeps the first poll small.
         self._average = TAKE / _CAREFUL
         self._commits = Commits(context.settings, topic, group)
         self._look, self._bounded = Look(context.settings, topic, known), context.until_end
@@ -132,17 +134,17 @@ class KafkaReader:
 
     @property
     def total(self) -> int | None:
-        """How many partitions the topic has by now; None in a bounded run, whose end was fixed at
-        its start: what comes later is for the next."""
+        """Return the present number of partitions. Return None in a bounded run, as the next run
+        reads later partitions."""
         return None if self._bounded else self._total
 
     @property
     def unreadable(self) -> int:
-        """How many records could not be decoded so far."""
+        """Return the number of records that could not be decoded so far."""
         return self._intake.unreadable
 
     def poll(self) -> list[Chunk]:
-        """What has been read of the partitions that are not paused; [] when nothing has."""
+        """Return chunks of the partitions that are not paused; [] when there are none."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -154,19 +156,21 @@ class KafkaReader:
         ]
         full = [chunk for chunk in chunks if chunk.values]
         if chunks and not full:
-            # Nothing but unreadable records: the loop must not take that for an empty queue.
+            # All records were unreadable; the loop must not take that for an empty queue.
             self._wakeup.set()
         return full
 
     def watch(self) -> None:
-        """Leave the queue to the waiter, which rouses the loop when there is more."""
-        # Before what it has handed over is taken it would lose it, and the loop has been roused.
+        """Give the queue to the waiter, which wakes the loop once there are records."""
+        # The waiter would lose a message that the loop has not taken yet. The loop is awake in that
+        # case.
         if self._ours and self._handover is None:
             self._ours = False
             self._turn.release()
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
+        """Hand out no records of a partition until `resume`; keep the records that were
+        prefetched."""
         self._lanes[partition].paused = True
 
     def resume(self, partition: Partition) -> None:
@@ -178,17 +182,17 @@ class KafkaReader:
             self._order(partial(self._consumer.resume, [self._place(lane)]))
 
     def idle(self, partition: Partition) -> bool:
-        """Whether all that the log held at the last look has been handed out."""
+        """Return whether all records up to the last known end have been handed out."""
         lane = self._lanes[partition]
         return lane.at_end and not lane.held
 
     def ended(self, partition: Partition) -> bool:
-        """Whether a bounded run has handed out this partition to its end."""
+        """Return whether a bounded run has handed out this partition to its end."""
         lane = self._lanes[partition]
         return lane.whole and not lane.held and self._intake.settled
 
     def release(self, partition: Partition) -> Rest:
-        """Read no more of a partition; what of it has not been handed out."""
+        """Stop reading a partition; return the rest that has not been handed out."""
         rest = self.rest(partition)
         lane = self._lanes.pop(partition)
         self.partitions.remove(partition)
@@ -196,47 +200,48 @@ class KafkaReader:
         return rest
 
     def rest(self, partition: Partition) -> Rest:
-        """What of a partition has not been handed out."""
+        """Return the rest of a partition that has not been handed out."""
         lane = self._lanes[partition]
         return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read what is left of a partition that another worker has released, or all of a new."""
+        """Read the rest of a partition that another worker has released, or a whole new
+        partition."""
         start = rest.offset
         lane = self._lanes[partition] = FetchPartition(partition, start, rest.end, start, start)
         self.partitions.append(partition)
-        # At the waiter's next nap: beside one that polls again and again the call takes seconds.
+        # The waiter runs this between two polls: beside its polls the call would take seconds.
         self._order(partial(self._consumer.incremental_assign, [self._place(lane, start)]))
 
     def passed(self, partition: Partition, offset: int) -> None:
-        """All results of the records before `offset` are delivered (for lag tools)."""
-        # Whoever reads it now says so from the next record on.
+        """Record that all results of the records before `offset` are delivered (for lag tools)."""
+        # The new reader of a released partition records this from its first record on.
         if (lane := self._lanes.get(partition)) is not None:
             lane.passed = offset
 
     def held(self, partition: Partition) -> int:
-        """Bytes of a partition that have been read and not yet been handed out."""
+        """Return the bytes of a partition that have been read and not yet handed out."""
         return self._lanes[partition].bytes
 
     def close(self) -> None:
-        """Release connections; waits for the waiter's nap to end."""
+        """Release connections; wait for the end of the waiter's poll."""
         self._closing = True
         self._turn.release()
         self._waiter.join()
         self._commits.close(self._through())
         self._consumer.close()
 
-    # -- taking over
+    # -- reading
 
     def _take(self) -> None:
-        """Move what librdkafka has fetched to the lanes, unless the waiter has the queue."""
+        """Move the fetched messages to their partitions, unless the waiter owns the queue."""
         if not self._ours:
             return
         self._obey()
         first, self._handover = self._handover, None
         rows = max(1, min(ROWS, int(TAKE / self._average)))
         messages = cast(list[ConsumedMessage], self._consumer.consume(rows, 0))
-        # Before any of them is handed out: they may be another topic's.
+        # This check precedes all records, as they may belong to another topic with the same name.
         self._ids.expect(self._topic, self._id)
         if first is not None:
             self._sort(first)
@@ -250,7 +255,7 @@ class KafkaReader:
             self._contact.heard()
 
     def _sort_run(self, partition: Partition, run: list[ConsumedMessage]) -> None:
-        """As `_sort` for each, but all at once where nothing is special about them."""
+        """Sort messages as `_sort` does, but all at once where none needs special care."""
         lane = self._lanes.get(partition)
         last = run[-1].offset()
         beyond = lane is not None and lane.end is not None and last >= lane.end
@@ -296,9 +301,9 @@ class KafkaReader:
             raise client.translate(error, f"topic {self._topic!r}")
 
     def _pass_over(self, lane: FetchPartition) -> None:
-        """Read a partition on behind what retention has deleted. Raises SetupError where that is
-        not allowed. The broker has just answered, so the loop waits for it for some milliseconds.
-        """
+        """Continue a partition behind records that retention has deleted. Raise SetupError where
+        the user does not allow it. The loop waits some milliseconds, as the broker has just
+        answered."""
         low, high = client.watermarks(self._consumer, self._topic, lane.partition)
         if not low <= lane.position <= high:
             Lost(self._topic, lane.partition, lane.position, low, high).pass_over(self._skip_lost)
@@ -326,9 +331,10 @@ class KafkaReader:
         return chunk
 
     def _through(self) -> dict[int, int]:
-        """How far each partition has come, for lag tools."""
+        """Return the progress of each partition for lag tools."""
         return {
-            # Behind the last record there may be markers, which count as lag but never pass.
+            # Transaction markers may follow the last record. They count as lag but never pass the
+            # flow.
             lane.partition: lane.position
             if lane.passed >= lane.handed and not lane.held
             else lane.passed
@@ -341,7 +347,7 @@ class KafkaReader:
     # -- the waiter's side
 
     def _wait(self) -> None:
-        """Body of the waiter: hold the queue while it is empty, look at the topic now and then."""
+        """Run the waiter: own the queue while it is empty, and check the topic at intervals."""
         try:
             while not self._closing:
                 if self._turn.acquire(timeout=_NAP):
@@ -365,22 +371,22 @@ class KafkaReader:
         return None
 
     def _look_around(self) -> None:
-        """Look at the topic now and then; the consumer has to learn of what has come to it."""
+        """Check the topic at intervals; let the consumer learn of new partitions."""
         self._look.now_and_then()
         if self._total < self._look.total:
             self._learn(self._look.total)
 
     def _learn(self, total: int) -> None:
-        """Before it is to read a new partition."""
+        """Let the consumer learn of a new partition before its first read."""
         if self._get_to_know() >= total:
             self._total = total
             self._wakeup.set()
 
     def _get_to_know(self) -> int:
-        """Have the consumer learn who leads the topic's partitions: by itself it begins to when it
-        is to read one, which takes up to a second longer. How many there are, as far as it says.
+        """Let the consumer learn the leaders of the topic's partitions; return their number, as far
+        as it knows. A consumer alone starts that at its first read, up to a second later.
 
-        Whoever owns the queue: the answer does not come by it.
+        Either thread may call it, as the answer does not pass the queue.
         """
         with contextlib.suppress(KafkaException):
             known = self._consumer.list_topics(self._topic, timeout=_ANSWER)
@@ -388,20 +394,20 @@ class KafkaReader:
         return 0
 
     def _order(self, order: Callable[[], None]) -> None:
-        """Have the consumer do something that only the queue's owner may have it do."""
+        """Run an action on the consumer that only the queue's owner may run."""
         self._orders.append(order)
         if self._ours:
             self._obey()
 
     def _obey(self) -> None:
-        """Carry out the worker's orders; for whoever owns the queue."""
+        """Run the worker's pending actions. Only the queue's owner may call it."""
         while self._orders:
             self._orders.popleft()()
 
     def _unassign(self, lane: FetchPartition) -> None:
         self._consumer.incremental_unassign([self._place(lane)])
         if self._handover is not None and self._handover.partition() == lane.partition:
-            # It was fetched before this; should the partition come back, it is fetched again.
+            # The message was fetched earlier; if the partition returns, it is fetched again.
             self._handover = None
 
     def _fail(self, error: MeanderError) -> None:

@@ -1,9 +1,9 @@
-"""A Kafka topic as a source of a flow: what a user says of it, and how it is opened.
+"""A Kafka topic as a source of a flow.
 
-Guarantees that a partition is read by exactly one worker, the same in every run with as many
-workers (`assigned`), and that everything that must stand before the start is checked here: the
-topic exists, may be read, and its bounds are known. What a record that cannot be read means is
-decided here too. Cost of opening: a few round trips per partition.
+Guarantees that exactly one worker reads a partition, the same in every run with equally many
+workers (`assigned`). The source checks before a start that the topic exists, that the user may read
+it, and that its bounds are known. It also decides how a flow treats unreadable records. Cost of
+opening: a few round trips per partition.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import whole
 
 T = TypeVar("T", default=Any)
-"""Of its values."""
+"""The type of its values."""
 DEFAULT_OPTIONS = SourceOptions()
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
-    """A worker's partitions of a topic; topics of one partition spread over the workers too.
+    """Return a worker's first partitions of a topic. Topics with one partition spread over the
+    workers too.
 
-    Who joins later has none until some change hands.
+    A joining worker has none until some change hands.
 
     >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
     [[1, 3], [0, 2], []]
@@ -56,12 +57,12 @@ def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Par
 
 @dataclass(frozen=True)
 class KafkaSource(SourceSpec[T]):
-    """Reads a topic; implements `SourceSpec`.
+    """A source that reads a topic; implements `SourceSpec`.
 
-    `value` and `key` say how bytes become objects: "json", "str", "bytes" or a function of the
-    bytes; a null stays None. With `pairs` a value is the tuple (key, value), else keys are not
-    looked at. `time` is the record's timestamp, or `header("name")`, `field("name")` or a function
-    of the decoded value that returns milliseconds since 1970. What cannot be read goes to the
+    `value` and `key` decode bytes: "json", "str", "bytes" or a function of the bytes; a null stays
+    None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. `time` is
+    the record's timestamp, or `header("name")`, `field("name")`, or a function. The function
+    returns milliseconds since 1970 for a decoded value. An unreadable record goes to the
     dead-letter topic, or ends the flow with `fail_fast`.
 
     >>> from meander import KafkaSource, field
@@ -87,8 +88,8 @@ class KafkaSource(SourceSpec[T]):
         dead: DeadLetters,
         rests: Rests | None = None,
     ) -> KafkaReader:
-        """This worker's reader: of what is left of partitions, or of its share of all where the
-        flow has not run before. Raises SetupError when the topic cannot be read."""
+        """Return this worker's reader of the given rests, or of its share of all partitions in a
+        first run. Raise SetupError when the topic cannot be read."""
         known = topics.found(client.admin(context.settings), self.topic)
         if context.topics.get(self.topic, known.id) != known.id:
             raise made_anew(self.topic)
@@ -98,7 +99,7 @@ class KafkaSource(SourceSpec[T]):
         consumer = client.consumer(context.settings, group, ids=ids)
         try:
             if rests is not None:
-                # What has come since is told of while a flow runs, but for a bounded run.
+                # A running flow learns of later partitions, except in a bounded run.
                 mine = [p for p in mine if p not in rests] if context.until_end else []
             bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
             bounds += [
@@ -121,7 +122,7 @@ class KafkaSource(SourceSpec[T]):
         )
 
     def intake(self, dead: DeadLetters, pulse: Keepalive) -> Intake:
-        """How one worker reads the topic's records."""
+        """Return the chunk reader of one worker."""
         reading = Deserializer(self.value, self.key, self.time, self.pairs, pulse)
         return Intake(self.topic, reading, self.fail_fast, dead)
 
@@ -141,8 +142,9 @@ def _bounds(consumer: Consumer, topic: str, partition: Partition, context: Worke
 def _left(
     consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
 ) -> Bounds:
-    """A bounded run ends at what the partition holds now, wherever the one before was to end.
-    Raises SetupError where what comes next is not there any more and may not be passed over."""
+    """Return the bounds of a rest. A bounded run ends at the partition's present end, whatever the
+    end of an earlier run. Raise SetupError where the next records are lost and may not be passed
+    over."""
     low, high = client.watermarks(consumer, topic, partition)
     if not low <= rest.offset <= high:
         Lost(topic, partition, rest.offset, low, high).pass_over(context.skip_lost)
@@ -150,7 +152,7 @@ def _left(
 
 
 def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[Lost | str]:
-    """By partition the offset that is read next: where that is no more."""
+    """Return the lost records of each partition, by the offset that it reads next."""
     found, there = list[Lost | str](), topics.partitions_of(client.admin(settings), topic)
     with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
         for partition, offset in sorted(offsets.items()):
@@ -166,8 +168,8 @@ def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> l
 
 
 def position(start: str) -> Literal["earliest", "latest"] | int:
-    """Where a flow without a past starts: at an end of each log, or at a time in milliseconds since
-    1970. Raises SetupError for what is neither.
+    """Return the start of a flow without a past: an end of each log, or milliseconds since 1970.
+    Raise SetupError for another value.
 
     >>> position("latest"), position("1357034400000")
     ('latest', 1357034400000)
@@ -187,7 +189,7 @@ def position(start: str) -> Literal["earliest", "latest"] | int:
 
 
 def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:
-    """The first offset whose timestamp is no earlier; the end if there is none."""
+    """Return the first offset with a timestamp at or after a time; the end if there is none."""
 
     def ask() -> int:
         place = TopicPartition(topic, partition, millis)

@@ -1,10 +1,10 @@
-"""What a consumer's client knows of the ids of its topics: a topic made anew has another id.
+"""Topic ids: a consumer's knowledge of the ids of its topics. A recreated topic has another id.
 
-Guarantees, with brokers from Kafka 3.1 on, that the reader of a consumer's queue learns of another
-id before it gets a record of that topic: librdkafka fetches by id (KIP-516), so it fetches from the
-new topic only after it has learned the new id, and its log entry of that lies in the queue ahead of
-what it fetches then. Older brokers are asked by name: there `upkeep.Look` finds out, seconds later.
-Cost: some 20 log entries when a consumer starts, and a few whenever its client reads metadata.
+Guarantees, with brokers from Kafka 3.1 on, that a consumer reports another id before any record of
+that topic. librdkafka fetches by id (KIP-516), so it must first learn the new id. Its log entry of
+that id lies in the queue ahead of the fetched records. Older brokers are asked by name; there
+`topic_watch.Look` notices seconds later. Cost: some 20 log entries at a consumer's start, and a few
+at each metadata request.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHANGED = re.compile(r"Topic (\S+) changed id from \S+ to (\S+)")
 
 
 class TopicIds:
-    """The log of one consumer's client, which it writes as the consumer is polled.
+    """A log that receives the entries of one consumer's client in its polls.
 
     >>> ids = TopicIds(debug="")
     >>> line = "[thrd:main]: Topic lines changed id from AAAA to JS7h"
@@ -34,25 +34,25 @@ class TopicIds:
     """
 
     def __init__(self, debug: str) -> None:
-        """`debug` is what the user wants to see of the client's log."""
+        """Keep the entries of the contexts that `debug` names for the user."""
         self._told = logging.DEBUG if debug else logging.CRITICAL
         self._ids: dict[str, str] = {}
 
     def log(self, level: int, form: str, *words: str) -> None:
-        """Take one entry, as confluent-kafka writes it to a logger."""
+        """Receive one entry, as confluent-kafka writes it to a logger."""
         if (found := _CHANGED.search(words[-1])) is not None:
             self._ids[found[1]] = found[2]
         if level >= self._told:
             log.log(level, LogLine("client_reported", {"text": form % words}))
 
     def expect(self, topic: str, id: str) -> None:
-        """Raises SetupError where the client fetches from a topic of another id."""
+        """Raise SetupError where the client fetches from a topic with another id."""
         if self._ids.get(topic, id) != id:
             raise made_anew(topic)
 
 
 def made_anew(topic: str) -> SetupError:
-    """The error for a topic that is not the one which a flow has read."""
+    """Return the error for a topic that differs from the one that a flow has read."""
     return SetupError(
         f"topic {topic!r}",
         "it has been deleted and made anew: its records are others, and offsets and states say"

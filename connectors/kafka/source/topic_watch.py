@@ -1,9 +1,9 @@
-"""What a reader does beside reading: commit for lag tools, and look how its topic has changed.
+"""The topic watch: commits for lag tools, and checks of a reader's topic for changes.
 
-Guarantees that neither ever waits for the reader's consumer, nor makes it wait: a consumer belongs
-to one thread at a time, so this has clients of its own. A commit is a courtesy, as nobody starts
-from it: one at a time is under way, and one that fails is made up for by the next. It goes through
-a consumer, as an admin client's may be lost while the group's coordinator is loading.
+Guarantees that neither waits for the reader's consumer, nor blocks it: a consumer belongs to one
+thread at a time, so the watch has its own clients. No flow starts from a commit, so a failed one
+does no harm and the next replaces it. One commit is in flight at a time. It uses a consumer, as an
+admin client's commit may be lost while the group's coordinator loads.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from meander.connectors.kafka.source.topic_ids import made_anew
 from meander.connectors.kafka.topics import Found
 
 COMMIT_EVERY = 1.0
-"""Seconds between two commits."""
+"""The seconds between two commits."""
 LOOK_EVERY = 5.0
-"""Seconds between looks at the topic (a second while no broker answers)."""
+"""The seconds between two checks of the topic (one second while no broker answers)."""
 _ANSWER = 2.0
-"""Seconds that a look waits for an answer."""
+"""The seconds that a check waits for an answer."""
 _LAST = 1.0
-"""Seconds that the last commit is waited for."""
+"""The seconds that `close` waits for the last commit."""
 
 Offsets = dict[int, int]
-"""Per partition, the offset before which all has passed."""
+"""The offset of each partition before which all records have passed."""
 
 
 class Commits:
-    """Tells lag tools how far a group has come; for the worker's thread."""
+    """Commits that show a group's progress to lag tools, for the worker's thread."""
 
     def __init__(self, settings: Settings, topic: str, group: str) -> None:
         self._consumer = client.consumer(settings, group, on_commit=self._heard)
@@ -44,7 +44,7 @@ class Commits:
         self._answers: list[tuple[KafkaError | None, Sequence[TopicPartition]]] = []
 
     def due(self) -> bool:
-        """Whether it is time for the next."""
+        """Return whether the next commit is due."""
         now = time.monotonic()
         if now - self._at < COMMIT_EVERY:
             return False
@@ -52,7 +52,8 @@ class Commits:
         return True
 
     def commit(self, offsets: Offsets) -> None:
-        """Start a commit, unless one is under way. Raises SetupError if the group is refused."""
+        """Start a commit, unless one is in flight. Raise SetupError if the broker refuses the
+        group."""
         self._settle()
         moved = {p: o for p, o in offsets.items() if o > self._committed.get(p, -1)}
         if moved and not self._sent:
@@ -61,7 +62,7 @@ class Commits:
             self._sent = moved
 
     def close(self, offsets: Offsets) -> None:
-        """Commit for the last time; given up when it takes longer than a second."""
+        """Commit for the last time; give up after a second."""
         deadline = time.monotonic() + _LAST
         behind = True
         while behind and time.monotonic() < deadline:
@@ -69,7 +70,7 @@ class Commits:
             behind = any(self._committed.get(p, -1) < o for p, o in offsets.items())
             if behind:
                 self._consumer.poll(0.05)
-        # Where no broker answers, closing waits for a commit far longer than anyone waits for us.
+        # Without a broker, a close waits for a commit far longer than this flow may wait.
         closing = threading.Thread(target=self._consumer.close, name="commit's end", daemon=True)
         closing.start()
         closing.join(max(0.0, deadline - time.monotonic()))
@@ -87,7 +88,7 @@ class Commits:
                 if failed is None:
                     self._committed[place.partition] = sent[place.partition]
                 elif not client.absent(failed):
-                    # Whether the topic is still there is for `Look` to say.
+                    # `Look` reports a missing topic.
                     self._refuse(failed)
 
     def _refuse(self, error: KafkaError) -> None:
@@ -98,7 +99,8 @@ class Commits:
 
 
 class Look:
-    """Looks now and then whether a topic is still what it was; for the waiting thread."""
+    """A watch that checks at intervals whether a topic is still the same, for the waiting
+    thread."""
 
     def __init__(self, settings: Settings, topic: str, known: Found) -> None:
         self._admin = client.admin(settings)
@@ -109,11 +111,11 @@ class Look:
 
     @property
     def total(self) -> int:
-        """How many partitions there are; from any thread."""
+        """Return the number of partitions. Any thread may call it."""
         return self._known.partitions
 
     def now_and_then(self) -> None:
-        """Raises SetupError when two looks in a row find that the topic has lost anything."""
+        """Raise SetupError when two checks in a row find that the topic has lost data."""
         soon = self._contact.lost or self._suspected is not None
         if time.monotonic() - self._at < (min(1.0, LOOK_EVERY) if soon else LOOK_EVERY):
             return
@@ -125,7 +127,7 @@ class Look:
         self._suspected = found if found != self._known else None
 
     def _look(self) -> Found | None:
-        """The topic as it is; None when nobody answers."""
+        """Return the present topic; None when no broker answers."""
         try:
             found = topics.look(self._admin, self._topic, _ANSWER)
         except KafkaException as error:
@@ -136,7 +138,7 @@ class Look:
         return found
 
     def _accept(self, found: Found) -> None:
-        """It may get more partitions; all else is no topic of which this flow has read."""
+        """Accept new partitions, and refuse any other change of the topic."""
         if not found.partitions:
             raise client.missing(f"topic {self._topic!r}")
         if found.id != self._known.id or found.partitions < self._known.partitions:

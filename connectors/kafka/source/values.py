@@ -1,7 +1,7 @@
-"""Arrow's columns as plain Python values, as a flow's functions have them.
+"""Plain Python values from the columns of Arrow.
 
-A struct is a tuple of its fields' values, a map a dict, a list a list, a time with a zone one in
-UTC; what is null is None. Cost: 0.05 us a number or text, several times that where values nest.
+A struct becomes a tuple of its fields' values, a map a dict, a list a list. A time with a zone is
+in UTC. A null becomes None. Cost: 0.05 us per number or text, several times that for nested values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 Convert = Callable[[Any], object]
-"""Of a value that is not null."""
+"""A function that converts a value other than null."""
 
 
 def plain(column: pa.Array) -> list[object]:
-    """The values of a column.
+    """Return the values of a column.
 
     >>> kind = pa.struct({"n": pa.int64(), "by": pa.map_(pa.string(), pa.int64())})
     >>> plain(pa.array([{"n": 1, "by": [("a", 2)]}, None], kind))
@@ -35,7 +35,7 @@ def plain(column: pa.Array) -> list[object]:
 
 
 def _convert(kind: pa.DataType) -> Convert | None:
-    """How a value as Arrow has it becomes a plain one; None where it is one."""
+    """Return the function that makes a value of Arrow plain; None where it is plain."""
     if pa.types.is_struct(kind):
         fields = [(field.name, _any(field.type)) for field in kind]
         return lambda found: tuple(convert(found[name]) for name, convert in fields)
