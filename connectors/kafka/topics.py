@@ -70,7 +70,8 @@ def identity(client: Admin, topic: str) -> str:
 
 
 def look(client: AdminClient, topic: str, seconds: float) -> Found:
-    """Return a topic, if it exists; raise KafkaException.
+    """Return a topic, without partitions where it does not exist. Raise KafkaException for other
+    errors.
 
     Unlike a client's metadata request, the call never creates the topic.
     """

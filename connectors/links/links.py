@@ -1,13 +1,12 @@
 """Links between the members of a flow: ZeroMQ with CURVE keys.
 
-Each member binds one ROUTER, which only receives, and opens one DEALER per peer, which only
-sends. A key that nobody admitted is refused at the handshake; who sent a frame is read from the
-key it was authenticated with, never from what it says. Invariant (I7): per peer, frames arrive
-in order and without a gap, or `LinkBroken` is raised: frames carry a link sequence, a connection
-is never opened a second time, and one that closes is noticed at either end. What is no frame is
-refused before anybody sees it: a member's breaks its link, a stranger's is logged and forgotten.
-A link counts from its first engine frame until `loosen`; before and after, its loss is nobody's.
-Cost: one copy per frame and side; queues have no bound here, the sources keep them small.
+Each member binds one ROUTER, which only receives, and opens one DEALER per peer, which only sends.
+The handshake refuses a key that is not admitted; the authenticated key names a frame's sender.
+Invariant (I7): per peer, frames arrive in order without a gap, or `LinkBroken` is raised. Frames
+carry a link sequence, no connection opens twice, and either end notices a close. An invalid frame
+of a member breaks its link; a stranger's is logged and dropped. A link counts from its first engine
+frame until `loosen`. Its loss has no effect at other times. Cost: one copy per frame and side.
+Queues have no bound here; sources keep them short.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _COMING = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
 
 
 class LinkBroken(MeanderError):
-    """Frames from or to a peer may be lost: the execution is over."""
+    """An error that ends the execution, as frames from or to a peer may be lost."""
 
     def __init__(self, peer: WorkerId, cause: str) -> None:
         super().__init__(f"the link to {member_name(peer)}", cause)
@@ -58,21 +57,21 @@ class LinkBroken(MeanderError):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A member's CURVE key pair, Z85; the secret never leaves its process."""
+    """A CURVE key pair of a member, Z85. The secret never leaves its process."""
 
     public: bytes
     secret: bytes = field(repr=False)
 
     @staticmethod
     def fresh() -> Keys:
-        """A pair that nobody else has."""
+        """Return a new key pair."""
         public, secret = zmq.curve_keypair()
         return Keys(public, secret)
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Where another member listens, and the key it proves itself with."""
+    """A peer that names another member's address and the key that it authenticates with."""
 
     worker: WorkerId
     address: str
@@ -80,10 +79,11 @@ class Peer:
 
 
 class CurveLinks:
-    """The real `dataflow.interfaces.Links`: engine frames, and the app's messages beside them.
+    """The links that carry engine frames and the app's messages between members; implements
+    `Links`.
 
-    `silence` is how many seconds a connected peer's process may fail to answer at all.
-    Members call `admit` with their peers before any of them calls `connect`.
+    `silence` is how many seconds a connected peer's process may fail to answer. All members call
+    `admit` with their peers before any of them calls `connect`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CurveLinks:
         self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
         self._cut_off: set[WorkerId] = set()
-        """Peers whose connection is known to be gone."""
+        """The peers whose connection is known to be closed."""
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
         self._router.maxmsgsize = max_frame + 33  # which is what CURVE adds to a part
@@ -143,7 +143,7 @@ class CurveLinks:
         self._broken: LinkBroken | None = None
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether a client with this public key may connect (asked by the ZAP thread)."""
+        """Return whether a client with this public key may connect. The ZAP thread calls it."""
         if key in self._admitted and self._admitted[key] not in self._loose:
             return True
         log.warning("connection_refused", member=member_name(self.me), reason="its key is unknown")
@@ -154,10 +154,10 @@ class CurveLinks:
         self._admitted.update((peer.public, peer.worker) for peer in peers)
 
     def connect(self, peers: Iterable[Peer], joining: bool = False) -> None:
-        """Open the sending side to peers that have admitted this member. Raises LinkBroken when one
-        has named a key or an address that is none.
+        """Open the sending side to peers that have admitted this member. Raise LinkBroken for an
+        invalid key or address.
 
-        What becomes of those who are `joining` matters from the first engine frame for them on.
+        The loss of a `joining` peer counts from the first engine frame to it on.
         """
         for peer in peers:
             if joining:
@@ -179,38 +179,39 @@ class CurveLinks:
                 raise LinkBroken(peer.worker, cause) from error
 
     def loosen(self, peer: WorkerId) -> None:
-        """All has been said, both ways: the peer may go now, and is let in no more. What is sent to
-        it from now on is for nobody."""
+        """Release a peer after the last frame in both directions: it may close its link, and no new
+        connection is admitted. Later frames to it are dropped."""
         self._loose.add(peer)
 
     @property
     def peers(self) -> Sequence[WorkerId]:
-        """Those to whom a link is open that counts."""
+        """Return the peers whose link counts."""
         return [peer for peer in self._dealers if self._counts(peer)]
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
-        """Queue an engine frame for the next `flush`. Raises MeanderError when it is longer than
-        the bound."""
+        """Queue an engine frame for the next `flush`. Raise MeanderError when it exceeds the
+        bound."""
         self._joining.discard(peer)
         self._check(peer, frame)
         self._queues.setdefault(peer, []).append(frame)
 
     def flush(self) -> None:
-        """Send what is queued, as one message to each peer: each costs both ends a system call and
-        a wake-up. Raises LinkBroken when a connection is gone."""
+        """Send the queued frames, one message per peer, as each message costs both ends a system
+        call and a wake-up. Raise LinkBroken when a connection is closed."""
         queues, self._queues = self._queues, {}
         for peer, frames in queues.items():
             self._send(peer, _ENGINE, bytes(map(len, frames)), list(chain.from_iterable(frames)))
 
     def tell(self, peer: WorkerId, message: bytes) -> None:
-        """Send a message of the app, behind all that is queued. Raises as `send` and `flush`."""
+        """Send a message of the app behind all queued frames. Raise errors as `send` and `flush`
+        do."""
         self._check(peer, [message])
         self.flush()
         self._send(peer, _APP, b"", [message])
 
     def receive(self) -> Sequence[tuple[WorkerId, Frame]]:
-        """Engine frames that have arrived, in order per peer. Raises LinkBroken, but not before
-        what came until then has been handed out."""
+        """Return the engine frames that have arrived, in order per peer. Raise LinkBroken once all
+        earlier frames have been returned."""
         self._drain()
         frames, self._frames = self._frames, []
         if self._broken is not None and not frames:
@@ -218,7 +219,7 @@ class CurveLinks:
         return frames
 
     def told(self) -> Sequence[tuple[WorkerId, bytes]]:
-        """The app's messages that have arrived; as `receive`."""
+        """Return the app's messages that have arrived. Raise errors as `receive` does."""
         self._drain()
         messages, self._messages = self._messages, []
         if self._broken is not None and not messages:
@@ -226,7 +227,7 @@ class CurveLinks:
         return messages
 
     def wait(self, timeout: float) -> None:
-        """Sleep until something arrives, the wakeup is set, or `timeout` seconds have passed."""
+        """Sleep until a frame arrives, the wakeup is set, or `timeout` seconds have passed."""
         if not self._frames and not self._messages and self._broken is None:
             ready = dict(self._poller.poll(max(0, math.ceil(timeout * 1000))))
             if self._coming in ready or not self._monitors.keys().isdisjoint(ready):
@@ -234,15 +235,15 @@ class CurveLinks:
         self.wakeup.clear()
 
     def part(self) -> None:
-        """From now on peers may close: what they had to say has been said."""
+        """Let all peers close their links from now on."""
         if not self._parting:
             for monitor in (self._coming, *self._monitors):
                 self._poller.unregister(monitor)
         self._parting, self._broken = True, None
 
     def close(self, linger: float = 2.0) -> None:
-        """Close; what is queued gets `linger` seconds to leave, but for what is for peers that are
-        gone: it never would."""
+        """Close the links. Queued frames have `linger` seconds to leave, except for those to peers
+        with a closed connection."""
         self._gate.stop()
         self._cut_off.update(peer for monitor, peer in self._monitors.items() if monitor.poll(0))
         self._monitors.clear()
@@ -254,8 +255,8 @@ class CurveLinks:
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         opened = self._context.socket(kind)
         opened.sndhwm = opened.rcvhwm = 0
-        # What waits when a connection breaks is for nobody, and a close would wait for it: until
-        # the close how long it waits is what it was when the connection was opened.
+        # Frames that wait when a connection breaks are useless, and a close would wait for them.
+        # Until the close, the linger time of a connection is that of its opening.
         opened.linger = 0
         opened.curve_publickey, opened.curve_secretkey = self._keys.public, self._keys.secret
         return opened
@@ -273,7 +274,7 @@ class CurveLinks:
             raise LinkBroken(peer, "the connection closed")
 
     def _queued(self, peer: WorkerId, parts: Frame) -> bool:
-        """Whether there is a connection to take these."""
+        """Return whether a connection accepted the parts."""
         dealer = self._dealers.get(peer)
         if dealer is None:
             return False  # it was lost while it did not count
@@ -284,7 +285,7 @@ class CurveLinks:
         return True
 
     def _counts(self, peer: WorkerId) -> bool:
-        """Whether the loss of a link would be one."""
+        """Return whether the loss of a link breaks the execution."""
         return peer not in self._joining and peer not in self._loose
 
     def _drain(self) -> None:
@@ -294,7 +295,7 @@ class CurveLinks:
             self._look()
 
     def _take(self) -> None:
-        """Read what has arrived, at most a batch, up to the first frame that should not be."""
+        """Read arrived frames, at most a batch, up to the first invalid one."""
         for _ in range(_BATCH):
             try:
                 route = self._router.recv(zmq.NOBLOCK)
@@ -312,7 +313,7 @@ class CurveLinks:
                 return
 
     def _introduce(self, route: bytes, frame: zmq.Frame) -> WorkerId:
-        """Whose connection this is, by the key it was authenticated with."""
+        """Return the owner of a connection by its authenticated key."""
         sender = self._admitted[str(frame.get("User-Id")).encode()]
         self._senders[route] = sender
         self._expected.setdefault(sender, 0)
@@ -325,9 +326,9 @@ class CurveLinks:
         return sender
 
     def _accept(self, sender: WorkerId, header: bytes, parts: Frame) -> str:
-        """Put what one message holds into its inbox; what is wrong with it, or ''.
+        """Put one message into its inbox; return the reason why it is invalid, or ''.
 
-        A second connection of one member counts from 0 again, so its first frame is out of line.
+        A second connection of one member starts from 0 again, so its first frame is out of order.
         """
         if len(header) < _HEADER.size or not parts:
             return "a frame without a header came"
@@ -350,7 +351,7 @@ class CurveLinks:
         return ""
 
     def _look(self) -> None:
-        """Read what the monitors say of the connections, at most every 50 ms unless roused."""
+        """Read the monitors' events of the connections, at most every 50 ms unless woken."""
         if (now := time.monotonic()) - self._looked < _LOOK_AFTER:
             return
         self._looked = now
@@ -366,13 +367,14 @@ class CurveLinks:
                 self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
                 return
         if gone := [peer for peer in self._gone if self._counts(peer)]:
-            # ZeroMQ tells nobody which of these it was, nor how long a part was that it cut off.
+            # ZeroMQ does not tell which of these causes it was, nor the length of a part that it
+            # refused.
             cause = f"it closed it, or was cut off for what is no frame, or more than {self._bound}"
             self._cut_off.update(gone)
             self._broken = LinkBroken(gone[0], f"the connection is gone ({cause})")
 
     def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
-        """Close a link that is gone and does not count."""
+        """Close a link that is lost and does not count."""
         self._gone.append(peer)  # should it count one day
         self._poller.unregister(monitor)
         del self._monitors[monitor]
@@ -381,7 +383,7 @@ class CurveLinks:
         dealer.close(linger=0)
 
     def _look_at_coming(self) -> None:
-        """Follow the connections that others have made to here, each known by its number."""
+        """Track the connections that peers have opened to this member, each by its number."""
         while self._coming.poll(0):
             told = recv_monitor_message(self._coming)
             connection = int(told["value"])

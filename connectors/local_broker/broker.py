@@ -1,9 +1,10 @@
-"""The real Apache Kafka on this machine: one process, broker and controller, on 127.0.0.1 only.
+"""The local broker: Apache Kafka on this machine, one process on 127.0.0.1 as broker and
+controller.
 
-Guarantee: `start` returns once the broker answers clients, or raises with the end of its log; a
-`LocalBroker` dies with the process that started it (a watcher kills it when the pipe to that
-process closes), a detached one lives on until `broker_stop`. Data and ports survive `stop` and
-`kill`, so that `start` brings back the same broker. Cost: about 3 s and 512 MiB of heap.
+Guarantee: `start` returns once the broker answers clients, or raises with the end of its log. A
+`LocalBroker` ends with the process that started it: a watcher kills it when the pipe to that
+process closes. A detached broker runs until `broker_stop`. Data and ports survive `stop` and
+`kill`, so `start` brings the same broker back. Cost: about 3 s and 512 MiB of heap.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from meander.schemas.errors import SetupError
 
 HOST = "127.0.0.1"
 PORTS = range(19_000, 29_000)
-"""Below the ports that systems give to clients: nobody takes a killed broker's port meanwhile, and
-a client that tries again and again cannot connect to itself."""
+"""Ports below those that systems give to clients. So no client takes a killed broker's port, and no
+client connects to itself by repeated attempts."""
 START_WITHIN = 60.0
-"""Seconds until a broker that does not answer is given up."""
+"""The seconds after which a start without an answer fails."""
 STOP_WITHIN = 20.0
-"""Seconds until a broker that does not end is killed."""
+"""The seconds after which a broker that does not end is killed."""
 
 _FOR_EVER = 9_223_372_036_854_775_807
 SETTINGS: dict[str, str | int] = {
@@ -48,9 +49,9 @@ SETTINGS: dict[str, str | int] = {
     "controller.listener.names": "CONTROLLER",
     "inter.broker.listener.name": "PLAINTEXT",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-    # A topic that nobody created is a mistake to be named.
+    # A missing topic is an error that the user should see.
     "auto.create.topics.enable": "false",
-    # One broker: whatever is internal has one replica, and few partitions to open.
+    # There is one broker, so internal topics have one replica, and few partitions to open.
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.replication.factor": 1,
@@ -59,29 +60,29 @@ SETTINGS: dict[str, str | int] = {
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
     "group.initial.rebalance.delay.ms": 0,
-    # Records of any year are taken, and none is deleted for its age.
+    # The broker accepts records of any year, and deletes none for its age.
     "log.message.timestamp.type": "CreateTime",
     "log.message.timestamp.before.max.ms": _FOR_EVER,
     "log.message.timestamp.after.max.ms": _FOR_EVER,
     "log.retention.ms": -1,
     "log.roll.ms": 100 * 365 * 86_400_000,
-    # Compaction soon after a segment is closed, in little memory.
+    # Compaction starts soon after a segment is closed, in little memory.
     "log.cleaner.backoff.ms": 2000,
     "log.cleaner.dedupe.buffer.size": 8 << 20,
-    # A few threads, as other things run here too.
+    # Few threads suffice, as other processes run on this machine too.
     "num.network.threads": 2,
     "num.io.threads": 4,
     "background.threads": 2,
-    # A controller that hears nothing of its only broker must not take its partitions away: it has
-    # only been starved of time, and clients keep the epochs of before.
+    # A controller without news of its only broker must not take its partitions away. The broker was
+    # only starved of time, and clients keep the earlier epochs.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 60_000,
 }
-"""What makes one broker a good one for development; all but where it listens and stores."""
+"""The settings of a broker for development, except for its addresses and its folder."""
 FLAGS: list[str] = []
-"""What else its JVMs are told."""
+"""Further flags of its JVMs."""
 _AFTER_A_KILL = {"broker.session.timeout.ms": 4_000}
-"""A killed broker that comes back waits until its former session has ended."""
+"""A killed broker that returns waits until its former session has ended."""
 _LOGGING = """\
 rootLogger.level = INFO
 rootLogger.appenderRefs = stdout
@@ -95,17 +96,17 @@ appender.stdout.layout.pattern = %d %p %m (%c{1})%n
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one broker listens."""
+    """The ports of one broker."""
 
     clients: int
     controller: int
 
 
 class LocalBroker:
-    """One broker with its data in a folder; as a context manager it is started and closed.
+    """A broker that keeps its data in a folder; as a context manager it is started and closed.
 
-    `data` is made where it is missing; without it the broker has a temporary folder, removed by
-    `close`. `port` is for clients; without it a free one is taken, and kept.
+    The broker creates a missing `data` folder. Without `data` it has a temporary folder, which
+    `close` removes. `port` is for clients; without it the broker takes and keeps a free one.
     """
 
     def __init__(self, data: Path | None = None, *, port: int | None = None) -> None:
@@ -118,21 +119,22 @@ class LocalBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Host and port for clients; known once the broker has been started."""
+        """Return host and port for clients, known once the broker has been started."""
         return f"{HOST}:{self._ports.clients}"
 
     @property
     def log(self) -> Path:
-        """What the broker says."""
+        """Return the path of its log."""
         return self._home / "server.log"
 
     @property
     def pid(self) -> int | None:
-        """Its process, while one runs."""
+        """Return the number of its process, while one runs."""
         return self._process.pid if self._process and not _ended(self._process) else None
 
     def start(self) -> None:
-        """Start and wait until it answers; SetupError with the log's tail if it does not."""
+        """Start the broker and wait until it answers. Raise SetupError with the end of its log if
+        it does not."""
         if self.pid is not None:
             return
         self._reap()
@@ -147,7 +149,7 @@ class LocalBroker:
             raise
 
     def stop(self) -> None:
-        """End it in order: logs are flushed, the next start needs no recovery."""
+        """Stop the broker in order: it flushes its logs, so the next start needs no recovery."""
         process = self._process
         if process is not None and not _ended(process):
             process.terminate()
@@ -156,13 +158,13 @@ class LocalBroker:
         self._reap()
 
     def kill(self) -> None:
-        """End it as a power cut would, by SIGKILL."""
+        """Kill the broker by SIGKILL, as a power cut would."""
         if self._process is not None and not _ended(self._process):
             self._process.kill()
         self._reap()
 
     def close(self) -> None:
-        """Stop it; a temporary folder goes too."""
+        """Stop the broker and remove a temporary folder."""
         self.stop()
         if self._temporary:
             shutil.rmtree(self._home, ignore_errors=True)
@@ -184,7 +186,7 @@ class LocalBroker:
         self.close()
 
     def _reap(self) -> None:
-        # The watcher goes first: once the broker is reaped, its number may be another process's.
+        # The watcher ends first: once the broker is reaped, another process may have its number.
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()
@@ -196,20 +198,20 @@ class LocalBroker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A detached broker that runs."""
+    """The status of a detached broker that runs."""
 
     bootstrap: str
     pid: int
     started: str
-    """When, in the kernel's own count: with it a process number means one process only."""
+    """The kernel's start time of the process; with it, a process number identifies one process."""
     version: str
     log: str
 
 
 def broker_start(data: Path, port: int | None = None) -> str:
-    """Start a broker that outlives this process; its bootstrap. One that runs already is taken.
+    """Start a broker that outlives this process, unless one runs; return its bootstrap address.
 
-    SetupError where it does not answer in time, or runs on another port than the one given.
+    Raise SetupError where it does not answer in time, or runs on another port than the given one.
     """
     running = broker_status(data)
     if running is not None:
@@ -236,7 +238,7 @@ def broker_start(data: Path, port: int | None = None) -> str:
 
 
 def broker_status(data: Path) -> BrokerStatus | None:
-    """The detached broker of a folder, None where none runs."""
+    """Return the detached broker of a folder; None where none runs."""
     try:
         status = BrokerStatus(**json.loads(_pid_file(data).read_text()))
     except FileNotFoundError:
@@ -245,7 +247,7 @@ def broker_status(data: Path) -> BrokerStatus | None:
 
 
 def broker_stop(data: Path) -> bool:
-    """End the detached broker of a folder; whether there was one."""
+    """Stop the detached broker of a folder; return whether there was one."""
     status = broker_status(data)
     if status is not None:
         os.kill(status.pid, signal.SIGTERM)
@@ -261,7 +263,8 @@ def _pid_file(home: Path) -> Path:
 
 
 def _prepare(home: Path, wish: int | None) -> Ports:
-    """Lay down configuration and formatted storage; the ports, the former ones if there were."""
+    """Write the configuration and format the storage; return the ports, the former ones if there
+    were any."""
     make(home, "name another with --data")
     kept = home / "ports.json"
     ports = Ports(**json.loads(kept.read_text())) if kept.exists() else None
@@ -309,9 +312,9 @@ def _jvm(home: Path, *flags: str) -> list[str]:
 
 
 def _spawn(home: Path) -> subprocess.Popen[bytes]:
-    """Start the server in a process group of its own: a Ctrl-C is for the flow, not for its broker.
-    It stays in the session, as Linux shares out cores by sessions (`sched_autogroup_enabled`): its
-    threads got no time for half a second and more at once beside a flow of another."""
+    """Start the server in its own process group, as Ctrl-C is meant for the flow. It stays in the
+    session, since Linux shares cores by session (`sched_autogroup_enabled`). Beside another
+    session's flow, its threads got no time for half a second and more."""
     flags = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
     command = [*_jvm(home, *flags), "kafka.Kafka", str(home / "server.properties")]
     with (home / "server.log").open("ab") as log:
@@ -321,7 +324,7 @@ def _spawn(home: Path) -> subprocess.Popen[bytes]:
 
 
 def watch(pid: int) -> subprocess.Popen[bytes]:
-    """Kill a process when this one is gone: nobody else holds the other end of the pipe."""
+    """Start a watcher that kills a process once this process has ended and the pipe has closed."""
     command = ["sh", "-c", 'read -r _; kill -KILL "$0"', str(pid)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -351,7 +354,7 @@ def _await_answer(bootstrap: str, log: Path, alive: Callable[[], bool]) -> None:
 
 
 def _until(condition: Callable[[], bool], within: float) -> bool:
-    """Whether a condition came to hold in time (seconds)."""
+    """Wait until a condition holds; return whether it did within `within` seconds."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -361,14 +364,14 @@ def _until(condition: Callable[[], bool], within: float) -> bool:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended; it is not reaped, so that its number stays its own."""
+    """Return whether a child has ended, without reaping it, so that its number stays its own."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _started(pid: int) -> str:
-    """When a process was started (kernel ticks since boot); '' where there is none."""
+    """Return the start time of a process (kernel ticks since boot); '' where there is none."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -378,7 +381,7 @@ def _started(pid: int) -> str:
 
 
 def free_port(*taken: int) -> int:
-    """A port that nobody listens on now, none of those already taken."""
+    """Return a free port that is not among those already taken."""
     while True:
         port = random.choice(PORTS)
         if port not in taken and is_free(port):
@@ -386,7 +389,7 @@ def free_port(*taken: int) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there."""
+    """Return whether no process listens on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,5 @@
-"""The local broker that commands start and find by themselves: its folder and its port."""
+"""The default local broker, which commands start and find without settings: its folder and its
+port."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ PORT = 9092
 def start_local(data: Path) -> str:
     """Start the broker at port 9092, or at a free port where that is taken; return its address.
 
-    A broker that runs already is taken.
+    A broker that runs already is used.
     """
     running = broker_status(data)
     if running is not None:

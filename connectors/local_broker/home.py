@@ -1,7 +1,7 @@
-"""Folders that Meander makes for itself on a machine.
+"""Folders that Meander creates on a machine.
 
-Guarantees a sentence in place of a traceback where this user has no home, or may not write there,
-as in a container that runs under some number of a user.
+Guarantees a sentence in place of a traceback where this user has no home, or may not write there. A
+container that runs under a bare user number is an example.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from meander.schemas.errors import SetupError
 
 
 def home() -> Path:
-    """This user's; the root where there is none."""
+    """Return this user's home; the root where there is none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -21,8 +21,8 @@ def home() -> Path:
 
 
 def make(folder: Path, otherwise: str) -> None:
-    """Make a folder, unless it is there. Raises SetupError where it cannot be made or written to;
-    `otherwise` says how another is named.
+    """Create a folder, unless it exists. Raise SetupError where it cannot be created or written to;
+    `otherwise` tells how to choose another.
 
     >>> make(Path("/proc/mine"), "name another with --data")
     Traceback (most recent call last):

@@ -1,9 +1,8 @@
-"""Finds the Java that Kafka and Spark run on, and installs it where that is allowed.
+"""Java: the search for one that runs Kafka and Spark, and its installation where that is allowed.
 
-Guarantee: whoever asks gets a Java of at least `WANTED`, or a SetupError that names the package.
-JAVA_HOME wins over the PATH, as it does for Spark. Cost: one start of a JVM, about 50 ms.
-The Makefile calls `python -m meander.connectors.local_broker.java`; only there anything is
-installed.
+Guarantee: a caller gets a Java of at least version `WANTED`, or a SetupError that names the
+package. JAVA_HOME overrides the PATH, as for Spark. Cost: one start of a JVM, about 50 ms. The
+Makefile calls `python -m meander.connectors.local_broker.java`. Only that call installs Java.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from meander.schemas.errors import SetupError
 
 WANTED = 17
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
-"""Debian's packages that fit, the first that a release has is taken."""
+"""Debian's suitable packages. The first one in a release is installed."""
 
 
 def java() -> str:
-    """The path of the Java to run; SetupError where there is none, or one that is too old."""
+    """Return the path of the Java to run. Raise SetupError where there is none, or one that is too
+    old."""
     remedy = f"install the package {PACKAGES[0]} (on Fedora java-{WANTED}-openjdk-headless)"
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -42,7 +42,7 @@ def java() -> str:
 
 
 def major_version(text: str) -> int:
-    """What `java -version` says, as a number; 0 where it cannot be read.
+    """Return the major version from the output of `java -version`; 0 where it cannot be read.
 
     >>> major_version('openjdk version "17.0.15" 2025-04-15')
     17
@@ -54,7 +54,7 @@ def major_version(text: str) -> int:
 
 
 def install() -> None:
-    """Install Java on Debian; the caller has seen that it may."""
+    """Install Java on Debian. The caller has checked that it may."""
     subprocess.run(["apt-get", "update", "--quiet"], check=True)
     for package in PACKAGES:
         known = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
@@ -69,7 +69,7 @@ def install() -> None:
 
 
 def main() -> int:
-    """Look for Java, install it on Debian as root; 0, or 2 where it is missing."""
+    """Find Java, or install it on Debian as root. Return 0, or 2 where it is missing."""
     try:
         try:
             java()

@@ -1,9 +1,9 @@
 """The jars of Apache Kafka, fetched once from Maven Central and verified at every start.
 
-Invariant: no jar is ever run whose SHA-256 is not the one that `kafka_jars.sha256` (part of this
-package) pins; that holds for the first download too. They rest in ~/.cache/meander/kafka-VERSION,
-or below MEANDER_CACHE. Resolved by Ivy, which pyspark ships. Cost: the first time about 45 MB;
-then 0.2 s to verify.
+Invariant: no jar runs unless its SHA-256 is the one that `kafka_jars.sha256` (part of this package)
+pins, from the first download on. The jars lie in ~/.cache/meander/kafka-VERSION, or below
+MEANDER_CACHE. Ivy, which pyspark contains, resolves them. Cost: about 45 MB the first time, then
+0.2 s to verify.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 
 KAFKA = "4.3.1"
-"""The version of the local broker; the container path and the Compose file run the same."""
+"""The version of the local broker. The container and the Compose file run the same version."""
 
 log = LineLogger(__name__)
 
-# What is pinned needs no metadata: Ivy brings the jars alone, in seconds instead of half a minute.
+# Pinned jars need no metadata: Ivy fetches the jars alone, in seconds instead of half a minute.
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -49,7 +49,7 @@ _MODULE = """\
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of `kafka_jars.sha256`: digest, then organisation:name:revision."""
+    """A jar that one line of `kafka_jars.sha256` pins: digest, then organisation:name:revision."""
 
     digest: str
     organisation: str
@@ -58,28 +58,29 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """Return the name of its file."""
         return f"{self.module}-{self.revision}.jar"
 
 
 Fetched = Callable[[int, int], None]
-"""Told how many jars have come, and how many are to come in all."""
+"""A callback that receives the number of fetched jars and the total."""
 
 
 def _quietly(_: int, __: int) -> None:
-    """For whoever does not watch."""
+    """Ignore the progress."""
 
 
 def cache() -> Path:
-    """Where the jars lie on this machine."""
+    """Return the folder of the jars on this machine."""
     given = os.environ.get("MEANDER_CACHE")
     return (Path(given) if given else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
 def kafka_jars(fetched: Fetched = _quietly) -> Path:
-    """The folder of verified jars, filled first where it must be; SetupError where it cannot.
+    """Return the folder of verified jars, and fetch missing ones first. Raise SetupError where that
+    fails.
 
-    `fetched` is told while they come how many have, and of how many.
+    `fetched` receives the number of fetched jars and the total during the download.
     """
     folder = cache()
     make(folder, "name a folder in MEANDER_CACHE")
@@ -96,7 +97,7 @@ def kafka_jars(fetched: Fetched = _quietly) -> Path:
 
 
 def pins() -> list[Jar]:
-    """Every jar that the broker runs on."""
+    """Return every jar that the broker needs."""
     lines = (
         files("meander.connectors.local_broker")
         .joinpath("kafka_jars.sha256")
@@ -107,12 +108,12 @@ def pins() -> list[Jar]:
 
 
 def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
-    """Those that `folder` lacks or has with other content."""
+    """Return the jars that `folder` lacks or has with other content."""
     return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
 
 
 def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
-    """Resolve beside `folder`, and move in what is right."""
+    """Resolve jars beside `folder`, and move the verified ones in."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
         _resolve(work, jars, fetched)
@@ -126,7 +127,7 @@ def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
 
 
 def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
-    """Have Ivy bring the jars into `work`/jars."""
+    """Let Ivy fetch the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
         for jar in jars
@@ -153,7 +154,7 @@ def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
 
 
 def _runs(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a child still runs, after a little wait for its end."""
+    """Wait briefly for a child's end; return whether it still runs."""
     try:
         process.wait(0.1)
     except subprocess.TimeoutExpired:
@@ -172,7 +173,7 @@ def _ivy() -> Path:
 
 
 def _sha256(path: Path) -> str:
-    """The digest of a file, '' where there is none."""
+    """Return the digest of a file, '' where there is none."""
     if not path.is_file():
         return ""
     with path.open("rb") as jar:

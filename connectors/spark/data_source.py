@@ -1,12 +1,10 @@
-"""Kafka topics as Spark DataFrames: a Python Data Source, batch reads only.
+"""Kafka topics as Spark DataFrames: a Python Data Source for batch reads.
 
-Guarantees every record that lay between the earliest offset and the end of each partition when
-the read was planned, once, in offset order within a partition; committed records only. Spark gets
-one input partition per topic partition, so a topic is read by as many tasks as it has partitions.
-The end is recognised by position, not by the last record seen: transaction markers and what
-compaction took away occupy offsets that no record has. Cost: one consumer per task, about 6 us
-a record and less with fewer columns; JSON is parsed here, by Arrow, as Spark's own parser takes
-more than all the rest.
+Guarantees each committed record between the earliest offset and the end of each partition at the
+time of planning, once, in offset order per partition. Spark gets one input partition per topic
+partition, so as many tasks read the topic. The position tells the end, as transaction markers and
+compacted records occupy offsets. Cost: one consumer per task, about 6 us per record, less with
+fewer columns. Arrow parses JSON here, as Spark's parser would take longer than all else.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from meander.schemas.errors import MeanderError, SetupError
 
 FORMAT = "meander-kafka"
 BATCH = 10_000
-"""Records per Arrow batch: large enough that Arrow's own cost vanishes, about 5 MB at most."""
+"""The records of an Arrow batch: enough to make Arrow's own cost vanish, about 5 MB at most."""
 PATIENCE = 60.0
-"""Seconds without an answer from the broker after which a read fails."""
+"""The seconds without an answer from the broker after which a read fails."""
 
 COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, "
@@ -48,7 +46,7 @@ _FIXED = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "key": pa.binary(),
 }
-"""The columns that have one type only."""
+"""The columns with one possible type."""
 Headers = dict[str, bytes | None]
 
 
@@ -58,13 +56,13 @@ def read_topics(
     settings: dict[str, str],
     columns: str = COLUMNS,
 ) -> DataFrame:
-    """All committed records of some topics, as of when Spark plans the read.
+    """Return all committed records of some topics, as of the time when Spark plans the read.
 
     `columns` are some of `COLUMNS`. `value` may also be a struct, "value struct<plane: string,
-    miles: bigint>": it is read as JSON then, and null where a record has none. `headers` may be
-    a struct of bigint, "headers struct<time: bigint>": these headers alone, read as decimal
-    numbers, null where a record lacks them. `settings` are librdkafka's and must hold
-    `bootstrap.servers`. Of several headers with one name the last is kept. A missing topic, or a
+    miles: bigint>": it is read as JSON then, and null where a record has none. `headers` may be a
+    struct of bigint, "headers struct<time: bigint>": these headers alone, read as decimal numbers.
+    They are null where a record lacks them. `settings` are librdkafka's and must hold
+    `bootstrap.servers`. The last of several headers with one name counts. A missing topic, or a
     record that does not fit, fails the query.
     """
     spark.dataSource.register(KafkaTopics)
@@ -75,7 +73,8 @@ def read_topics(
 
 
 class KafkaTopics(DataSource):
-    """Format `meander-kafka`; options `topics` (a comma between) and `kafka.*`."""
+    """A data source of format `meander-kafka`; its options are `topics` (separated by commas) and
+    `kafka.*`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -88,15 +87,15 @@ class KafkaTopics(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """How `spark.read.format` calls it."""
+        """Return the name for `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """What is read where no columns are named."""
+        """Return the default columns."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader. Raises SetupError for columns that there are not."""
+        """Return a batch reader. Raise SetupError for unknown columns."""
         if "bootstrap.servers" not in self._settings:
             raise SetupError(
                 f"format '{FORMAT}'",
@@ -126,7 +125,7 @@ def _readable(field: pa.Field) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Range(InputPartition):
-    """Offsets [start, end) of one topic partition."""
+    """A range of offsets [start, end) in one topic partition."""
 
     topic: str
     partition: int
@@ -141,7 +140,7 @@ class _Reader(DataSourceReader):
         self._wanted = wanted
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Where every partition begins and ends now; the end is the last stable offset."""
+        """Return the range of every partition as of now; its end is the last stable offset."""
         admin = client.admin(self._settings)
         every = [
             TopicPartition(topic, number)
@@ -150,15 +149,15 @@ class _Reader(DataSourceReader):
         ]
         starts = _offsets(admin, every, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         ends = _offsets(admin, every, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        # Empty ones too: where Spark is given no partition at all, it reads `None`.
+        # Empty ranges are included: Spark without any input partition reads `None`.
         return [_Range(at.topic, at.partition, starts[at], ends[at]) for at in every]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of one range, in offset order."""
+        """Yield Arrow batches of one range, in offset order."""
         assert isinstance(partition, _Range)
         consumer = client.consumer(self._settings, FORMAT)
-        # Nothing here is part of a cycle, and a batch has so many objects that looking for some
-        # would take a quarter of the time.
+        # No object here is part of a cycle, and a batch has many objects. A search for cycles would
+        # take a quarter of the time.
         gc.disable()
         try:
             consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
@@ -185,7 +184,7 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
     held: list[ConsumedMessage] = []
     last_answer = time.monotonic()
     while position < span.end:
-        # `consume` with a timeout waits for all of it at the end of the log; `poll` does not.
+        # At the end of the log, `consume` waits for its whole timeout; `poll` does not.
         first = consumer.poll(1.0)
         found = [] if first is None else [first, *consumer.consume(BATCH, timeout=0)]
         for message in cast(list[ConsumedMessage], found):
@@ -194,7 +193,7 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
                 held.append(message)
                 position = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                # What lies below and was not delivered is no record.
+                # Lower offsets that were not delivered hold no records.
                 position = max(position, message.offset())
             elif not error.retriable():
                 raise client.translate(error, f"topic '{span.topic}'")
@@ -214,7 +213,8 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
 
 
 def _columns(span: _Range, messages: list[ConsumedMessage], wanted: pa.Schema) -> pa.RecordBatch:
-    """Column by column: this runs for a million records, so no call of ours per record."""
+    """Build a batch column by column. It holds many records, so the function makes no call per
+    record."""
     columns = [_column(span, messages, field.name, field.type) for field in wanted]
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -230,7 +230,7 @@ def _column(
         case "offset":
             return pa.array([message.offset() for message in messages], type_)
         case "timestamp":
-            # librdkafka says milliseconds, or -1 where a record has no timestamp.
+            # librdkafka returns milliseconds, or -1 where a record has no timestamp.
             millis = [message.timestamp()[1] for message in messages]
             return pa.array([None if m < 0 else m * 1000 for m in millis], type_)
         case "key":
@@ -240,7 +240,7 @@ def _column(
             if isinstance(type_, pa.StructType):
                 return _parsed(span, values, type_)
             return pa.array(values, type_)
-    # A Spark map refuses a name twice.
+    # A Spark map refuses a repeated name.
     headers = [dict(message.headers() or ()) for message in messages]
     return _numbers(span, headers, type_) if isinstance(type_, pa.StructType) else _map(headers)
 
@@ -270,14 +270,15 @@ def _numbers(span: _Range, headers: list[Headers], fields: pa.StructType) -> pa.
 
 
 def _parsed(span: _Range, values: list[bytes | None], fields: pa.StructType) -> pa.StructArray:
-    """One JSON object per value; a null stays one."""
-    # A line each: JSON needs no line ends inside, and what has some would look like two.
+    """Parse one JSON object per value; a null stays null."""
+    # Each value becomes one line. JSON needs no line ends inside, and a value with one would look
+    # like two.
     lines = [b"{}" if value is None else value.replace(b"\n", b" ") for value in values]
     data = b"\n".join(lines)
     try:
         table = read_json(
             pa.BufferReader(data),
-            # One block, so that one chunk comes out.
+            # One block gives one chunk.
             ReadOptions(use_threads=False, block_size=len(data) + 1),
             ParseOptions(
                 explicit_schema=pa.schema(list(fields)), unexpected_field_behavior="ignore"

@@ -1,4 +1,4 @@
-"""The answer of a flow to a command, as its events tell it."""
+"""The answer of a flow to a command, from the command's events."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Answer:
     said: Said
     """The type of the event."""
     reason: str = ""
-    """Why the command was rejected, and what would be right."""
+    """The reason of a rejection, and the remedy."""
     moved: int = 0
-    """How many bins have moved, of those that were elsewhere."""
+    """The number of bins that have moved, without those that were already there."""
 
     @classmethod
     def of(cls, id: str, events: Sequence[Mapping[str, object]]) -> Answer | None:
@@ -44,7 +44,7 @@ class Answer:
 
 
 def _moved(id: str, events: Sequence[Mapping[str, object]]) -> int:
-    """Return how many bins moved by a command and by the migrations that it started."""
+    """Return the number of bins moved by a command and by the migrations that it started."""
     done = [event for event in events if event["type"] == "completed"]
     ours = [event for event in done if f"{event['id']}/".startswith(f"{id}/")]
     return sum(int(str(event["bins"])) for event in ours)

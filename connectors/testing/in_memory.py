@@ -1,8 +1,8 @@
-"""Topics in memory, read and written as Kafka's are, for flows on simulated workers.
+"""Topics in memory for flows on simulated workers, with the records that Kafka would hold.
 
-Guarantees that a record goes through the very formats of the flow's sources and sinks, and lies on
-its topic with the key and headers that it would have. How many records come at once and when a
-result counts as delivered is the seed's to choose.
+Guarantees that a record passes the formats of the flow's sources and sinks, and lies on its topic
+with its key and headers. The seed chooses how many records a poll returns and when a result counts
+as delivered.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from meander.dataflow.simulation.in_memory import InMemoryReader, Result, Unhurr
 from meander.state.keys.ids import WorkerId
 
 AT_ONCE = (1, 8, 64, 512)
-"""Records that a poll may hand out of one partition at most."""
+"""The most records that a poll may return from one partition."""
 
 Headers = Sequence[tuple[str, bytes | str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it lies on a topic; `ms` is its timestamp, milliseconds since 1970."""
+    """A record on a topic; `ms` is its timestamp, milliseconds since 1970."""
 
     value: bytes | None
     key: bytes | None
@@ -45,38 +45,38 @@ class Record:
 
 
 class InMemoryMessage:
-    """A record as a consumer returns it: implements `ConsumedMessage`."""
+    """A message that a consumer returns for a record; implements `ConsumedMessage`."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return its partition."""
         return self._record.partition
 
     def offset(self) -> int:
-        """Its offset."""
+        """Return its offset."""
         return self._record.offset
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return its key."""
         return self._record.key
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Return its value."""
         return self._record.value
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Its headers, as bytes; None where it has none."""
+        """Return its headers, as bytes; None where it has none."""
         headers = self._record.headers
         return [(n, v.encode() if isinstance(v, str) else v) for n, v in headers] or None
 
     def timestamp(self) -> tuple[int, int]:
-        """The producer's clock, and what it said."""
+        """Return the timestamp with the producer's clock."""
         return 1, self._record.ms
 
     def error(self) -> None:
-        """It is a record."""
+        """Return None, as the message is a record."""
 
     def __len__(self) -> int:
         return len(self._record.value or b"")
@@ -84,32 +84,32 @@ class InMemoryMessage:
 
 @dataclass(slots=True)
 class Topic:
-    """One topic: all records as they came, and what of them are results of the flow."""
+    """A topic that keeps all records in their order, and marks the flow's results among them."""
 
     logs: list[list[ConsumedMessage]]
-    """By partition."""
+    """The records of each partition."""
     records: list[Record] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
     @classmethod
     def of(cls, partitions: int) -> Self:
-        """An empty one with so many partitions."""
+        """Return an empty topic."""
         return cls([[] for _ in range(partitions)])
 
     @property
     def partitions(self) -> int:
-        """How many there are by now."""
+        """Return the present number of partitions."""
         return len(self.logs)
 
     def grow(self) -> int:
-        """One more partition, while a flow may be running; its number."""
+        """Add a partition, even while a flow runs; return its number."""
         self.logs.append([])
         return self.partitions - 1
 
     def append(
         self, value: bytes | None, key: bytes | None, headers: Headers, ms: int, partition: int
     ) -> None:
-        """One more record, at the end of its partition."""
+        """Append a record to a partition."""
         offset = len(self.logs[partition])
         record = Record(value, key, headers, ms, partition, offset)
         self.records.append(record)
@@ -117,10 +117,10 @@ class Topic:
 
 
 class TopicReader(InMemoryReader):
-    """One worker's partitions of a topic; implements `SourceReader`.
+    """A reader that reads one worker's partitions of a topic; implements `SourceReader`.
 
-    `held` says which have nothing new for now, `ending` whether nothing more will come on any, and
-    `room` how many records may be handed out now.
+    `held` returns the partitions without new records for now, `ending` whether no records will
+    follow, and `room` how many records the reader may return now.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class TopicReader(InMemoryReader):
 
     @property
     def unreadable(self) -> int:
-        """How many records could not be decoded so far."""
+        """Return the number of records that could not be decoded so far."""
         return self._intake.unreadable
 
     def poll(self) -> list[Chunk]:
-        """Some records of some partitions."""
+        """Return some records of some partitions."""
         chunks, room = [], self._room()
         self._find_partitions()
         for partition in self.partitions:
@@ -158,20 +158,20 @@ class TopicReader(InMemoryReader):
         return [chunk for chunk in chunks if chunk.values]
 
     def idle(self, partition: Partition) -> bool:
-        """Whether all that is to be seen of it has been handed out."""
+        """Return whether all visible records of a partition have been handed out."""
         return self._held(partition) or self._all_read(partition)
 
     def ended(self, partition: Partition) -> bool:
-        """Whether all has been handed out and nothing more will come."""
+        """Return whether all records have been handed out and none will follow."""
         return self._ending() and self._all_read(partition) and self._intake.settled
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]
-"""Value, key, headers and partition of a record."""
+"""The value, key, headers and partition of a record."""
 
 
 class TopicWriter(Unhurried):
-    """One worker's way onto a topic; implements `SinkWriter`."""
+    """A writer that appends one worker's results to a topic; implements `SinkWriter`."""
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class TopicWriter(Unhurried):
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
     def made(self, batch: Batch) -> Callable[[], None]:
-        """What appends it. Raises RowRefused for a row that cannot be written."""
+        """Return the function that appends a batch. Raise RowRefused for a row that cannot be
+        written."""
         values, keys, headers = self._rows.written(batch)
         places = partitions_of_keys(keys, self._topic.partitions, 0)
         headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
@@ -196,7 +197,8 @@ class TopicWriter(Unhurried):
         return partial(self._append, rows, made)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of a batch as it would lie there. Raises RowRefused as `made`."""
+        """Return the checksum of a batch as it would lie on the topic. Raise RowRefused as `made`
+        does."""
         return self._rows.checksum(batch)
 
     def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:

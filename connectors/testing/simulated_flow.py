@@ -103,16 +103,16 @@ from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 
 REST = 250
-"""Steps without any change after which a flow is taken to be at rest."""
+"""The steps without a change after which a flow counts as at rest."""
 
 
 class TestFlow:
-    """A user's flow on simulated workers; each of its topics has so many `partitions`, and `states`
-    are those that it starts from, by operator and key.
+    """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
+    `states` are its initial states by operator and key.
 
-    Times are milliseconds since 1970. Topics are fed before or between `settle`, `advance` and
-    `run`; what has become of it can be asked at any time, keyed state where nothing moves. Tests of
-    the engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
+    Times are milliseconds since 1970. A test feeds topics before or between `settle`, `advance` and
+    `run`. It may ask for results at any time, and for keyed state while no bin moves. Tests of the
+    engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
 
     >>> from meander import KafkaSink, KafkaSource
     >>> from meander import Flow
@@ -161,7 +161,7 @@ class TestFlow:
         self._dead = ListDead()
         self._plan = Plan(self._traps.laid(flow))
         self.world = world or DurableWorld.empty(self._rng)
-        """The topics that the flow's next life finds."""
+        """The topics that the next execution of the flow finds."""
         if states:
             self._put(states)
         self.sim: Simulation = simulate(
@@ -189,7 +189,7 @@ class TestFlow:
             self._own.close()
         self._folder.cleanup()
 
-    # -- what happens
+    # -- actions
 
     def feed(
         self,
@@ -205,7 +205,7 @@ class TestFlow:
             self.strike(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Strike all faults, end the topics, and run to the end of the flow. Raises AssertionError
+        """Strike all faults, end the topics, and run the flow to its end. Raise AssertionError
         where it does not end or a fault cannot strike, and the error that ends the flow."""
         if self._topics.sources:
             self.settle()
@@ -222,7 +222,8 @@ class TestFlow:
         assert not left, f"the flow came to its end before {left[0]} could strike"
 
     def settle(self) -> None:
-        """Until all is at rest, as far as it comes without much time: more may be fed then."""
+        """Run until the flow is at rest, as far as possible without much time. A test may feed more
+        records then."""
         self.sim.began = self.sim.actions
         while True:
             before = self._standing()
@@ -231,17 +232,17 @@ class TestFlow:
             if before == self._standing():
                 if self._calm:
                     return
-                # What has begun waits for time to pass.
+                # Running work waits for time to pass.
                 self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
 
     def advance(self, seconds: float) -> None:
-        """Come to rest, let time pass, and come to rest again."""
+        """Settle the flow, let time pass, and settle it again."""
         self.settle()
         self.sim.clock.advance(seconds)
         self.settle()
 
     def act(self) -> None:
-        """One step of the schedule, after the faults that are due."""
+        """Strike the faults that are due, then take one step of the schedule."""
         if self._over is not None:
             raise self._over
         if self._pending.left:
@@ -252,7 +253,8 @@ class TestFlow:
         self._hiring.step()
 
     def strike(self, fault: Fault | Command) -> None:
-        """A fault, or a command, now. Raises SetupError for one that the flow cannot have."""
+        """Strike a fault, or submit a command, now. Raise SetupError for one that does not fit the
+        flow."""
         match fault:
             case Feed():
                 self._topics.feed(fault, self.sim.clock.now_ms())
@@ -268,7 +270,7 @@ class TestFlow:
                 self._hiring.submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
-        """Put a record on the control topic: a command, as anyone would produce it."""
+        """Put a command on the control topic, as any producer would."""
         data = command if isinstance(command, bytes) else _written(command)
         space = self._plan.flow.space
         try:
@@ -284,28 +286,27 @@ class TestFlow:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
 
-    # -- what has become of it
+    # -- results
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """What became of the commands, all that was said, in the words of the status topic."""
+        """Return the events of all commands in the form of the status topic."""
         return self.sim.events
 
     @property
     def workers(self) -> list[Worker]:
-        """The workers."""
+        """Return the workers."""
         return self.sim.workers
 
     @property
     def counters(self) -> Counter[str]:
-        """Records read, unreadable, written, bumped (`late_adjusted`), of the future, set aside and
-        skipped since the start, of all workers."""
+        """Return the sums of all workers' counters since the start: records read, unreadable,
+        written, late (`late_adjusted`), future, set aside and skipped."""
         return sum((worker.counters for worker in self.workers), self.sim.counters)
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """The records that were set aside, in the order in which that happened; of one that could
-        not be read, `value` is its bytes."""
+        """Return the dead letters in order. The `value` of an unreadable record is its bytes."""
         return [
             replace(letter, value=letter.value.value)
             if isinstance(letter.value, MalformedRecord)
@@ -314,31 +315,32 @@ class TestFlow:
         ]
 
     def values(self, topic: str) -> list[object]:
-        """What the flow has written to a topic, decoded, in the total order of the flow.
+        """Return the values that the flow has written to a topic, decoded, in the flow's total
+        order.
 
         Records of one millisecond on several partitions have no order that all seeds share.
         """
         return [result.value for result in self.results(topic)]
 
     def results(self, topic: str) -> list[Result]:
-        """The same with place, key and worker of each; a value that a function has written stays
-        bytes."""
+        """Return the results with partition, offset, key and worker of each. A value that a
+        function encoded stays bytes."""
         return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
     def records(self, topic: str) -> list[Record]:
-        """All records of a topic as they lie there, in the order in which they came."""
+        """Return all records of a topic in their order."""
         return list(self._topics.topic(topic).records)
 
     def answer(self, id: str) -> Answer | None:
-        """What became of a command; None where nothing was said of it.
+        """Return the answer to a command; None where no event names it.
 
-        Of one that is rejected as its id is taken this tells the first: see `events`.
+        A repeated id returns the answer to its first command; `events` also holds the rejection.
         """
         return Answer.of(id, self.events)
 
     def frontier(self, name: str) -> int | None:
-        """Milliseconds since 1970 before which nothing comes any more at a probe or sink; None once
-        nothing comes at all."""
+        """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
+        can come."""
         frontiers = self.sim.controller.frontiers()
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
@@ -347,7 +349,7 @@ class TestFlow:
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:
-        """The state of each key of a stateful operator."""
+        """Return the state of each key of a stateful operator."""
         codecs = {node.name: node.codec for node in self._plan.keyed}
         if operator not in codecs:
             raise SetupError(
@@ -360,8 +362,8 @@ class TestFlow:
         }
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
-        """All keyed state, encoded. Raises AssertionError when a key is on two workers (I2), where
-        nothing moves just now."""
+        """Return all keyed state, encoded. Raise AssertionError when two workers hold a key (I2)
+        while no bin moves."""
         whole: dict[str, dict[bytes, bytes]] = {}
         for worker in self.workers:
             for operator, states in worker.state().items():
@@ -371,8 +373,8 @@ class TestFlow:
         return whole
 
     def owner(self, key: object, operator: str = DEFAULT_GROUP) -> int:
-        """The worker on which a key lives after all moves decided so far: in an operator that moves
-        alone, or in all others."""
+        """Return the owner of a key after all decided moves: in an operator with its own moves, or
+        in all others."""
         bin = self._plan.flow.space.bin_of(codec.encode_key(key))
         return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
 
@@ -380,23 +382,23 @@ class TestFlow:
 
     @property
     def _calm(self) -> bool:
-        """Whether nothing is held up, and nothing is on its way that has begun."""
+        """Return whether no fault delays the flow and no started work is pending."""
         return self.sim.calm and self._topics.calm
 
     @property
     def _read(self) -> int:
-        """Records read so far, also those that could not be."""
+        """Return the number of records read so far, unreadable ones included."""
         counters = self.counters
         return counters["read"] + counters["unreadable"]
 
     def _standing(self) -> tuple[object, ...]:
-        """All that changes while a flow has something to do."""
+        """Return all values that change while a flow has work."""
         controller = self.sim.controller
         inflight = [worker.inflight for worker in self.workers]
         return self.counters, inflight, len(self.events), controller.frontiers()
 
     def _hasten(self) -> None:
-        """All is at rest and faults are left: go to where the next one strikes."""
+        """Advance a flow at rest to the next fault."""
         left = self._pending.left
         waits = [at.seconds for at in left if at.seconds is not None]
         steps = [at.step for at in left if at.step is not None]
@@ -479,7 +481,7 @@ class TestFlow:
                          "give it a KafkaSource")  # fmt: skip
 
     def _readable(self) -> int:
-        """How many records may be read before a fault strikes."""
+        """Return how many records the flow may read before a fault strikes."""
         waits = [at.records for at in self._pending.left if at.records is not None]
         return min(waits) - self._read if waits else AT_ONCE[-1]
 
@@ -495,7 +497,7 @@ class TestFlow:
                          "give it a KafkaSink")  # fmt: skip
 
     def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:
-        """The flow starts from these, as from a bootstrap."""
+        """Start the flow from these states, as from a bootstrap."""
         manifests = tuple(write(self._plan, states, self.world.state))
         space = self._plan.flow.space
         self.world.checkpoints.append(Checkpoint(1, ExecutionId(0), space, 0, manifests))

@@ -1,7 +1,7 @@
 """The topics of a simulated flow, by name, and the faults of a topic.
 
-Guarantees that a record is fed as its source reads it back: the value and key of a `Feed` go
-through the formats of the source, and what is no record of the topic is refused with SetupError.
+Guarantees that a source reads a record back as it was fed: the value and key of a `Feed` pass the
+formats of the source. The module refuses a record that does not fit the topic with SetupError.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from meander.schemas.errors import SetupError
 
 @dataclass(frozen=True, slots=True)
 class Feed(Fault):
-    """A record comes onto a topic: late, unreadable, of the future, or just a record.
+    """A fault that puts a record onto a topic: late, unreadable, of the future, or a plain record.
 
-    `value` and `key` are bytes as they are, None for a null, and else what the source's formats
-    read back; `ms` is its timestamp, the simulated time where none is given.
+    `value` and `key` as bytes stay unchanged, and None is a null; other values are what the
+    source's formats read back. `ms` is its timestamp, by default the simulated time.
 
     >>> from meander.testing import At
     >>> At(Feed("lines", bytes([255]), partition=1), records=5).fault.partition
@@ -41,7 +41,8 @@ class Feed(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Idle(Fault):
-    """A partition looks empty for so many steps of the schedule, whatever is on it."""
+    """A fault that makes a partition look empty for some steps of the schedule, whatever its
+    records."""
 
     topic: str
     partition: int
@@ -49,7 +50,7 @@ class Idle(Fault):
 
 
 class InMemoryTopics:
-    """The topics of a flow in memory; each begins with the same number of partitions.
+    """Topics that a simulated flow has in memory. Each starts with the same number of partitions.
 
     `step` returns the number of steps that the simulation has taken.
     """
@@ -59,7 +60,7 @@ class InMemoryTopics:
         self.sources: dict[str, KafkaSource] = {}
         """The sources of the flow, by topic."""
         self.ended = False
-        """Whether no record comes any more."""
+        """Whether no records will follow."""
         self._topics: dict[str, Topic] = {}
         self._idle: dict[tuple[str, int], int] = {}
 
@@ -68,14 +69,14 @@ class InMemoryTopics:
         return self._topics.setdefault(name, Topic.of(self.partitions))
 
     def topic(self, name: str) -> Topic:
-        """Return a topic of the flow. Raises SetupError for another name."""
+        """Return a topic of the flow. Raise SetupError for another name."""
         if name not in self._topics:
             raise SetupError(f"topic {name!r}", "it is none of the flow's",
                              f"name one of {', '.join(self._topics)}")  # fmt: skip
         return self._topics[name]
 
     def feed(self, fault: Feed, now_ms: int) -> None:
-        """Put a record onto a topic. Raises SetupError for one that no source could read there."""
+        """Put a record onto a topic. Raise SetupError for one that no source could read there."""
         name, source = fault.topic, self.sources.get(fault.topic)
         if source is None:
             raise SetupError(f"topic {name!r}", "the flow does not read it",
@@ -93,18 +94,18 @@ class InMemoryTopics:
         )
 
     def pause(self, fault: Idle) -> None:
-        """Have a partition look empty. Raises SetupError for no partition of the topic."""
+        """Make a partition look empty. Raise SetupError for an unknown partition."""
         self._check_place(fault.topic, fault.partition)
         self._idle[fault.topic, fault.partition] = self._step() + fault.steps
 
     def paused(self, name: str, partition: Partition) -> bool:
-        """Whether a partition looks empty now."""
+        """Return whether a partition looks empty now."""
         until = self._idle.get((name, partition))
         return until is not None and until > self._step()
 
     @property
     def calm(self) -> bool:
-        """Whether no partition looks empty now."""
+        """Return whether no partition looks empty now."""
         return max(self._idle.values(), default=0) <= self._step()
 
     def _check_place(self, name: str, partition: object) -> None:

@@ -1,9 +1,9 @@
-"""The checkpoints topic: which layers of the state topic a flow starts from, by its last record.
+"""The checkpoints topic: its records name the layers from which a flow starts.
 
-Guarantees that a record is written only after all that it names, as whoever writes one has its
-places, and that what is read at an offset is a whole checkpoint; parts of a large one lie on the
-in-flight topic. Calls block, but for those of `CheckpointsTopic`; they are made at a start, and by
-whoever writes layers from outside of a flow.
+Guarantees that a record is written only after every record that it names, as its writer has their
+locations. A read at an offset returns a whole checkpoint; parts of a large one lie on the in-flight
+topic. Calls block, except those of `CheckpointsTopic`. They run at a start, or write layers from
+outside of a flow.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import RecordLocation
 
 DURABLE = 60.0
-"""Seconds within which what is written must be durable."""
+"""The seconds within which a write must be durable."""
 _LOOK = 0.002
-"""Seconds between two looks whether it is."""
+"""The seconds between two checks for it."""
 
 
 class CheckpointUnreadable(SetupError):
-    """What lies at an offset, if anything does, is no checkpoint that this release reads."""
+    """An error that reports an offset without a checkpoint that this release reads."""
 
 
 class CheckpointsTopic:
-    """The coordinator's way to write checkpoints while its flow runs: nothing here blocks."""
+    """A writer that records the coordinator's checkpoints while its flow runs; no call blocks."""
 
     def __init__(self, settings: Settings, names: Names) -> None:
         self._sender = Sender(settings, names.checkpoints)
@@ -46,7 +46,8 @@ class CheckpointsTopic:
         self._state = Sender(settings, names.state)
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], Recorded | None]:
-        """Begin to write one; what it is and where it lies, once it is durable."""
+        """Start to write a checkpoint. Return a function that returns its size and offset once it
+        is durable."""
         return Recording(checkpoint, self._in_flight, self._append).recorded
 
     def _append(self, record: bytes) -> Callable[[], int | None]:
@@ -55,24 +56,24 @@ class CheckpointsTopic:
         return lambda: placed[0] if placed else None
 
     def forget(self, places: Sequence[RecordLocation], chunks: Sequence[RecordLocation]) -> None:
-        """Have compaction take records in flight, and chunks of layers, that no checkpoint refers
-        to."""
+        """Let compaction delete in-flight records, and chunks of layers, that no checkpoint
+        references."""
         self._in_flight.forget(places)
         self._state.forget(chunks)
 
     def pump(self) -> None:
-        """Hear of what has become durable. Raises what the broker refused."""
+        """Process delivery reports. Raise the broker's refusal."""
         for sender in (self._sender, self._in_flight, self._state):
             sender.pump()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent records and release connections."""
         for sender in (self._sender, self._in_flight, self._state):
             sender.close()
 
 
 def append(settings: Settings, names: Names, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint; its offset, once it is durable. Raises Unreachable after `DURABLE`
+    """Write a checkpoint; return its offset once it is durable. Raise Unreachable after `DURABLE`
     seconds."""
     deadline = time.monotonic() + DURABLE
     with contextlib.closing(CheckpointsTopic(settings, names)) as topic:
@@ -90,8 +91,8 @@ def _late(topic: str) -> MeanderError:
 
 
 class CheckpointsReader:
-    """Those that are there when it is made; each is read once, by one client, as that takes longer
-    to meet the broker than to read."""
+    """A reader that reads the checkpoints present at its construction, each once. One client serves
+    all reads, as a connection takes longer than a read."""
 
     def __init__(self, settings: Settings, names: Names, consumer: Consumer) -> None:
         self._contact, self._settings, self._consumer = client.contact(settings), settings, consumer
@@ -102,31 +103,32 @@ class CheckpointsReader:
     def newest(
         self, counts: Callable[[int, Checkpoint], bool] = lambda *_: True
     ) -> tuple[int, Checkpoint] | None:
-        """The last that counts, and its offset; None where there is none. Raises Unreadable for a
-        later one of which nobody knows whether it does."""
+        """Return the last checkpoint that `counts`, and its offset; None where there is none. Raise
+        CheckpointUnreadable for a later one that cannot be judged."""
         found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
         return next((one for one in found if counts(*one)), None)
 
     def last(self, most: int, end: int | None = None) -> range:
-        """The offsets of the last so many, before an `end` if there is one, the oldest first:
-        earlier ones may name what is there no longer."""
+        """Return the offsets of the last `most` checkpoints, before `end` if given, the oldest
+        first. Earlier ones may name deleted records."""
         stop = self._offsets.stop if end is None else min(end, self._offsets.stop)
         return self._offsets[: max(0, stop - self._offsets.start)][-most:]
 
     def let_go(self, offset: int) -> bool:
-        """Whether a flow that runs has let go what lay at an offset."""
+        """Return whether a running flow has deleted the checkpoint at an offset."""
         return offset < client.watermarks(self._consumer, self._topic, 0)[0]
 
     @property
     def number(self) -> int:
-        """The greatest that one has, or a greater: of those that cannot be read it is not known."""
+        """Return an upper bound of all checkpoint numbers; the number of an unreadable one is
+        unknown."""
         for passed, offset in enumerate(reversed(self._offsets)):
             if isinstance(one := self.read(offset), Checkpoint):
                 return one.number + passed
         return self._offsets.stop
 
     def read(self, offset: int) -> Checkpoint | CheckpointUnreadable:
-        """The one that lies at an offset, or why it cannot be read."""
+        """Return the checkpoint at an offset, or the reason why it cannot be read."""
         if offset not in self._read:
             try:
                 self._read[offset] = self._fetched(offset)
@@ -135,7 +137,7 @@ class CheckpointsReader:
         return self._read[offset]
 
     def at(self, offset: int) -> Checkpoint:
-        """The one that lies at an offset. Raises Unreadable where none does."""
+        """Return the checkpoint at an offset. Raise CheckpointUnreadable where there is none."""
         one = self.read(offset)
         if isinstance(one, CheckpointUnreadable):
             raise one
@@ -159,8 +161,8 @@ class CheckpointsReader:
         )
 
     def _next(self, deadline: float) -> ConsumedMessage | None:
-        """The next message, or an error that waiting does not mend; None where neither has come.
-        Raises MeanderError at the deadline."""
+        """Return the next message, or a permanent error; None where neither has arrived. Raise
+        MeanderError at the deadline."""
         self._contact.check()
         if time.monotonic() >= deadline:
             raise _late(self._topic)
@@ -186,19 +188,19 @@ class CheckpointsReader:
 
 @contextlib.contextmanager
 def reading(settings: Settings, names: Names) -> Iterator[CheckpointsReader]:
-    """The checkpoints of a flow, to the block's end. Raises MeanderError."""
+    """Open the checkpoints of a flow for a block. Raise MeanderError."""
     with contextlib.closing(client.reader(settings, names.checkpoints)) as consumer:
         yield CheckpointsReader(settings, names, consumer)
 
 
 def erase(settings: Settings, topic: str, manifests: Iterable[Manifest]) -> None:
-    """Have compaction take the records of some layers off the state topic."""
+    """Let compaction delete the records of some layers on the state topic."""
     layers = (layer for manifest in manifests for layer in manifest.layers)
     tombstone(settings, topic, [place for layer in layers for place in layer.chunks])
 
 
 def tombstone(settings: Settings, topic: str, places: Sequence[RecordLocation]) -> None:
-    """Have compaction take records off a topic."""
+    """Let compaction delete records of a topic."""
     with contextlib.closing(Sender(settings, topic)) as sender:
         sender.forget(places)
         sender.flush(DURABLE)

@@ -1,9 +1,9 @@
-"""The coordinator's two topics: commands come in, decisions go out.
+"""The control topic and the decisions topic: commands come in, decisions go out.
 
-Guarantees that a flow reads each command that is produced after its first start, in the order of
-the topic, from the place on that its caller knows, as the group's offset expires; and that a
-decision's callback runs only once the decision is durable, in the order of decisions. Nothing here
-blocks but opening, beginning and closing. There is one partition each, so that the order is total.
+Guarantees that a flow reads each command after its first start, in the order of the topic. The
+caller knows the offset to start from, as the group's offset expires. A decision's callback runs
+only once the decision is durable, in the order of decisions. No call blocks except to open, begin
+and close. Each topic has one partition, so the order is total.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.schemas.errors import MeanderError
 
 _MOST = 100
-"""Commands taken over per poll."""
+"""The most commands per poll."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawCommand:
-    """A record of the control topic, not yet looked at."""
+    """A record of the control topic before its validation."""
 
     offset: int
     value: bytes | None
     millis: int
-    """When it was produced, milliseconds since 1970."""
+    """The time of its production, milliseconds since 1970."""
 
 
 class ControlTopic:
-    """Reads the control topic of one flow; for the coordinator only."""
+    """A reader that reads the control topic of one flow, for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str, group: str) -> None:
         self._topic = topic
@@ -55,13 +55,13 @@ class ControlTopic:
             raise
 
     def begin(self, place: int | None) -> int:
-        """Read from an offset on, which is returned. Where no place is known, that is what an older
-        release has left with the group, or else, at a first start, the end of the topic."""
+        """Read from an offset on; return it. Without a known place, that is the group's offset from
+        an older release, or, at a first start, the end of the topic."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
         if place is None:
             committed = client.answered(self._committed, f"consumer group {self._group!r}")
             place = committed if committed >= 0 else high
-        # Commands that have expired, or were given before the topic was made anew, are no more.
+        # Expired commands, and those of a topic that was recreated, no longer exist.
         begins = place if low <= place <= high else low
         start = TopicPartition(self._topic, 0, begins)
         self._consumer.assign([start])
@@ -72,7 +72,7 @@ class ControlTopic:
         return begins
 
     def poll(self) -> list[RawCommand]:
-        """What has come since the last call. Raises MeanderError when there is no way on."""
+        """Return the commands since the last call. Raise MeanderError for a permanent error."""
         self._contact.check()
         commands = []
         for message in cast(list[ConsumedMessage], self._consumer.consume(_MOST, 0)):
@@ -85,7 +85,8 @@ class ControlTopic:
         return commands
 
     def done(self, offset: int) -> None:
-        """The command there is dealt with. Lag tools see that; a later start asks the journal."""
+        """Record that the command at an offset is done. Lag tools see it; a later start asks the
+        decision log."""
         place = TopicPartition(self._topic, 0, offset + 1)
         self._consumer.commit(offsets=[place], asynchronous=True)
 
@@ -102,7 +103,8 @@ class ControlTopic:
 
 
 def give(settings: Settings, topic: str, command: bytes) -> int:
-    """Put a command on the control topic; where it lies. Raises MeanderError if it is not taken."""
+    """Put a command on the control topic; return its offset. Raise MeanderError if it is not
+    accepted."""
     delivered: list[Message] = []
     with contextlib.closing(Sender(settings, topic)) as sender:
         sender.send(command, None, delivered.append, [])
@@ -110,7 +112,7 @@ def give(settings: Settings, topic: str, command: bytes) -> int:
     (message,) = delivered
     offset = message.offset()
     if offset is None:
-        # Sent once more, it might be obeyed twice.
+        # A repeated send might execute the command twice.
         raise MeanderError(
             f"topic {topic!r}",
             "Kafka has had the command before, and does not say where it lies",
@@ -120,32 +122,32 @@ def give(settings: Settings, topic: str, command: bytes) -> int:
 
 
 class DecisionTopic:
-    """Appends decisions to their topic; for the coordinator only."""
+    """A writer that appends decisions to their topic, for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
         self._sender = Sender(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
-        """Write one decision; `then` is called from a later `pump`, once it is durable."""
+        """Write one decision; a later `pump` calls `then` once it is durable."""
         self._sender.send(decision, None, _then(then), [])
 
     def write(self, decision: bytes, seconds: float = client.ANSWER) -> None:
-        """Write one decision, and wait until it is durable. Raises Unreachable where it takes more
-        than some seconds; then it may still become durable."""
+        """Write one decision, and wait until it is durable. Raise Unreachable after `seconds`; the
+        decision may still become durable."""
         self._sender.send(decision, None, noted, [])
         self.settle(seconds)
 
     def settle(self, seconds: float = client.ANSWER) -> None:
-        """Wait until all is durable. Raises Unreachable where it takes too long."""
+        """Wait until all decisions are durable. Raise Unreachable after `seconds`."""
         self._sender.flush(min(seconds, client.ANSWER))
 
     def pump(self) -> None:
-        """Call back for what has become durable. Raises what the broker refused."""
+        """Call back for durable decisions. Raise the broker's refusal."""
         self._sender.pump()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent decisions and release connections."""
         self._sender.close()
 
 

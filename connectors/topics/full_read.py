@@ -1,8 +1,7 @@
-"""Topics of one partition that are read as a whole, at the start of a flow's life.
+"""A full read of a topic with one partition, at the start of an execution.
 
-Guarantees that what is returned is all that was committed when the call was made: transactions
-leave marks of their own on a topic, so where they come last its end is where the broker says so.
-Cost: some 200,000 records a second.
+Guarantees all records that were committed at the time of the call. Transactions leave their own
+markers on a topic, so its end is where the broker reports it. Cost: some 200,000 records a second.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from meander.connectors.kafka.client import ConsumedMessage, Settings
 
 _AT_ONCE = 10_000
 SILENCE = 60.0
-"""Seconds without a word of a broker after which no more is expected."""
+"""The seconds without an answer of a broker after which the read fails."""
 
 
 def whole(settings: Settings, topic: str) -> list[bytes]:
-    """The values of all records of a topic, in order. Raises MeanderError."""
+    """Return the values of all records of a topic, in order. Raise MeanderError."""
     found: list[bytes] = []
     heard = time.monotonic()
     with contextlib.closing(client.reader(settings, topic)) as consumer:

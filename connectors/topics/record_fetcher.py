@@ -1,10 +1,10 @@
-"""Reads records from their places on a topic, on a thread of its own.
+"""The record fetcher: reads records from their locations on a topic, in its own thread.
 
-Guarantees that an answer holds the records of those keys at those places and no others: a read at
-an offset that compaction has emptied yields the next record in silence, so every key is verified.
-All that is asked for while a sweep runs is read by the next one, partition by partition in offset
-order. Measured on one busy local broker: 120 to 430 MB/s in a sweep and, where places lie more than
-`GAP` apart, about 1 ms for each seek. Memory: what is asked for, and librdkafka's queue (I6).
+Guarantees that an answer holds exactly the records with the requested keys at their locations. A
+read at a compacted offset silently yields the next record, so the fetcher verifies every key.
+Requests during a sweep wait for the next one, which reads partition by partition in offset order.
+Measured on a busy local broker: 120 to 430 MB/s in a sweep. Locations more than `GAP` apart cost
+about 1 ms per seek. Memory: the requested records, and librdkafka's queue (I6).
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from meander.schemas.errors import MeanderError
 from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
 
 GAP = 1 << 20
-"""Bytes between two places, by the size of the next, that are read through rather than skipped."""
+"""The bytes between two locations, by the size of the next, that a sweep reads rather than
+skips."""
 PATIENCE = 10.0
-"""Seconds that a place may lie beyond the end of its partition: a new leader learns of it late."""
+"""The seconds that a location may lie beyond its partition's end; a new leader learns of it
+late."""
 _NAP = 0.25
-"""Seconds after which the thread looks whether it is to end."""
+"""The seconds after which the thread checks whether to end."""
 
 
 class Request:
-    """What was asked for under one ticket, as far as it is here."""
+    """A request that collects the payloads of one ticket."""
 
     __slots__ = ("left", "payloads", "ticket")
 
@@ -47,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One place, and where its payload belongs."""
+    """A wanted location and the place of its payload in the answer."""
 
     place: RecordLocation
     request: Request
@@ -56,20 +58,20 @@ class Wanted:
 
 @dataclass(slots=True)
 class ReadQueue:
-    """What is still to be read of one partition, in offset order."""
+    """A read queue that holds the locations still to be read in one partition, in offset order."""
 
     partition: int
     wanted: deque[Wanted]
     ended_at: float | None = None
-    """Since when the partition seems to end before the next place, seconds."""
+    """The seconds at which the partition first seemed to end before the next location."""
 
 
 class PlaceReader:
-    """One consumer and its thread."""
+    """A fetcher that owns one consumer and its thread."""
 
     def __init__(self, settings: Settings, topic: str, wakeup: Wakeup) -> None:
         self._topic, self._wakeup = topic, wakeup
-        # A sweep mostly ends at the end of the log.
+        # A sweep usually ends at the end of the log.
         self._consumer = client.reader(settings, topic)
         self._contact = client.contact(settings)
         self._asked: SimpleQueue[list[Wanted]] = SimpleQueue()
@@ -81,7 +83,7 @@ class PlaceReader:
         self._thread.start()
 
     def ask(self, ticket: Ticket, places: Sequence[RecordLocation]) -> None:
-        """Have these places read."""
+        """Request the records at these locations."""
         request = Request(ticket, len(places))
         if places:
             self._asked.put([Wanted(place, request, i) for i, place in enumerate(places)])
@@ -89,9 +91,9 @@ class PlaceReader:
             self._answers[ticket] = request.payloads
 
     def answer(self, ticket: Ticket) -> list[bytes] | None:
-        """The payloads in the order asked for, once all are here; given once.
+        """Return the payloads in the order of the request once all have arrived, and only once.
 
-        Raises RecordGone when one of them is gone.
+        Raise RecordGone when one of them is gone.
         """
         self._contact.check()
         answer = self._answers.pop(ticket, None)
@@ -100,14 +102,14 @@ class PlaceReader:
         return answer
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more."""
-        # Said before the answer is looked for, as the thread looks here once it has answered.
+        """Give up the answer to a ticket."""
+        # The order matters: the thread checks this set after it has answered.
         self._abandoned.add(ticket)
         if self._answers.pop(ticket, None) is not None:
             self._abandoned.discard(ticket)
 
     def close(self) -> None:
-        """Give up what is under way; waits for the thread's nap to end."""
+        """Cancel open requests; wait for the end of the thread's poll."""
         self._closing = True
         self._asked.put([])
         self._thread.join()
@@ -128,13 +130,14 @@ class PlaceReader:
                 self._fail_all(error)
 
     def _get_to_know(self) -> None:
-        """Find out who leads the topic's partitions: by itself the client begins to with the first
-        sweep, which takes that up to a second longer. A broker that is away is told of by that."""
+        """Learn the leaders of the topic's partitions. The client alone would start that with the
+        first sweep, which then takes up to a second longer. The sweep itself reports an absent
+        broker."""
         with contextlib.suppress(KafkaException):
             self._consumer.list_topics(self._topic, timeout=client.GRACE)
 
     def _next_sweep(self) -> list[Wanted]:
-        """All that has been asked for; [] at the end."""
+        """Return all requested locations; [] at the end."""
         wanted = self._asked.get()
         try:
             while not self._closing:
@@ -178,7 +181,7 @@ class PlaceReader:
         lane.ended_at = None
         while lane.wanted and lane.wanted[0].place.offset <= offset:
             wanted = lane.wanted.popleft()
-            # What was skipped over, or has another key, is not there any more.
+            # A skipped record, or one with another key, no longer exists.
             if wanted.place.offset == offset and wanted.place.key == message.key():
                 self._fill(wanted, message.value() or b"")
             else:
@@ -204,7 +207,7 @@ class PlaceReader:
         )
 
     def _answer(self, request: Request, answer: list[bytes] | MeanderError) -> None:
-        """One answer per request: what is still wanted for one that failed is read for nothing."""
+        """Answer a request once; payloads of a failed request are read in vain."""
         if request.left >= 0:
             request.left = -1 if isinstance(answer, MeanderError) else 0
             self._answers[request.ticket] = answer
@@ -256,8 +259,8 @@ class PlaceReader:
 def read_places(
     settings: Settings, topic: str, places: Sequence[RecordLocation], seconds: float
 ) -> list[bytes]:
-    """Return what lies at some places, in the order asked for, and wait for it. Raises RecordGone
-    when one of them is gone, and Unreachable after some seconds."""
+    """Wait for the records at some locations; return them in the order of the request. Raise
+    RecordGone when one of them is gone, and Unreachable after `seconds`."""
     arrived, ticket, deadline = threading.Event(), Ticket(0), time.monotonic() + seconds
     with contextlib.closing(PlaceReader(settings, topic, arrived)) as reader:
         reader.ask(ticket, places)

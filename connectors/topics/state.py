@@ -1,9 +1,9 @@
-"""The compacted state topic: layers are appended to it, and read again from their places.
+"""The state topic on Kafka: appends layers, and reads them again from their locations.
 
-Guarantees that a place is named only once its record is durable, and that a record read is the one
-that was appended (`record_fetcher`). A worker appends to one partition only, so that the chunks
-of a bin lie side by side and are read in one sweep. Nothing here blocks, but for `close`. The bound
-on what is under way (I6) is the caller's.
+Guarantees that a location is returned only once its record is durable, and that a read returns the
+record that was appended (`record_fetcher`). A worker appends to one partition only, so the chunks
+of a bin lie side by side and one sweep reads them. No call blocks except `close`. The caller bounds
+the records in flight (I6).
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from meander.state.layers.topic import RecordLocation, Ticket
 
 
 class Appending:
-    """One writer's way to a compacted topic; implements `Appendable`."""
+    """A writer that appends to a compacted topic; implements `Appendable`."""
 
     def __init__(self, settings: Settings, topic: str, partition: int) -> None:
         self._partition = partition
         self._sender = Sender(settings, topic, message_max_bytes=MAX_STATE_RECORD)
         self._appended: dict[Ticket, RecordLocation | None] = {}
-        """Where what was appended lies, and None of what is under way."""
+        """The location of each record, None for a record in flight."""
         self._last = 0
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
-        """Send one record; its key must never have been used before.
+        """Send one record and return its ticket. The key must never have been used before.
 
-        Raises MeanderError for more than `MAX_STATE_RECORD` bytes, key and payload together.
+        Raise MeanderError for more than `MAX_STATE_RECORD` bytes of key and payload.
         """
         ticket = self._next()
         self._appended[ticket] = None
-        # That it may lie there twice does no harm: compaction keeps the last of a key.
+        # A repeated record does no harm: compaction keeps the last record of a key.
         durable = partial(self._durable, ticket, key, len(payload))
         self._sender.place(payload, key, durable, self._partition)
         return ticket
 
     def placed(self, ticket: Ticket) -> RecordLocation | None:
-        """Where the record lies, once it is durable; the answer is given once.
+        """Return the location of a record once it is durable, and only once.
 
-        Raises MeanderError when the broker refused a record.
+        Raise MeanderError when the broker refused a record.
         """
         if self._appended[ticket] is None:
             self._sender.pump()
@@ -54,20 +54,21 @@ class Appending:
         return place
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+        """Give up the answer to a ticket; a tombstone deletes a record in flight once it has
+        arrived."""
         if (place := self._appended.pop(ticket)) is not None:
             self.forget([place])
 
     def forget(self, places: Sequence[RecordLocation]) -> None:
-        """Put a tombstone for each of some records behind it; nothing waits for these."""
+        """Send a tombstone for each of some records to its partition, without a callback."""
         self._sender.forget(places)
 
     def pump(self) -> None:
-        """Hear of what has become durable. Raises what the broker refused."""
+        """Process delivery reports. Raise the broker's refusal."""
         self._sender.pump()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent records and release connections."""
         self._sender.close()
 
     def _next(self) -> Ticket:
@@ -83,33 +84,34 @@ class Appending:
 
 
 class KafkaStateTopic(Appending):
-    """One worker's access to the state topic of its flow; implements `StateTopic`."""
+    """A state topic that serves one worker of a flow; implements `StateTopic`."""
 
     def __init__(self, settings: Settings, topic: str, worker: int, wakeup: Wakeup) -> None:
         super().__init__(settings, topic, worker % STATE_PARTITIONS)
         self._reader = PlaceReader(settings, topic, wakeup)
 
     def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
-        """Ask for records by place."""
+        """Request records by location; return a ticket."""
         ticket = self._next()
         self._reader.ask(ticket, places)
         return ticket
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Their payloads in the order asked for, once all are here; the answer is given once.
+        """Return the payloads in the order of the request once all have arrived, and only once.
 
-        Raises MeanderError when one of them is gone.
+        Raise MeanderError when one of them is gone.
         """
         return self._reader.answer(ticket)
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more; a record under way is forgotten once it is there."""
+        """Give up the answer to a ticket; a tombstone deletes a record in flight once it has
+        arrived."""
         if ticket in self._appended:
             super().abandon(ticket)
         else:
             self._reader.abandon(ticket)
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel open requests and release connections."""
         self._reader.close()
         super().close()

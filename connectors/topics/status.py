@@ -1,9 +1,9 @@
-"""The status topic: what became of commands, whether the flow lives, and whose it is.
+"""The status topic: events of commands, heartbeats of the flow, and claims of its drivers.
 
-Guarantees that events arrive in the order written. Of all drivers that claim a flow one has it: the
-first on the topic that comes when no other lives, where a driver lives from its claim on until it
-says that it has ended, or is silent for its own lease by the broker's clock. As all read one order,
-all come to the same answer. What is recent is read in the same time after an hour and a week.
+Guarantees that events arrive in the order written. Of all drivers that claim a flow, the first
+claim without another live driver wins. A driver lives from its claim until its end event, or until
+its silence exceeds its own lease by the broker's clock. All readers see one order, so all agree on
+the holder. A read of recent events takes the same time after an hour and after a week.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, 
 log = LineLogger(__name__)
 
 RECENT = 4096
-"""Events that count as recent: an hour and more where nothing but heartbeats comes."""
+"""The number of recent events: an hour and more of heartbeats alone."""
 
 
 class StatusTopic:
-    """Writes the events of one flow."""
+    """A writer that appends the events of one flow."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
@@ -41,39 +41,41 @@ class StatusTopic:
         self._silence = 0
 
     def claim(self, flow: str, claimed: Claimed) -> Holder:
-        """Claim a flow; who has it then: this driver, or another that was first."""
+        """Claim a flow; return its holder: this driver, or another that was first."""
         while True:
             self.write(claimed)
             self.flush(client.ANSWER)
             if (found := self.holder(flow)) is not None:
                 return found
-            # It was another's when this claim came, and that one has ended meanwhile: do it anew.
+            # Another driver held the flow at this claim, and has ended meanwhile; so claim it
+            # again.
 
     def holder(self, flow: str) -> Holder | None:
-        """Who has a flow."""
+        """Return the holder of a flow."""
         with contextlib.closing(StatusReader(self._settings, self._topic, flow)) as reader:
             return holder(reader.recent())
 
     def write(self, event: Event) -> None:
-        """Append one event; never blocks."""
+        """Append one event without blocking."""
         self._sender.send(event.to_bytes(), event.key.encode(), self._done, [])
 
     def pump(self) -> None:
-        """Send what waits. Raises what the broker refused."""
+        """Send waiting events. Raise the broker's refusal."""
         self._sender.pump()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all is written, at the end of a flow. Raises MeanderError if it takes more."""
+        """Wait until all events are written, at the end of a flow. Raise MeanderError after
+        `seconds`."""
         self._sender.flush(seconds)
 
     def silence(self) -> float:
-        """Return the longest time between two events by the broker's clock since the last call,
-        seconds. In so much of it another driver may have claimed the flow."""
+        """Return the longest gap between two events by the broker's clock since the last call,
+        seconds. Another driver may have claimed the flow in a gap as long as the lease."""
         silence, self._silence = self._silence, 0
         return silence / 1000
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Drop unsent events and release connections."""
         self._sender.close()
 
     def _done(self, message: Message) -> None:
@@ -84,18 +86,18 @@ class StatusTopic:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An event as it was found on the topic."""
+    """An event that was read from the topic."""
 
     offset: int
     millis: int
-    """When the broker took it, milliseconds since 1970."""
+    """The broker's time of arrival, milliseconds since 1970."""
     event: Event
 
 
 class StatusReader:
-    """Reads the events of one flow; one iterator at a time.
+    """A reader that reads the events of one flow; one iterator at a time.
 
-    Raises SetupError where no flow of that name has run.
+    Raise SetupError where no flow of that name has run.
     """
 
     def __init__(self, settings: Settings, topic: str, flow: str) -> None:
@@ -110,9 +112,9 @@ class StatusReader:
             raise
 
     def recent(self) -> list[Told]:
-        """The last of what there was at the start, in order.
+        """Return the last events at construction, in order.
 
-        That is `RECENT` events, and more where no heartbeat is among them; all if there are fewer.
+        These are `RECENT` events, or more until one is a heartbeat; all if there are fewer.
         """
         step = RECENT
         while True:
@@ -123,14 +125,14 @@ class StatusReader:
             step *= 2
 
     def all(self) -> Iterator[Told]:
-        """All that there was at the start, in order."""
+        """Yield all events at construction, in order."""
         return self._between(self.low, self.high)
 
     def follow(self) -> Iterator[Told | None]:
-        """What has come since the start, for ever.
+        """Yield the events since construction, without an end.
 
-        None is yielded about twice a second while nothing comes, so that whoever reads can look at
-        the clock or stop.
+        Yield None about twice a second without events, so that the caller can check the clock or
+        stop.
         """
         return self._from(self.high)
 
@@ -168,7 +170,8 @@ class StatusReader:
             yield None
 
     def _event(self, message: ConsumedMessage) -> Event | None:
-        """None for what another version of Meander, or somebody else, has written."""
+        """Return the event of a message, None for one that this version of Meander does not
+        know."""
         try:
             return parse_event(message.value() or b"")
         except ValueError:
@@ -183,23 +186,24 @@ class StatusReader:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The driver that has a flow, as of its last word."""
+    """The driver that holds a flow, as of its last event."""
 
     driver: str
     millis: int
-    """When the broker took that, milliseconds since 1970."""
+    """The broker's time of that event, milliseconds since 1970."""
     heartbeat_timeout: float
 
 
 def holder(events: Iterable[Told]) -> Holder | None:
-    """Who has the flow after these events, of which one is a heartbeat, or which are all."""
+    """Return the holder of the flow after these events. They are all, or contain a heartbeat."""
     found: Holder | None = None
     for told in events:
         match told.event:
             case Claimed() as word if found is None or _silent(found, told.millis):
                 found = Holder(word.driver, told.millis, word.heartbeat_timeout)
             case Heartbeat() as word if found is None or found.driver == word.driver:
-                # Another's is of one that had the flow, and was silent for its lease.
+                # A heartbeat of another driver comes from an earlier holder whose lease has
+                # expired.
                 found = Holder(word.driver, told.millis, word.heartbeat_timeout)
             case Finished(driver=driver) | Failed(driver=driver):
                 if found is not None and found.driver == driver:

@@ -1,9 +1,8 @@
-"""What lies on the state and the in-flight topic and nobody can name: whoever wrote it failed
-before saying where, or before letting it go.
+"""Tombstones for orphans on the state topic and the in-flight topic.
 
-Guarantees that a tombstone is put behind what is to go by its key, and behind nothing that has one.
-Calls block. Cost: all that has been written to the topic since then is read again, one partition
-after the other, and a key is held per record that goes.
+Guarantees that a tombstone follows a record whose key is to go, and no key gets a second one. Calls
+block. Cost: all records written to the topic since then are read again, one partition after the
+other. Memory holds one key per deleted record.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from meander.state.keys.ids import COORDINATOR, ExecutionId, LayerId
 
 
 def ends(settings: Settings, topic: str) -> list[int]:
-    """By partition of a state topic, where the next record will lie."""
+    """Return the end offset of each partition of a state topic."""
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
 
 
 def written_by(execution: ExecutionId) -> Callable[[bytes], bool]:
-    """Whether a key is of a layer that an execution's coordinator has had written."""
+    """Return a predicate for keys of layers that an execution's coordinator has written."""
     layers = LayerId(execution, COORDINATOR, 0).key(0).removesuffix(b"0/0")
     return lambda key: key.startswith(layers)
 
@@ -47,9 +46,9 @@ def erase(
     goes: Callable[[bytes], bool],
     leave_off: Callable[[int], bool] = _never,
 ) -> None:
-    """Have compaction take off what `goes` by its key, of all that lies within some offsets of each
-    partition. `leave_off` is told how many bytes come with each record. Raises MeanderError
-    where the broker does not answer."""
+    """Let compaction delete the records whose key `goes`, within some offsets of each partition.
+    `leave_off` receives the bytes of each record, and may end the scan. Raise MeanderError where
+    the broker does not answer."""
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
         contextlib.closing(Sender(settings, topic)) as sender,
@@ -75,7 +74,7 @@ def erase(
 def _records(
     settings: Settings, consumer: Consumer, place: TopicPartition, end: int
 ) -> Iterator[tuple[bytes, int | None]]:
-    """The keys from one offset of a partition to another, and how much lies there: None of a
+    """Yield the keys between two offsets of a partition, with the bytes of each value, None for a
     tombstone."""
     contact, deadline = client.contact(settings), time.monotonic() + DURABLE
     consumer.assign([place])

@@ -1,8 +1,8 @@
-"""The topics of a flow: their names, what each is for, and that they are as they must be.
+"""The internal topics of a flow: their names, their purposes, and their required settings.
 
-Guarantees that `ensure_internal` returns only when every internal topic exists with the cleanup
-policy that its purpose rests on: compaction of a log of decisions, or deletion of state, would lose
-data in silence. Never creates or changes a user's topic. Calls block; they are made at start.
+Guarantees that `ensure_internal` returns only when every internal topic exists with the required
+cleanup policy. Compaction of a decision log, or deletion of state, would lose data silently. The
+module never creates or changes a user's topic. Calls block; they run at a start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from meander.schemas.errors import SetupError
 from meander.state.layers.layer_writer import STATE_LIMIT
 
 MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
-"""Bytes of one record on the state topic: the greatest state alone in its chunk, and its head."""
+"""The most bytes of a record on the state topic: the greatest state alone in its chunk, and its
+head."""
 STATE_PARTITIONS = 8
 _FOR_EVER = -1
 _HOUR = 3600 * 1000
@@ -36,7 +37,7 @@ _REPLICAS = 3
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a flow's internal topics are called."""
+    """Names that the internal topics of a flow have."""
 
     control: str
     status: str
@@ -49,7 +50,7 @@ class Names:
 
 
 def names(prefix: str, flow: str) -> Names:
-    """The names of a flow's internal topics. Raises SetupError if Kafka could not take them.
+    """Return the names of a flow's internal topics. Raise SetupError if Kafka does not allow them.
 
     >>> names("test.", "delays").control
     'test.delays.control'
@@ -65,33 +66,34 @@ def names(prefix: str, flow: str) -> Names:
 
 @dataclass(frozen=True, slots=True)
 class Internal:
-    """One internal topic as it must be."""
+    """An internal topic that has a purpose and required settings."""
 
     name: str
     purpose: str
     partitions: int
     exactly: dict[str, str]
-    """Settings that no other value may take the place of."""
+    """Settings with exactly one allowed value."""
     least: dict[str, int]
-    """Settings that may be greater, but not less; `_FOR_EVER` exceeds all."""
+    """Settings with a least allowed value; `_FOR_EVER` exceeds all."""
 
 
 def internal(prefix: str, flow: str) -> list[Internal]:
-    """A flow's internal topics as they must be."""
+    """Return a flow's internal topics with their required settings."""
     called = names(prefix, flow)
     log = {"cleanup.policy": "delete"}
-    # Else a broker whose default bounds logs by bytes deletes what their times keep.
+    # A broker with a default byte limit would otherwise delete records ahead of their time.
     week: dict[str, int] = {"retention.ms": _WEEK, "retention.bytes": _FOR_EVER}
     ever: dict[str, int] = {"retention.ms": _FOR_EVER, "retention.bytes": _FOR_EVER}
     return [
         Internal(called.control, "commands to the running flow", 1, log, week),
-        # Not compacted: a command has several events under one key, and all are wanted. The
-        # broker's clock, so that the age of a heartbeat does not depend on the driver's.
+        # The topic is not compacted, as a command has several events under one key. It has the
+        # broker's clock, so the age of a heartbeat does not depend on the driver's clock.
         Internal(
             called.status, "what became of commands; heartbeats", 1,
             log | {"message.timestamp.type": "LogAppendTime"}, week,
         ),
-        # The lag has to exceed the longest restore: a reader must find what a manifest names.
+        # The lag must exceed the longest restore: a reader must find all records that a manifest
+        # names.
         Internal(
             called.state, "keyed state, in layers", STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
@@ -109,8 +111,8 @@ def internal(prefix: str, flow: str) -> list[Internal]:
             called.checkpoints, "which layers of the state topic a flow starts from", 1,
             log, ever,
         ),
-        # Shorter, as each checkpoint writes all anew; still far longer than a driver takes to see
-        # that another goes on from what it has retired.
+        # A shorter lag suffices, as each checkpoint writes its in-flight records again. It still
+        # far exceeds the time in which a driver notices that another has replaced it.
         Internal(
             called.in_flight, "records in flight of checkpoints, and parts of large checkpoints",
             STATE_PARTITIONS,
@@ -126,7 +128,7 @@ def internal(prefix: str, flow: str) -> list[Internal]:
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic as `meander topics` shows it; zeros and '' where it does not exist."""
+    """A row that shows a topic in `meander topics`; zeros and '' where it does not exist."""
 
     name: str
     purpose: str
@@ -137,7 +139,7 @@ class TopicRow:
 
 
 def expect_ran(client: Admin, topic: str, flow: str) -> None:
-    """Raises SetupError where a flow lacks an internal topic, as before its first start."""
+    """Raise SetupError where a flow lacks an internal topic, as before its first start."""
     if not seen(client, topic).partitions:
         raise SetupError(
             f"flow {flow!r}",
@@ -147,7 +149,7 @@ def expect_ran(client: Admin, topic: str, flow: str) -> None:
 
 
 def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
-    """Create what is missing and verify what is there. Raises SetupError."""
+    """Create missing topics and verify the others; return all names. Raise SetupError."""
     wanted = internal(prefix, flow)
     existing = descriptions(client, [topic.name for topic in wanted])
     absent = [topic for topic in wanted if existing[topic.name] is None]
@@ -162,8 +164,8 @@ def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
 
 
 def delete(client: Admin, topics: list[str]) -> None:
-    """Delete topics, one after the other, and wait until they are gone; those that there are not
-    are left out. Raises SetupError where the broker refuses."""
+    """Delete existing topics one after the other, and wait until they are gone. Raise SetupError
+    where the broker refuses."""
     for topic in topics:
         try:
             client.delete_topics([topic], request_timeout=ANSWER)[topic].result()
@@ -175,7 +177,7 @@ def delete(client: Admin, topics: list[str]) -> None:
 
 
 def describe(client: Admin, prefix: str, flow: str) -> list[TopicRow]:
-    """A flow's internal topics as they are."""
+    """Return a row for each of a flow's internal topics."""
     wanted = internal(prefix, flow)
     existing = descriptions(client, [topic.name for topic in wanted])
     settings = configs(client, [name for name, found in existing.items() if found is not None])
@@ -194,7 +196,7 @@ def _row(topic: Internal, found: TopicDescription | None, config: Mapping[str, s
 
 def _create(client: Admin, topics: list[Internal]) -> None:
     replicas = min(_REPLICAS, len(client.list_topics(timeout=ANSWER).brokers))
-    # With three copies two must have a record before it counts as durable.
+    # With three replicas, two must hold a record before it counts as durable.
     shared = {"min.insync.replicas": str(max(1, replicas - 1))}
     made = client.create_topics(
         [
@@ -219,13 +221,14 @@ def _create(client: Admin, topics: list[Internal]) -> None:
 
 
 def _await_all(client: Admin, topics: list[str]) -> None:
-    """A broker may answer for a moment that it does not know what it has just created."""
+    """Wait until all topics are known, as a broker may briefly deny a topic that it has just
+    created."""
     if absent := _late(client, topics, there=True):
         raise missing(f"topic {absent!r}")
 
 
 def _late(client: Admin, topics: list[str], *, there: bool) -> str | None:
-    """Wait until all of these are there, or none is; one that is late."""
+    """Wait until all topics exist, or none does; return one that is late."""
     deadline = time.monotonic() + ANSWER
     while late := [
         name for name, found in descriptions(client, topics).items() if (found is not None) != there

@@ -1,8 +1,8 @@
-"""A topic of one partition whose beginning may go, as the coordinator sees it: of marks, and of
+"""The truncation of a topic with one partition, for the coordinator: of commit markers and
 checkpoints.
 
-Guarantees that nothing here blocks the caller: a thread asks and deletes. What goes wrong costs
-room on the topic only, and is told in the log. Cost: a request per checkpoint.
+Guarantees that no call blocks the caller: a thread asks and deletes. A failure wastes only space on
+the topic, and the log reports it. Cost: a request per checkpoint.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ log = LineLogger(__name__)
 
 
 class TrimmedTopic:
-    """For the coordinator only."""
+    """A topic that a thread truncates for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings, self._topic = settings, topic
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trimming")
 
     def ask(self) -> Callable[[], int | None]:
-        """Begin to ask where it ends; the answer, once it is there."""
+        """Start to ask for the end offset; return a function that returns it once it is known."""
         asked = self._thread.submit(self._end)
         return lambda: _answer(asked)
 
     def forget(self, end: int) -> None:
-        """What lies before an offset may go."""
+        """Let the records before an offset go."""
         self._thread.submit(self._delete, end).add_done_callback(_told)
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop all requests."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _end(self) -> int | None:
@@ -53,7 +53,7 @@ class TrimmedTopic:
 
     def _delete(self, end: int) -> None:
         place = TopicPartition(self._topic, 0, end)
-        # It is kept until it has answered: let go of, it never does.
+        # The client lives until it has answered; an earlier deletion would never return.
         admin = client.admin(self._settings)
         try:
             admin.delete_records([place])[place].result(client.ANSWER)
