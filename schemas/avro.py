@@ -33,7 +33,7 @@ class Format(Generic[Record]):
     """
 
     def __init__(self, name: str, earlier: Iterable[int] = ()) -> None:
-        """Records of these earlier versions are read, too."""
+        """Accept records of these earlier versions as well."""
         self.name = name
         schema = _parsed(name)
         self.version = int(schema["version"])
@@ -41,14 +41,14 @@ class Format(Generic[Record]):
         self._written = {n: _parsed(f"{name}.{n}") for n in earlier} | {self.version: schema}
 
     def encode(self, record: Record) -> bytes:
-        """The bytes of a record."""
+        """Return the bytes of a record."""
         out = BytesIO(bytes([self.version]))
         out.seek(1)
         schemaless_writer(out, self._schema, record)
         return out.getvalue()
 
     def decode(self, data: bytes) -> Record:
-        """The record of some bytes. Raises MeanderError when another version wrote them."""
+        """Return the record of some bytes. Raise MeanderError when another version wrote them."""
         version = data[0] if data else None
         if version not in self._written:
             known = " and ".join(map(str, sorted(self._written)))
@@ -77,8 +77,8 @@ def _parsed(name: str) -> dict[str, Any]:
 
 
 def byte_strings(items: Sequence[bytes], branch: int | None = None) -> bytes:
-    """An array of byte strings as it stands in a record, written in native code; of a union's n-th
-    branch where one is said.
+    """Return an Avro array of byte strings, encoded in native code. `branch` is the index of their
+    type in a union.
 
     >>> byte_strings([b"a", b"bc"]).hex(), byte_strings([b"a"], branch=5).hex()
     ('04026104626300', '020a026100')
@@ -95,7 +95,7 @@ def byte_strings(items: Sequence[bytes], branch: int | None = None) -> bytes:
 
 
 def array(items: Sequence[bytes]) -> bytes:
-    r"""An array of what stands in a record so.
+    r"""Return an Avro array of encoded items.
 
     >>> array([long(1), long(2)]), array([])
     (b'\x04\x02\x04\x00', b'\x00')
@@ -104,7 +104,8 @@ def array(items: Sequence[bytes]) -> bytes:
 
 
 def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
-    """An array of whole numbers, likewise.
+    """Return an Avro array of whole numbers, encoded in native code. `branch` is the index of their
+    type in a union.
 
     >>> longs(np.array([0, -1, 64])).hex(), longs(np.array([1]), branch=2).hex()
     ('060001800100', '02040200')
@@ -125,7 +126,7 @@ def _varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
     sizes = np.full(len(left), least)
     for size in range(least, most):
         sizes += left >= np.uint64(1 << 7 * size)
-    # All in as many bytes as the greatest takes, of which each then keeps its own.
+    # All numbers get as many bytes as the greatest needs; each then keeps its own bytes.
     shifts = (7 * np.arange(most)).astype(np.uint64)
     out = (left[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
     out[np.arange(len(left)), sizes - 1] &= 0x7F
@@ -138,12 +139,12 @@ def _varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
 
 
 def _size(zigzag: int) -> int:
-    """How many bytes a number takes."""
+    """Return the number of bytes of a number."""
     return max(1, -(-zigzag.bit_length() // 7))
 
 
 def long(number: int) -> bytes:
-    """A whole number as it stands in a record: zigzag, seven bits a byte.
+    """Return a whole number in Avro: zigzag, seven bits per byte.
 
     >>> long(0).hex(), long(-1).hex(), long(64).hex()
     ('00', '01', '8001')
@@ -156,6 +157,6 @@ def long(number: int) -> bytes:
 
 
 NULL, THERE = long(0), long(1)
-"""What stands before what may be missing: that it is, or is not."""
+"""The index that precedes an optional value: absent, or present."""
 _LENGTHS: Final = [long(number) for number in range(1 << 13)]
-"""Those that take up to two bytes."""
+"""The encoded lengths of up to two bytes."""

@@ -30,30 +30,31 @@ from pydantic_core import from_json
 from meander.schemas.errors import MeanderError
 
 MAX_COMMAND = 512 << 10
-"""Bytes of a command: enough to name each of the most bins there can be."""
+"""The most bytes of a command: enough to name each bin of the greatest bin count."""
 
 MAX_ID = 200
-"""Characters of an id: it is said again in each event of its command, and in heartbeats."""
+"""The most characters of an id. Each event of its command and heartbeats repeat it."""
 
 MAX_KEY = 64 << 10
-"""Characters of a key that is a text; a longer one would not fit beside its state when it moves."""
+"""The most characters of a text key. A longer one would not fit beside its state in a move."""
 
 MAX_WORKERS = 1 << 16
-"""More than there will ever be."""
+"""More workers than any flow will have."""
 
 QUOTED = 60
-"""Characters of what a rejection quotes."""
+"""The most characters of a quotation in a rejection."""
 
 PlainKey = (
     Annotated[StrictStr, Field(max_length=MAX_KEY)] | StrictInt | StrictFloat | StrictBool | None
 )
-"""A key as JSON can write it; other keys are named by their bins."""
+"""A key that JSON can express; commands name other keys by their bins."""
 
 MAX_MILLIS = (1 << 43) - 1
 """The last millisecond that a logical time can hold (in the year 2248)."""
 
 MARKER = "meander"
-"""The field that makes a record of the control topic a command: no other has it by chance."""
+"""The field that makes a record of the control topic a command. No other record has it by
+chance."""
 
 Marker = Annotated[
     Literal["command"], Field(description="Says that the record is meant as a command.")
@@ -69,7 +70,7 @@ _CHOICE: list[JsonValue] = [
 
 
 def _marked(schema: JsonDict) -> None:
-    """The marker has to be written, though a parsed command always has it."""
+    """Require the marker in a written command, though a parsed command always has it."""
     required = schema["required"]
     assert isinstance(required, list)
     schema["required"] = [MARKER, *required]
@@ -81,11 +82,11 @@ def _chosen(schema: JsonDict) -> None:
 
 
 class Rejected(MeanderError):
-    """A command that is not obeyed; its message says what would be right."""
+    """A rejection of a command; its message names the remedy."""
 
     def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
         self.command = command
-        """The command's id, as far as it could be read; one that is too long is cut."""
+        """The command's id, as far as it is readable, cut to its greatest length."""
         super().__init__("command" if command is None else f"command {command!r}", cause, remedy)
 
 
@@ -222,8 +223,8 @@ _KINDS: Mapping[object, type[Command]] = {
 
 
 def meant(data: bytes | None) -> bool:
-    """Whether a record of the control topic is meant as a command: it bears the marker, or names it
-    and is no JSON.
+    """Return whether a record of the control topic is meant as a command. It then has the marker,
+    or contains the marker's name in invalid JSON.
 
     >>> meant(b'{"meander":"command","type":"stop","id":"s1"}'), meant(b'{"type":"stop","id":"s1"}')
     (True, False)
@@ -238,9 +239,9 @@ def meant(data: bytes | None) -> bool:
 
 
 def parse_command(data: bytes | None, bins: int) -> Command:
-    """A command as it lies on the control topic, for a flow of so many bins.
+    """Return the command of a record on the control topic, for a flow with `bins` bins.
 
-    Raises Rejected.
+    Raise Rejected.
 
     >>> parse_command(b'{"type":"rescale","id":"r1","workers":3}', 256)
     Rescale(meander='command', type='rescale', id='r1', workers=3)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class MeanderError(Exception):
-    """An expected failure: what it concerns, why it happened, what would help.
+    """An expected failure that names its object, its cause and the remedy.
 
     >>> print(MeanderError("topic 'flights'", "it does not exist", "create it"))
     topic 'flights': it does not exist; create it.
@@ -21,7 +21,7 @@ class MeanderError(Exception):
         super().__init__(f"{concerns}: {cause}" + (f"; {remedy}." if remedy else "."))
 
     def __reduce__(self) -> tuple[type[MeanderError], tuple[str, str, str]]:
-        """Travel between processes as what it was made of.
+        """Pickle the error by its three parts.
 
         >>> import pickle
         >>> print(pickle.loads(pickle.dumps(SetupError("topic 'flights'", "it does not exist"))))
@@ -31,6 +31,6 @@ class MeanderError(Exception):
 
 
 class SetupError(MeanderError):
-    """Something outside the flow is not as it must be (topic, broker, Java, slots): exit code 2."""
+    """An error that reports a fault outside the flow (topic, broker, Java, slots): exit code 2."""
 
     exit_code = 2

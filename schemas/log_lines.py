@@ -1,8 +1,8 @@
-"""Log lines: the name of what happened, and fields.
+"""Log lines: the name of an event, and fields.
 
-Guarantees that a line stands in one line of text whatever its values hold (logfmt), except for the
-detail below it, such as a traceback. A name is in the past tense and its nouns are of the glossary.
-No field may hold a setting of Kafka, as that may be a secret.
+Guarantees that an entry takes one line of text whatever its values hold (logfmt), except for the
+detail below it, such as a traceback. A name is in the past tense, with nouns of the glossary. No
+field may hold a setting of Kafka, as that may be a secret.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of a log; the message of a `logging.LogRecord`.
+    """A log line that serves as the message of a `logging.LogRecord`.
 
     >>> print(LogLine("worker_started", {"worker": 1, "host": "vm", "reason": "a new one"}))
     worker_started worker=1 host=vm reason="a new one"
@@ -38,7 +38,7 @@ class LogLine:
 
 
 class LineLogger:
-    """A logger whose lines have an event and fields.
+    """A logger that writes lines with an event and fields.
 
     Call it as `log.info("worker_started", worker=1, process=4711, host="vm")`.
     """
@@ -47,7 +47,7 @@ class LineLogger:
         self._logger = logging.getLogger(name)
 
     def debug(self, event: str, /, exc_info: BaseException | None = None, **fields: Value) -> None:
-        """Log what only developers of Meander need."""
+        """Log an event for developers of Meander only."""
         self.log(logging.DEBUG, LogLine(event, fields), exc_info)
 
     def info(self, event: str, /, **fields: Value) -> None:

@@ -8,7 +8,8 @@ from meander.schemas.errors import MeanderError
 
 
 class RowRefused(MeanderError):
-    """A sink cannot write a row, and has written none of its batch.
+    """An error that reports a row that a sink cannot write; the sink has written no row of its
+    batch.
 
     >>> RowRefused(3, "topic 'totals'", "its value is no JSON").row
     3
@@ -16,14 +17,15 @@ class RowRefused(MeanderError):
 
     def __init__(self, row: int, concerns: str, cause: str, remedy: str = "") -> None:
         self.row = row
-        """Its index in the batch."""
+        """The index of the row in the batch."""
         self.all: list[RowRefused] = [self]
-        """The refusals of a batch, by row, where this is the first."""
+        """All refusals of the batch, by row, where this is the first."""
         super().__init__(concerns, cause, remedy)
 
     @staticmethod
     def first(refused: Mapping[int, RowRefused]) -> RowRefused:
-        """The first refusal of a batch, with all of them; they are given by row.
+        """Return the first refusal of a batch, with all of them in order. The argument maps rows to
+        refusals.
 
         >>> ones = {row: RowRefused(row, "topic 'totals'", "no JSON") for row in (4, 2)}
         >>> [one.row for one in RowRefused.first(ones).all]

@@ -1,9 +1,9 @@
 """Events on the status topic: one JSON object per record, distinguished by `type`.
 
-Guarantees that a written event can be read back (`parse_event(e.to_bytes()) == e`). Times come in
+Guarantees that a reader gets a written event back (`parse_event(e.to_bytes()) == e`). Times come in
 two forms. `time` holds milliseconds since 1970, as users write them. `at` holds the logical time,
 milliseconds x 2**20 + a sequence number, as results carry it. Readers ignore unknown fields, so
-events can grow.
+later versions may add fields.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ class _Event(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True)
 
     def to_bytes(self) -> bytes:
-        """As it lies on the topic."""
+        """Return the bytes of the event on the topic."""
         return self.model_dump_json(by_alias=True).encode()
 
 
 class _OfCommand(_Event):
     id: str
-    """The command's."""
+    """The id of the command."""
 
     @property
     def key(self) -> str:
-        """Its record key."""
+        """Return its record key."""
         return self.id
 
 
 class Queued(_OfCommand):
-    """A command will be obeyed once others have ended, as they move some of its bins.
+    """An event that reports a command in the queue, as others still move some of its bins.
 
     >>> Queued(id="m2", offset=4, after=["m1"]).to_bytes()
     b'{"id":"m2","type":"queued","offset":4,"after":["m1"]}'
@@ -40,12 +40,12 @@ class Queued(_OfCommand):
 
     type: Literal["queued"] = "queued"
     offset: int
-    """Where the command lies on the control topic."""
+    """The offset of the command on the control topic."""
     after: list[str]
 
 
 class Accepted(_OfCommand):
-    """A command is obeyed from now on.
+    """An event that reports the acceptance of a command.
 
     >>> Accepted(id="m1", offset=3, time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:36]
     b'{"id":"m1","type":"accepted","offset'
@@ -53,101 +53,104 @@ class Accepted(_OfCommand):
 
     type: Literal["accepted"] = "accepted"
     offset: int
-    """Where the command lies on the control topic: an id may be used twice by mistake."""
+    """The offset of the command on the control topic, as an id may be repeated by mistake."""
     time: int | None
     at: int | None
-    """From this logical time on (of its first round); None where that is given to each round once
-    its bins have been fetched."""
+    """The logical time of its first round; None where each round gets its time after the prefetch
+    of its bins."""
     strategy: Literal["batched", "fluid", "all-at-once"]
     precopy: bool = False
     operator: str = ""
-    """Whose bins: of one that moves alone; else of all that move together."""
+    """The operator with its own moves whose bins move; '' for all operators that move together."""
     bins: list[int]
 
 
 class Planned(_OfCommand):
-    """What a command would do now, in parts: some of the moves of bins, in order."""
+    """An event that reports the plan of a command in parts: each part lists some bin moves, in
+    order."""
 
     type: Literal["planned"] = "planned"
     offset: int
     moves: list[tuple[int, int, int, int, int]]
-    """Each: round, bin, from, to, and about how many bytes."""
+    """Moves, each as round, bin, old owner, new owner and bytes (approximately)."""
     rounds: int
-    """How many there are in all parts."""
+    """The number of rounds in all parts."""
     estimate: float | None
-    """Seconds that all of it would take about, by what was seen so far; None where nothing was."""
+    """The estimated seconds of the whole migration at the rate so far; None without a rate."""
     last: bool
     """Whether this is the last part."""
 
 
 class BinUnreadable(_OfCommand):
-    """Layers of a bin on the state topic cannot be read; they are written anew."""
+    """An event that reports unreadable layers of a bin, which its owner writes again."""
 
     type: Literal["bin_unreadable"] = "bin_unreadable"
     bin: int
     operator: str
     reason: str
     kept_in_place: bool
-    """Whether the bin stays where it is; else it moves once they are written."""
+    """Whether the bin stays at its owner; otherwise it moves after the write."""
 
 
 class BinMoved(_OfCommand):
-    """A bin has been installed by its new owner, for every stateful operator: once per bin."""
+    """An event that reports a bin that its new owner has installed for every stateful operator."""
 
     type: Literal["bin_moved"] = "bin_moved"
     bin: int
     source: Annotated[int, Field(alias="from")]
     target: Annotated[int, Field(alias="to")]
     at: int
-    """From this logical time on its records are the new owner's."""
+    """The logical time from which its records belong to the new owner."""
     bytes: int
     keys: int
-    """A key that has changed again counts in each layer that has it."""
+    """The number of keys. A key counts in each layer that holds it."""
     ms: float
-    """From the permission to leave to the install, milliseconds."""
+    """Milliseconds from the permission to leave to the install."""
 
 
 class Completed(_OfCommand):
-    """All bins of a command are where they should be, or the flow's sources have ended."""
+    """An event that reports that all bins of a command are at their targets, or that the flow's
+    sources have ended."""
 
     type: Literal["completed"] = "completed"
     ms: float
     bins: int
-    """How many have moved; the others were there already."""
+    """The number of moved bins; the others were already there."""
     bytes: int
     unmoved: list[int] = []
-    """Those that stay where they are, as the sources have ended, or they could not be read."""
+    """The bins that have not moved, as the sources have ended or a layer was unreadable."""
 
 
 class Aborted(_OfCommand):
-    """A command has been ended by another; what was moving has moved. Or by the end of a life of
-    the flow: then what has moved is as the next one finds it."""
+    """An event that reports the end of a command by another command, or by the end of an execution.
+    Running moves complete in the first case; in the second, the next execution keeps completed
+    moves."""
 
     type: Literal["aborted"] = "aborted"
     by: str
-    """Which command has; '' where none has."""
+    """The command that ended it; '' where none did."""
     ms: float
     bins: int
-    """How many have moved."""
+    """The number of moved bins."""
     bytes: int
     unmoved: list[int] = []
-    """Those that stay where they are."""
+    """The bins that have not moved."""
     reason: str = ""
-    """Why, where no command has."""
+    """The reason, where no command ended it."""
 
 
 class PartitionMoved(_OfCommand):
-    """A partition is read by another worker."""
+    """An event that reports a new reader of a source partition."""
 
     type: Literal["partition_moved"] = "partition_moved"
     source: str
     partition: int
     worker: int
-    """Who reads it now."""
+    """The worker that reads the partition now."""
 
 
 class LayerUnreadable(_Event):
-    """A layer on the state topic cannot be read; its worker writes it anew out of the state.
+    """An event that reports an unreadable layer, which its worker writes again from the state.
 
     >>> LayerUnreadable(worker=1, reason="").key
     'worker 1'
@@ -159,13 +162,13 @@ class LayerUnreadable(_Event):
 
     @property
     def key(self) -> str:
-        """Its record key."""
+        """Return its record key."""
         return f"worker {self.worker}"
 
 
 class ReplayChecked(_Event):
-    """What was out of a sink's results when this life began has been compared with what the replay
-    has given.
+    """An event that reports the replay check of a sink: the replayed results against those
+    committed before this execution.
 
     >>> ReplayChecked(sink="counts", results=5, wrong=[]).key
     'counts'
@@ -174,18 +177,18 @@ class ReplayChecked(_Event):
     type: Literal["replay_checked"] = "replay_checked"
     sink: str
     results: int
-    """How many were out, of those that all come again."""
+    """The number of committed results in the comparison."""
     wrong: list[str]
-    """Where the replay has given others, in words, which only a flow that accepts them outlives."""
+    """The differences, in words. A flow with differences fails unless it allows nondeterminism."""
 
     @property
     def key(self) -> str:
-        """Its record key."""
+        """Return its record key."""
         return self.sink
 
 
 class PartitionAdded(_Event):
-    """A topic has got a partition while the flow runs, and it is read.
+    """An event that reports a new partition of a topic, which the running flow reads.
 
     >>> PartitionAdded(source="lines", partition=4, worker=1, time=5, at=5 << 20).key
     'lines'
@@ -195,19 +198,20 @@ class PartitionAdded(_Event):
     source: str
     partition: int
     worker: int
-    """Who reads it."""
+    """The worker that reads the partition."""
     time: int
     at: int
-    """None of its records is of a logical time before."""
+    """A lower bound of its records' logical times."""
 
     @property
     def key(self) -> str:
-        """Its record key."""
+        """Return its record key."""
         return self.source
 
 
 class CheckpointAccepted(_OfCommand):
-    """A command that a checkpoint be taken, or a savepoint before a stop, is obeyed from now on.
+    """An event that reports the acceptance of a command for a checkpoint, or for a savepoint before
+    a stop.
 
     >>> CheckpointAccepted(id="c1", offset=3).to_bytes()
     b'{"id":"c1","type":"checkpoint_accepted","offset":3}'
@@ -215,11 +219,11 @@ class CheckpointAccepted(_OfCommand):
 
     type: Literal["checkpoint_accepted"] = "checkpoint_accepted"
     offset: int
-    """Where the command lies on the control topic."""
+    """The offset of the command on the control topic."""
 
 
 class Rescaling(_OfCommand):
-    """A command that workers come or go will be obeyed.
+    """An event that reports the acceptance of a command to add or remove workers.
 
     >>> Rescaling(id="r1", offset=3, workers=2, joining=[1], leaving=[]).to_bytes()
     b'{"id":"r1","type":"rescaling","offset":3,"workers":2,"joining":[1],"leaving":[]}'
@@ -227,22 +231,22 @@ class Rescaling(_OfCommand):
 
     type: Literal["rescaling"] = "rescaling"
     offset: int
-    """Where the command lies on the control topic."""
+    """The offset of the command on the control topic."""
     workers: int
-    """How many there are to be."""
+    """The target number of workers."""
     joining: list[int]
     leaving: list[int]
 
 
 class Joined(_OfCommand):
-    """A worker takes part from now on."""
+    """An event that reports a worker that has joined."""
 
     type: Literal["joined"] = "joined"
     worker: int
 
 
 class JoinFailed(_OfCommand):
-    """A worker was to join and does not; the flow goes on without it."""
+    """An event that reports a worker that could not join; the flow continues without it."""
 
     type: Literal["join_failed"] = "join_failed"
     worker: int
@@ -250,54 +254,57 @@ class JoinFailed(_OfCommand):
 
 
 class Left(_OfCommand):
-    """A worker has given away all it had, and has gone."""
+    """An event that reports a worker that has left after it gave all its bins and partitions
+    away."""
 
     type: Literal["left"] = "left"
     worker: int
     counters: dict[str, int]
-    """What it had counted; totals go on holding that."""
+    """The last counters of the worker; the flow's totals still include them."""
 
 
 class Rescaled(_OfCommand):
-    """All who were to come and go have done so, or are not waited for any more."""
+    """An event that reports the end of a rescale: all joining and leaving workers are done or given
+    up."""
 
     type: Literal["rescaled"] = "rescaled"
     workers: int
-    """How many there are."""
+    """The number of workers."""
     ms: float
     reason: str = ""
-    """What could not be done besides, and why: newcomers got no share, or one that came for nothing
-    stays."""
+    """The steps that failed, and why: joining workers without a share, or a useless worker that
+    remains."""
 
 
 class Checkpointed(_OfCommand):
-    """A checkpoint has been taken: the flow goes on from it when it is run again.
+    """An event that reports a complete checkpoint, from which the flow may restart.
 
-    `policy` says how much was allowed to be in flight (see `dataflow.api.checkpointing`).
+    `policy` tells how many in-flight records were allowed (see `dataflow.api.checkpointing`).
     """
 
     type: Literal["checkpointed"] = "checkpointed"
     number: int
-    """The n-th of the flow; its command's id is '' where it was taken as it was time."""
+    """The number of the checkpoint in the flow. The id of its command is '' for a periodic
+    checkpoint."""
     savepoint: str = ""
-    """The name under which it is kept; '' of one that is retired by itself."""
+    """The savepoint's name; '' for a checkpoint that retention may delete."""
     policy: str = "unaligned"
-    """How much was allowed to be in flight."""
+    """The policy for in-flight records."""
     ms: float
-    """From its beginning until it was durable."""
+    """Milliseconds from the start until the checkpoint was durable."""
     alignment_ms: float = 0.0
-    """Of these until it was frozen, as less was to be in flight."""
+    """The part of them before the snapshot, for the alignment."""
     write_ms: float = 0.0
-    """Then until all workers had written their parts."""
+    """The part of them until all workers had written their parts."""
     state_bytes: int
-    """What all layers that it names take on the state topic."""
+    """The bytes of all layers that it names on the state topic."""
     in_flight_bytes: int
     in_flight: int
-    """Records."""
+    """The number of in-flight records."""
 
 
 class CheckpointFailed(_OfCommand):
-    """A checkpoint was given up; the flow goes on."""
+    """An event that reports a cancelled checkpoint; the flow continues."""
 
     type: Literal["checkpoint_failed"] = "checkpoint_failed"
     number: int
@@ -305,41 +312,41 @@ class CheckpointFailed(_OfCommand):
 
 
 class CommandRejected(_OfCommand):
-    """A command will not be obeyed; the reason says what would be right."""
+    """An event that reports the rejection of a command; the reason names the remedy."""
 
     type: Literal["rejected"] = "rejected"
     offset: int
-    """Where the command lies on the control topic."""
+    """The offset of the command on the control topic."""
     reason: str
 
 
 class Migration(BaseModel):
-    """What has become of one command."""
+    """A migration that a status snapshot shows with its progress."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     id: str
     state: Literal["queued", "moving", "completed", "aborted", "rejected", "ended"]
-    """'moving' from its acceptance on, 'ended' with its flow."""
+    """The state: 'moving' from its acceptance on, 'ended' with its flow."""
     strategy: str = ""
     at_ms: int | None = None
     bins: int = 0
     moved: int = 0
     already_there: int = 0
-    """How many of the bins were there already; known once it is completed."""
+    """The number of bins that were already there; known once the migration is complete."""
     bytes: int = 0
     keys: int = 0
     ms: float | None = None
     reason: str = ""
     precopy: bool = False
     fetched: int = 0
-    """How many bins their new owners have fetched ahead, of those that have not moved."""
+    """The number of bins that their new owners have prefetched, of those that have not moved."""
     eta: float | None = None
-    """Seconds until its end, by how fast it went so far; None while that cannot be told."""
+    """Estimated seconds until its end at the rate so far; None without a rate."""
 
 
 class PartitionLag(BaseModel):
-    """Records of one partition that the sinks have not passed."""
+    """A lag that counts the records of one partition that the sinks have not passed."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -349,26 +356,27 @@ class PartitionLag(BaseModel):
 
 
 class Throughput(BaseModel):
-    """Records per second of one operator on all workers, over the last heartbeats; and how long
-    records were in it since the flow began."""
+    """A throughput of one operator on all workers over the last heartbeats, with its latency since
+    the start of the flow."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     operator: str
     received: float
     sent: float
-    # What follows came later: heartbeats without lie on older topics.
+    # Older topics hold heartbeats without the following fields.
     count: int = 0
-    """Records that have been timed, from their coming to an input of the operator until it was
-    through with them: they had been applied, sent on or, at a sink, delivered."""
+    """The number of measured records. A measurement starts at an input of the operator. It ends
+    when the record is applied, sent on or, at a sink, delivered."""
     p50: float | None = None
     p99: float | None = None
-    """Seconds within which half of these, and 99 of 100, stayed: bounds of buckets; None for longer
-    than the largest bound, and where none has been timed."""
+    """The median and the 99th percentile of their latency in seconds, as bounds of buckets. None
+    beyond the largest bound, and without measurements."""
 
 
 class LinkQueue(BaseModel):
-    """Bytes that one worker had sent to another, and that one had not taken at its last beat."""
+    """A link queue that holds bytes one worker has sent to another. The other had not received them
+    at its last heartbeat."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -378,79 +386,79 @@ class LinkQueue(BaseModel):
 
 
 class PartitionFrontier(BaseModel):
-    """How far one partition of a source is: nothing comes from it before."""
+    """A frontier that bounds the times of one source partition."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     source: str
     partition: int
     worker: int
-    """Who reads it."""
+    """The worker that reads the partition."""
     millis: int
-    """Since 1970."""
+    """Milliseconds since 1970."""
 
 
 class Latency(BaseModel):
-    """How long something took since the flow began, on all workers together."""
+    """A latency that all workers together have measured since the start of the flow."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     of: str
-    """'delivery', from a chunk's reading to the passing of all that became of it by all sinks; or
-    what an older or newer flow times besides."""
+    """'delivery': from the read of a chunk until all sinks have passed its results. Other versions
+    may measure others."""
     name: str
-    """Of the source."""
+    """The name of the source."""
     count: int
-    """How many: of deliveries, chunks of records."""
+    """The number of measurements: for 'delivery', chunks of records."""
     seconds: float
-    """All together."""
+    """The sum of all measurements."""
     p50: float | None
     p99: float | None
-    """Seconds within which half of them, and 99 of 100, stayed: bounds of buckets; None for longer
-    than the largest bound."""
+    """The median and the 99th percentile in seconds, as bounds of buckets; None beyond the largest
+    bound."""
 
 
 class BlockedFrontier(BaseModel):
-    """What holds back the frontier at one probe or sink."""
+    """A blocked frontier of a probe or sink, with its blocker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     probe: str
     by: str
-    """In words."""
+    """The blocker in words."""
     since_ms: int
-    """Since when the frontier stands, milliseconds since 1970."""
+    """The time of its last advance, milliseconds since 1970."""
     awaited: bool
-    """Whether something that has been read waits for it to move."""
+    """Whether a record that has been read waits for its advance."""
     kind: str
-    """What it is: 'source', 'operator', 'sink', 'input', 'migration', 'handover' or 'commands', or
-    what a newer flow may add."""
+    """The kind of the blocker: 'source', 'operator', 'sink', 'input', 'migration', 'handover' or
+    'commands'. Newer versions may add others."""
     name: str
-    """Of the source or operator; '' for commands and for orders of partitions."""
+    """The name of the source or operator; '' for commands and for handovers."""
     worker: int | None = None
     partition: int | None = None
 
 
 class LongCall(BaseModel):
-    """A worker whose loop is kept by one call of a function of the flow."""
+    """A long call of a user's function that blocks the loop of a worker."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     worker: int
     operator: str
-    """Whose function it is; '' where the worker has not been able to say so."""
+    """The operator of the function; '' where the worker could not report it."""
     seconds: float
-    """Since the loop was last heard of."""
+    """Seconds since the last sign of the loop."""
 
 
 class _OfFlow(_Event):
     driver: str
-    """Names one life of one driver."""
+    """The identifier of one run of one driver."""
     execution: int
 
     @property
     def key(self) -> str:
-        """Its record key."""
+        """Return its record key."""
         return self.driver
 
 
@@ -460,118 +468,122 @@ class _Living(_OfFlow):
 
 
 class Claimed(_Living):
-    """A driver wants the flow, and has it unless another one lives; see `connectors.topics`."""
+    """An event that claims the flow for a driver unless another one lives; see
+    `connectors.topics`."""
 
     type: Literal["claimed"] = "claimed"
 
 
 class Restoring(BaseModel):
-    """How far the workers are with what the flow's life has begun with: states that are loaded, and
-    records in flight that go on."""
+    """The progress of a restore on all workers: states that they load, and in-flight records that
+    continue."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     bytes: int
-    """Read so far, of all workers."""
+    """The bytes read so far on all workers."""
     total: int
     rate: float
-    """Bytes per second since it began."""
+    """Bytes per second since its start."""
     eta: float | None
-    """Seconds, about; None where nothing has been read yet."""
+    """Estimated seconds until its end; None before the first bytes."""
 
 
 class Heartbeat(_Living):
-    """The flow lives. Says all of its present, so that what came before need not be read."""
+    """A heartbeat that describes the whole present of a flow, so a reader needs no earlier
+    events."""
 
     type: Literal["heartbeat"] = "heartbeat"
     workers: int
     lag: int
-    """Records that are on the sources' topics and not yet passed."""
+    """The records on the sources' topics that the flow has not passed."""
     counters: dict[str, int]
     frontiers: dict[str, int]
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
-    """How many each worker owns, also of operators that move alone; empty until all workers run."""
+    """The number of bins per worker, those of operators with their own moves included; empty until
+    all workers run."""
     moving: list[Migration]
-    """Those under way, the first accepted first."""
+    """The running migrations, the first accepted first."""
     omitted: int
-    """How many more of them there are, left out so that this stays small."""
-    # What follows came later: heartbeats without lie on older topics.
+    """The number of further migrations, omitted to bound the size."""
+    # Older topics hold heartbeats without the following fields.
     registered: int = 0
-    """How many workers have registered with the driver."""
+    """The number of workers that have registered with the driver."""
     inflight: list[int] = []
-    """Bytes that each worker has read and the sinks have not passed; empty until all run."""
+    """The bytes that each worker has read and the sinks have not passed; empty until all run."""
     lags: list[PartitionLag] = []
-    """Of the source partitions, the greatest first."""
+    """The lags of the source partitions, the greatest first."""
     lags_omitted: int = 0
-    """How many partitions are left out."""
+    """The number of omitted partitions."""
     throughput: list[Throughput] = []
     throughput_omitted: int = 0
-    """How many operators are left out."""
+    """The number of omitted operators."""
     frontier_blockers: list[BlockedFrontier] = []
-    """What holds back each frontier, the one that stands longest first."""
+    """The blocker of each frontier, the longest blocked first."""
     frontier_blockers_omitted: int = 0
-    """How many frontiers are left out."""
+    """The number of omitted frontiers."""
     calls: list[LongCall] = []
-    """The calls of functions that keep a worker's loop, the longest first."""
+    """The calls of functions that block a worker's loop, the longest first."""
     calls_omitted: int = 0
-    """How many workers with such a call are left out."""
+    """The number of omitted workers with such a call."""
     metrics: str = ""
-    """Where the driver serves metrics on its own machine; '' for nowhere."""
+    """The address of the driver's metrics on its own machine; '' for none."""
     worker_ids: list[int] = []
-    """Those of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
+    """The ids of the workers, in the order of `bins` and `inflight`; where empty: 0, 1, 2, ..."""
     spilled: list[int] = []
-    """Bytes of records that wait on each worker's disk; empty until all run."""
+    """The bytes of waiting records on each worker's disk; empty until all run."""
     queues: list[LinkQueue] = []
-    """What waits on each link, the most first."""
+    """The queued bytes of each link, the most first."""
     queues_omitted: int = 0
-    """How many links are left out."""
+    """The number of omitted links."""
     partitions: list[PartitionFrontier] = []
-    """How far each partition is, the earliest first."""
+    """The frontier of each partition, the earliest first."""
     partitions_omitted: int = 0
-    """How many partitions are left out."""
+    """The number of omitted partitions."""
     latencies: list[Latency] = []
-    """The slowest first; what has not been timed yet is not among them."""
+    """The measured latencies, the slowest first."""
     latencies_omitted: int = 0
-    """How many sources are left out."""
+    """The number of omitted sources."""
     migrations_completed: int = 0
     bins_moved: int = 0
-    """How many there have been since the driver began."""
+    """The number of moved bins since the driver started."""
     restoring: Restoring | None = None
-    """None once all is here."""
+    """The progress of the restore; None once it is complete."""
 
 
 class Started(_OfFlow):
-    """All workers run."""
+    """An event that reports that all workers run."""
 
     type: Literal["started"] = "started"
     workers: int
 
 
 class Recovering(_OfFlow):
-    """A worker is lost, and the flow goes on from a checkpoint, or from its start."""
+    """An event that reports the loss of a worker and the restart of the flow from a checkpoint or
+    its start."""
 
     type: Literal["recovering"] = "recovering"
     checkpoint: int
-    """Its number; 0 where there is none yet, and no result has left."""
+    """The number of the checkpoint; 0 where there is none yet, and no result has been committed."""
     reason: str
-    """Which worker, and how it was lost."""
+    """The lost worker, and the cause."""
 
     @property
     def place(self) -> str:
-        """From where, in words."""
+        """Return the place of the restart in words."""
         return f"checkpoint {self.checkpoint}" if self.checkpoint else "its start"
 
 
 class Finished(_OfFlow):
-    """A bounded run has come to its end, or the user stopped it."""
+    """An event that reports the end of a bounded run, or a stop by the user."""
 
     type: Literal["finished"] = "finished"
     counters: dict[str, int]
 
 
 class Failed(_OfFlow):
-    """The flow has ended with an error."""
+    """An event that reports the end of the flow by an error."""
 
     type: Literal["failed"] = "failed"
     reason: str
@@ -590,7 +602,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 def parse_event(data: bytes) -> Event:
-    """An event as it lies on the topic. Raises ValueError for anything else.
+    """Return the event of a record on the topic. Raise ValueError for other bytes.
 
     >>> parse_event(b'{"type":"rejected","id":"m1","offset":3,"reason":"no","added":"later"}')
     CommandRejected(id='m1', type='rejected', offset=3, reason='no')

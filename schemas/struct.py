@@ -1,4 +1,5 @@
-"""The base of all structs that travel as msgpack or JSON and are checked field by field when read.
+"""The base of all structs that members exchange as msgpack or JSON. A reader checks them field by
+field.
 
 Guarantees that a struct is immutable, and that type checkers know it for each subclass.
 """

@@ -110,7 +110,7 @@ class CurveLinks:
         """The peers whose connection is known to be closed."""
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
-        self._router.maxmsgsize = max_frame + 33  # which is what CURVE adds to a part
+        self._router.maxmsgsize = max_frame + 33  # CURVE adds 33 bytes to a part
         self._coming = self._router.get_monitor_socket(_COMING)
         try:
             self._router.bind(f"tcp://{host}:*")
@@ -277,7 +277,7 @@ class CurveLinks:
         """Return whether a connection accepted the parts."""
         dealer = self._dealers.get(peer)
         if dealer is None:
-            return False  # it was lost while it did not count
+            return False  # the link was lost while it did not count
         try:
             dealer.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
@@ -317,7 +317,7 @@ class CurveLinks:
         sender = self._admitted[str(frame.get("User-Id")).encode()]
         self._senders[route] = sender
         self._expected.setdefault(sender, 0)
-        self._look_at_coming()  # what is still to be told of this number is of this connection
+        self._look_at_coming()  # pending events of this number concern this connection
         connection = int(frame.get(zmq.SRCFD))
         if connection in self._open:
             self._owners[connection] = sender
@@ -375,7 +375,7 @@ class CurveLinks:
 
     def _retire(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
         """Close a link that is lost and does not count."""
-        self._gone.append(peer)  # should it count one day
+        self._gone.append(peer)  # the link may count later
         self._poller.unregister(monitor)
         del self._monitors[monitor]
         dealer = self._dealers.pop(peer)

@@ -233,7 +233,7 @@ def broker_start(data: Path, port: int | None = None) -> str:
     log = str(data / "server.log")
     status = BrokerStatus(bootstrap, process.pid, _started(process.pid), KAFKA, log)
     _pid_file(data).write_text(json.dumps(asdict(status)))
-    process.returncode = 0  # It is on its own now; this process neither waits for it nor warns.
+    process.returncode = 0  # The broker is detached; this process neither waits nor warns.
     return bootstrap
 
 

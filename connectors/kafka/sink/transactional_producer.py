@@ -38,7 +38,7 @@ _GIVEN_BACK = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
-    KafkaError._INCONSISTENT,  # of some that said one of the others
+    KafkaError._INCONSISTENT,  # some records report it beside another of these errors
     # A broker that has returned may not know the last records that it received.
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
