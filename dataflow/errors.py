@@ -1,4 +1,4 @@
-"""What is said of a worker that a flow has lost: real workers and simulated ones say the same."""
+"""The error for a lost worker. Real and simulated workers share its words."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ KILLED = "its process was killed, or crashed"
 
 
 class WorkerLost(MeanderError):
-    """A flow cannot go on without one of its workers, but from a checkpoint."""
+    """An error that a flow raises where a worker is lost: it continues from a checkpoint alone."""
 
 
 def lost(worker: str, cause: str) -> WorkerLost:
-    """The end of a life of a flow, by a worker that is named with where it ran.
+    """Return the error that ends an execution. `worker` names the worker and its host.
 
     >>> print(lost("worker 1", KILLED))
     worker 1: its process was killed, or crashed; run the flow again: it has no checkpoint to go...

@@ -1,8 +1,8 @@
-"""What the engine asks of the world outside, and nothing more.
+"""The interfaces that the engine needs from outside.
 
-The engine knows neither Kafka, ZeroMQ nor Spark. `connectors` implements these protocols for
-real, `simulation` in memory with a simulated clock and network. Nothing here blocks, and no
-call may be made from another thread than the worker's.
+The engine knows neither Kafka, ZeroMQ nor Spark. `connectors` implements these protocols, and
+`simulation` implements them in memory with a simulated clock and network. No call blocks, and only
+the worker's thread makes calls.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.state.keys.ids import WorkerId
 
 Frame = list[bytes]
-"""One message between members, encoded by `dataflow.wire`: a head and, for data, Arrow IPC."""
+"""A message between members, encoded by `dataflow.wire`: a head, and Arrow IPC for data."""
 
 Partition = NewType("Partition", int)
 """A partition of one source's topic."""
 
 
 class Clock(Protocol):
-    """Time outside the flow."""
+    """A clock that measures time outside the flow."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970."""
+        """Return the wall clock in milliseconds since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards."""
+        """Return seconds that never decrease."""
 
 
 class Links(Protocol):
-    """FIFO links to and from every other member (I7: what is sent arrives, or the flow ends)."""
+    """A set of FIFO links to and from all other members that loses no frame unless the flow ends
+    (I7)."""
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
-        """Queue one frame for a peer; never blocks."""
+        """Queue one frame for a peer without blocking."""
 
     def flush(self) -> None:
-        """Let go what is queued: what one turn has sent to a peer leaves as one piece."""
+        """Send queued frames. All frames of one turn to a peer leave as one piece."""
 
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
-        """What has arrived since the last call, in order per peer."""
+        """Return the frames that have arrived since the last call, in order per peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a reader took from one partition, in offset order, decoded.
+    """A chunk that holds decoded records of one partition in offset order.
 
-    `times` are the logical times that the records ask for (milliseconds x 2**20), before the
-    running maximum, idling and `max_future` (those are the source operator's). A record that could
-    not be decoded is not in a chunk: the reader has sent it to the dead-letter topic.
+    `times` are the logical times that the records ask for (milliseconds x 2**20). The source
+    operator applies the running maximum, idle advances and `max_future` later. The reader has sent
+    a malformed record to the dead-letter topic, so no chunk holds it.
     """
 
     partition: Partition
@@ -66,102 +67,105 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left to read of a partition."""
+    """A rest that bounds the records of a partition that remain to be read."""
 
     offset: int
-    """Of the next record."""
+    """The offset of the next record."""
     end: int | None
-    """Where a bounded run ends: the first offset that is not read."""
+    """The first offset that a bounded run does not read, or None."""
 
 
 Rests = Mapping[Partition, Rest | None]
-"""What is left of the partitions that a flow has read; None where another worker reads on."""
+"""The rests of the partitions that a flow has read. None stands for a partition that another worker
+reads."""
 
 
 class SourceReader(Protocol):
-    """One worker's share of a source."""
+    """A reader that hands out one worker's share of a source."""
 
     @property
     def partitions(self) -> Sequence[Partition]:
-        """The partitions assigned to this worker."""
+        """Return the partitions assigned to this worker."""
 
     @property
     def total(self) -> int | None:
-        """How many partitions the topic was last found to have, on all workers; None where those of
-        the start are all that will be read, as in a bounded run."""
+        """Return the number of partitions of the topic on all workers at the last check. Return
+        None where the partitions of the start are final, as in a bounded run."""
 
     @property
     def unreadable(self) -> int:
-        """How many records could not be decoded so far."""
+        """Return the number of malformed records so far."""
 
     def poll(self) -> list[Chunk]:
-        """What has been read of the partitions that are not paused; [] when nothing has."""
+        """Return the chunks that have been read of partitions that are not paused."""
 
     def watch(self) -> None:
-        """Nobody will ask before there is more, or a while has passed: rouse the loop then."""
+        """Wake the loop when there are records, or after a while, as no `poll` comes before."""
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no more of a partition until `resume`; what it has prefetched it keeps."""
+        """Hand out no records of a partition until `resume`. Prefetched records stay."""
 
     def resume(self, partition: Partition) -> None:
         """Undo `pause`."""
 
     def idle(self, partition: Partition) -> bool:
-        """Whether all that the log held at the last look has been handed out."""
+        """Return whether all records that the log held at the last check have been handed out."""
 
     def ended(self, partition: Partition) -> bool:
-        """Whether a bounded run has handed out this partition to its end."""
+        """Return whether a bounded run has handed out all records of this partition."""
 
     def release(self, partition: Partition) -> Rest:
-        """Read no more of a partition; what of it has not been handed out."""
+        """Stop reading a partition, and return its rest."""
 
     def rest(self, partition: Partition) -> Rest:
-        """What of a partition has not been handed out."""
+        """Return the rest of a partition."""
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read what is left of a partition that another worker has released, or all of a new."""
+        """Read the rest of a partition that another worker has released, or all of a new
+        partition."""
 
     def passed(self, partition: Partition, offset: int) -> None:
-        """All results of the records before `offset` are delivered (for lag tools)."""
+        """Note for lag tools that all results of records before `offset` are delivered."""
 
     def close(self) -> None:
-        """Release connections."""
+        """Close connections."""
 
 
 class SinkWriter(Protocol):
-    """One worker's way out of the flow."""
+    """A writer that hands the results of one sink on one worker to a topic."""
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch; returns its ticket: 1, 2, 3, ... Raises RowRefused, before anything
-        is written, for a row that the sink's format does not take."""
+        """Take over one batch and return its ticket: 1, 2, 3, ... Raises RowRefused, before any
+        result is written, for a row that the format of the sink does not take."""
 
     @property
     def full(self) -> bool:
-        """Whether so much is under way that it should be given no more for now."""
+        """Return whether the writer should get no more results, as many are not yet durable."""
 
     def delivered(self) -> int:
-        """The greatest ticket up to which all is durable outside; also where errors are raised."""
+        """Return the greatest ticket up to which all batches are durable. Raises errors of earlier
+        writes."""
 
     def close(self) -> None:
-        """Release connections; everything has been delivered before, or is given up."""
+        """Close connections. All batches are durable before, or they are abandoned."""
 
 
 class DeadLetters(Protocol):
-    """Where records go that a user's function could not take."""
+    """A dead-letter topic that keeps records which a user's function could not process."""
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
-        """Set one record aside with the reason; `trace` is the traceback, or ''."""
+        """Write one record with the reason. `trace` is the traceback, or ''."""
 
     def pending(self) -> int:
-        """How many are not yet durable."""
+        """Return the number of dead letters that are not yet durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """How a source follows time (design 2)."""
+    """The options that control how a source follows time (design 2)."""
 
     idle_after: float = 0.002
-    """Seconds after which a partition that is read to its end moves on demand."""
+    """Seconds after which an idle partition may make an idle advance."""
     max_future: float = 1.0
     """Seconds that a timestamp may be ahead of the wall clock."""
     max_skew: float = 1.0
@@ -171,47 +175,48 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What a connector gets to open its end on one worker."""
+    """A context that a connector opens its end on one worker with."""
 
     flow: str
     topic_prefix: str
     worker: WorkerId
     workers: int
     settings: dict[str, str] = field(repr=False)
-    """librdkafka settings; they may hold secrets."""
+    """The settings of librdkafka, which may hold secrets."""
     until_end: bool
     start: str
-    """Where a flow without a past starts: 'earliest', 'latest' or milliseconds since 1970."""
+    """The position at which a new flow starts: 'earliest', 'latest' or milliseconds since 1970."""
     wakeup: Wakeup
     max_waiting: int
-    """Bytes that may wait to be delivered at one sink."""
+    """Bytes that may wait for delivery at one sink."""
     pulse: Keepalive
-    """How the worker is heard of where user functions take long."""
+    """The keepalive for long user functions."""
     outside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """How each place that a sink writes to is set up there, as far as that is known."""
+    """The known settings of each topic that a sink writes to."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """By the name of a source's topic the id of the topic that the flow reads."""
+    """The id of the topic that the flow reads, by the name of the topic."""
     skip_lost: bool = False
-    """Whether the flow goes on where a source has lost records that it was to read."""
+    """Whether the flow continues where a source has lost records that it has not read."""
 
 
 class Wakeup(Protocol):
-    """Rouses the worker's loop from another thread."""
+    """A wakeup that other threads interrupt the wait of the worker's loop with."""
 
     def set(self) -> None:
-        """Have the loop look again; callable from any thread, at any time."""
+        """Wake the loop. Any thread may call this at any time."""
 
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
-"""Of a source's values; a user who does not name it has them unchecked."""
+"""The type of a source's values. Type checkers do not check values without it."""
 
 
 class SourceSpec(Protocol[T_co]):
-    """What a user passes to `flow.source`: `KafkaSource[Order]("orders")` gives `Stream[Order]`."""
+    """A source that a user passes to `flow.source`. `KafkaSource[Order]("orders")` gives
+    `Stream[Order]`."""
 
     @property
     def options(self) -> SourceOptions:
-        """How it follows time."""
+        """Return the options that control how the source follows time."""
 
     def open(
         self,
@@ -219,12 +224,12 @@ class SourceSpec(Protocol[T_co]):
         dead: DeadLetters,
         rests: Rests | None,
     ) -> SourceReader:
-        """This worker's reader: of what is left of partitions, or of its share of all where the
-        flow has not run before."""
+        """Open this worker's reader of the given rests. A flow without an earlier execution passes
+        None, and the reader takes its share of all partitions."""
 
 
 class SinkSpec(Protocol):
-    """What a user passes to `stream.sink`."""
+    """A sink that a user passes to `stream.sink`."""
 
     def open(self, context: WorkerContext) -> SinkWriter:
-        """This worker's writer."""
+        """Open this worker's writer."""

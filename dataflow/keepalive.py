@@ -1,9 +1,9 @@
-"""How a worker is heard of in the middle of a turn that user functions make long.
+"""The keepalive: a worker reports that it lives while user functions make a turn long.
 
-Guarantees that who calls a user's function many times, and looks before each call whether a sign
-is due, has the worker's figures stay up to date and its links heard. Another thread says when one
-is due, so a look costs a few nanoseconds a record; and that thread sees which operator's turn, or
-which single call of a function, keeps the loop. Cost: two writes per operator and turn.
+Guarantees that statistics stay current and links stay open where each call of a user function
+checks `due` first. Another thread sets `due`, so a check costs a few nanoseconds per record. That
+thread also sees which operator, or which single call, blocks the loop. Cost: two writes per
+operator and turn.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 
 def _unheard() -> None:
-    """Where nobody waits for a sign of life."""
+    """Send no keepalive, as no driver waits for one."""
 
 
 class Keepalive:
-    """Looked at before each call of a user's function, outside of what catches its errors.
+    """A keepalive that is checked before each call of a user function, outside the handler of its
+    errors.
 
     >>> pulse = Keepalive(lambda: print("alive"), due=True)
     >>> if pulse.due: pulse.beat()
@@ -27,14 +28,14 @@ class Keepalive:
 
     def __init__(self, beat: Callable[[], None] = _unheard, due: bool = False) -> None:
         self.beat = beat
-        """Gives the sign; raises where nobody hears."""
+        """Sends the keepalive. Raises where the driver cannot receive it."""
         self.due = due
-        """Whether it is time for one."""
+        """Whether a keepalive is due."""
         self.operator = ""
-        """The one whose turn it is, of a chain the step; '' between turns."""
+        """The operator, or step of a chain, whose turn runs; '' between turns."""
         self.since = 0.0
-        """When the loop was last seen to do something, by the worker's clock."""
+        """The last time at which the loop was active, by the worker's clock."""
 
 
 NO_KEEPALIVE = Keepalive()
-"""Where nobody listens."""
+"""A keepalive that reports to no driver."""

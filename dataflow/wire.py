@@ -1,9 +1,8 @@
-"""Frames between members: progress and data, as bytes that cannot run code.
+"""The wire format: frames between members as bytes that cannot run code.
 
-A frame is a list of parts. Part 0 begins with its kind. Progress is msgpack; a batch is one part
-of Arrow IPC for its columns and one of plain values (`state.encoding.codec`); pointers to state and
-moves are plain values; news of members are msgpack. Cost: one encoding per remote message, none
-for local ones.
+A frame is a list of parts, and part 0 begins with its kind. Progress and membership are msgpack. A
+batch has one part of Arrow IPC for its columns and one of plain values (`state.encoding.codec`).
+Bin handoffs and moves are plain values. Cost: one encoding per remote message, none for local ones.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ Payload = Batch | Whole
 Change = tuple[Location, Time, int]
 
 MAX_FRAME: Final = 64 << 20
-"""Bytes of the largest frame that a link takes."""
+"""The most bytes of a frame that a link takes."""
 MESSAGE_BYTES: Final = 1 << 20
-"""Bytes of a message of several records at most."""
+"""The most bytes of a message of several records."""
 COLUMN_BYTES: Final = 56
-"""What a record takes in a message besides its value and its key."""
+"""The bytes of a record in a message besides its value and its key."""
 RECORD_BYTES: Final = MAX_FRAME - MESSAGE_BYTES
-"""Bytes of a value and its key at most, so that a frame has room for them."""
+"""The most bytes of a value and its key, so that a frame has room for them."""
 PROGRESS, HEARD, MEMBERS, DATA, TAKEN, CUT = b"P", b"H", b"M", b"D", b"T", b"C"
 _PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
 _PLAIN = StreamLayout(pa.schema(_PLACE))
@@ -58,37 +57,39 @@ _KEYED = StreamLayout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint
 
 
 News = Literal["welcome", "joins", "parts", "parted", "gone"]
-"""To a newcomer, of a newcomer, to one who is to part, of one who has nothing left, of its end."""
+"""The kinds of member frames. They welcome a joining worker, announce one, ask a worker to leave,
+report that it has left, and confirm its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressFrame:
-    """One atomic update of a member, or several that have been added up."""
+    """A frame that carries one atomic progress update of a member, or the sum of several."""
 
     changes: list[Change]
     updates: int = 1
     rulings: tuple[TimestampOverride, ...] = ()
-    """What its sources have ruled, which these changes make effective."""
+    """The timestamp overrides of its sources that these changes make effective."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeardFrame:
-    """So many updates of the receiver's have come to the sender."""
+    """A frame that tells how many updates of the receiver have reached the sender."""
 
     updates: int
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A lower bound, at every location, of all that is still outstanding anywhere; the greater its
-    number, the later. It follows from so many updates of each member as `cut` says."""
+    """A progress base that bounds all outstanding pointstamps from below at every location. A later
+    base has a greater number. `cut` gives the number of updates of each member that it follows
+    from."""
 
     number: int
     bounds: tuple[Antichain, ...]
     cut: tuple[tuple[WorkerId, int], ...] = ()
 
     def before(self, location: Location, time: Time) -> bool:
-        """Whether nothing is outstanding any more at this location and time.
+        """Return whether no pointstamp is outstanding any more at this location and time.
 
         >>> Base(1, (Antichain.of(5),)).before(Location(0), 4)
         True
@@ -98,49 +99,51 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class OpeningFrame:
-    """To a newcomer: all that the sender has contributed so far and that is not before its base."""
+    """A frame that gives a joining worker all contributions of the sender that are not before its
+    base."""
 
     base: Base
     sent: int
-    """In how many updates."""
+    """The number of updates that hold them."""
     changes: list[Change]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberFrame:
-    """News of who takes part."""
+    """A frame that reports a change of the membership."""
 
     news: News
     members: tuple[WorkerId, ...] = ()
-    """Of a welcome, all others; of an arrival or an end, the one."""
+    """All other members in a welcome, else the one member that joins or ends."""
     time: int = 0
-    """Of a parting, from when on nothing will be addressed to the one who parts."""
+    """The time from which no message is addressed to the leaving worker."""
     checkpoint: int = 0
-    """Of a welcome, the last that was begun."""
+    """The last checkpoint that was started, in a welcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFrame:
-    """One message on one edge."""
+    """A frame that carries one message on one edge."""
 
     edge: EdgeId
     time: Time
     payload: Payload
     checkpoint: int = 0
-    """The last for which its sender had frozen."""
+    """The last checkpoint for which its sender had frozen."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFrame:
-    """Word of a checkpoint, the n-th of its flow."""
+    """A frame that concerns the n-th checkpoint of its flow."""
 
     checkpoint: int
 
 
 @dataclass(frozen=True, slots=True)
 class PauseFrame(CheckpointFrame):
-    """From the coordinator: a checkpoint is about to be taken, so sources send nothing later than
-    `limit`, or than they have sent; it is waited for that so many bytes at most are in flight."""
+    """A frame that lets the coordinator pause the sources before a checkpoint. They send no record
+    later than `limit`, or than the records they have sent. The checkpoint waits until at most
+    `most` bytes are in flight."""
 
     limit: int | None
     most: int
@@ -148,13 +151,13 @@ class PauseFrame(CheckpointFrame):
 
 @dataclass(frozen=True, slots=True)
 class CancelFrame(CheckpointFrame):
-    """From the coordinator: a checkpoint is given up."""
+    """A frame that lets the coordinator cancel a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerFrame(CheckpointFrame):
-    """From the coordinator: all of these freeze for a checkpoint; of the earlier ones some are
-    kept."""
+    """A frame that lets the coordinator freeze all named members for a checkpoint. `kept` names the
+    retained checkpoints."""
 
     members: tuple[WorkerId, ...]
     kept: tuple[int, ...]
@@ -162,24 +165,25 @@ class TriggerFrame(CheckpointFrame):
 
 @dataclass(frozen=True, slots=True)
 class MarkerFrame(CheckpointFrame):
-    """From a peer that has frozen for a checkpoint: how many messages it had sent before."""
+    """A frame that a frozen peer tells the number of messages before its cut with."""
 
     sent: int
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteFrame(CheckpointFrame):
-    """From the coordinator: a checkpoint exists."""
+    """A frame that lets the coordinator announce a complete checkpoint."""
 
     passed: int = 0
-    """All results of before have come to their sinks by then."""
+    """The time up to which all earlier results have reached their sinks."""
     held: tuple[tuple[int, int], ...] = ()
-    """Of those the outboxes do not have the results of these bins from these times on."""
+    """Bins and times: the outboxes lack the results of each bin from its time on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenFrame:
-    """A peer gives back credit: its operator has taken so many bytes since it last said so."""
+    """A frame that returns credit: the operator of a peer has taken these bytes since its last
+    return."""
 
     edge: EdgeId
     size: int
@@ -192,7 +196,7 @@ Anything = ProgressUpdate | DataFrame | TakenFrame | CheckpointFrame
 def encode_progress(
     changes: Sequence[Change], updates: int = 1, rulings: Sequence[TimestampOverride] = ()
 ) -> Frame:
-    """A progress update as a frame; or so many, added up.
+    """Encode a progress update, or the sum of several, as a frame.
 
     >>> decode(encode_progress([(Location(3), (5, 1), -1)])).changes
     [(3, (5, 1), -1)]
@@ -201,7 +205,7 @@ def encode_progress(
 
 
 def encode_heard(updates: int) -> Frame:
-    """How many updates have come, as a frame.
+    """Encode the number of received updates as a frame.
 
     >>> decode(encode_heard(256))
     HeardFrame(updates=256)
@@ -210,7 +214,7 @@ def encode_heard(updates: int) -> Frame:
 
 
 def encode_base(base: Base) -> Frame:
-    """A base as a frame.
+    """Encode a base as a frame.
 
     >>> decode(encode_base(Base(1, (Antichain.of(5), Antichain()), ((WorkerId(0), 7),))))
     Base(number=1, bounds=(Antichain(times=(5,)), Antichain(times=())), cut=((0, 7),))
@@ -219,14 +223,14 @@ def encode_base(base: Base) -> Frame:
 
 
 def encode_opening(base: Base, sent: int, changes: list[Change]) -> Frame:
-    """An opening to a newcomer as a frame."""
+    """Encode the opening for a joining worker as a frame."""
     return [MEMBERS + msgpack.packb(("opening", *_plain_base(base), sent, changes))]
 
 
 def encode_member(
     news: News, members: tuple[WorkerId, ...] = (), time: int = 0, checkpoint: int = 0
 ) -> Frame:
-    """News of members as a frame.
+    """Encode a change of the membership as a frame.
 
     >>> decode(encode_member("joins", (WorkerId(3),)))
     MemberFrame(news='joins', members=(3,), time=0, checkpoint=0)
@@ -235,7 +239,7 @@ def encode_member(
 
 
 def encode_cut(frame: CheckpointFrame) -> Frame:
-    """Word of a checkpoint as a frame: it overtakes all messages.
+    """Encode a checkpoint frame. It overtakes all messages.
 
     >>> decode(encode_cut(TriggerFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
     TriggerFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
@@ -244,7 +248,7 @@ def encode_cut(frame: CheckpointFrame) -> Frame:
 
 
 def check_size(peer: WorkerId, frame: Frame, most: int = MAX_FRAME) -> None:
-    """Raises MeanderError for a frame that is longer than a link takes."""
+    """Raise MeanderError for a frame that is longer than a link takes."""
     if (size := sum(map(len, frame))) > most:
         raise MeanderError(
             f"a frame for {member_name(peer)}",
@@ -254,12 +258,12 @@ def check_size(peer: WorkerId, frame: Frame, most: int = MAX_FRAME) -> None:
 
 
 def of_progress(frame: Frame) -> bool:
-    """Whether it must stay in order with all others of its kind, and is never held back."""
+    """Return whether a frame stays in order with all others of its kind, and needs no credit."""
     return frame[0][:1] in (PROGRESS, HEARD, MEMBERS, CUT)
 
 
 def encode_data(edge: EdgeId, time: Time, payload: Payload, checkpoint: int = 0) -> Frame:
-    """A message as a frame."""
+    """Encode a message as a frame."""
     head = DATA + msgpack.packb((edge, time, type(payload).__name__, checkpoint))
     if isinstance(payload, Batch):
         return [head, *_encode_batch(payload)]
@@ -267,7 +271,7 @@ def encode_data(edge: EdgeId, time: Time, payload: Payload, checkpoint: int = 0)
 
 
 def encode_taken(edge: EdgeId, size: int) -> Frame:
-    """Credit that is given back, as a frame.
+    """Encode returned credit as a frame.
 
     >>> decode(encode_taken(EdgeId(3), 4096))
     TakenFrame(edge=3, size=4096)
@@ -276,7 +280,7 @@ def encode_taken(edge: EdgeId, size: int) -> Frame:
 
 
 def decode(frame: Frame) -> Anything:
-    """The frame's meaning. Raises MeanderError for one that has none."""
+    """Decode a frame. Raises MeanderError for a malformed frame."""
     try:
         return _decode(frame)
     except MeanderError:
@@ -368,7 +372,7 @@ def _many(things: object) -> tuple[object, ...]:
 
 
 def _changes(changes: object) -> list[Change]:
-    # Most frames are of these, so what is right is passed over as it is.
+    # Most frames hold changes, so valid changes are not copied.
     known = cast(tuple[Change, ...], _many(changes))
     for change in known:
         location, time, delta = _many(change)

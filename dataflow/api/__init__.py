@@ -1,1 +1,1 @@
-"""The API with which a user writes a flow, and the plan that follows from it."""
+"""The API for users who write a flow, and the plan of a flow."""

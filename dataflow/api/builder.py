@@ -1,4 +1,4 @@
-"""The nodes of a flow that is being defined, in order, each with a name of its own."""
+"""The definition of a flow: its nodes in order, each with a unique name."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from meander.state.keys.bins import BinSpace
 
 
 class Definition:
-    """What streams add to."""
+    """A definition that streams add nodes to."""
 
     def __init__(self, name: str, space: BinSpace, delivery: Guarantee) -> None:
         self.name, self.space, self.delivery = name, space, delivery
         self.nodes: list[Node] = []
 
     def add(self, node: Node) -> Node:
-        """Take a node into the flow; streams do this. Raises SetupError for what cannot work."""
+        """Add a node to the flow; only streams call this. Raises SetupError for a node that cannot
+        work."""
         check(node)
         self.nodes.append(node)
         return node
 
     def exchanged(self, at: Output, group: str, on_error: OnError) -> Output:
-        """Where the records of a keyed stream are with the owners of a group's bins: there, or
-        behind an exchange. Behind `key_by` nothing has to travel twice, so it is beside that one's.
-        """
+        """Return the output at which the owners of a group's bins have the records of a keyed
+        stream. It is `at` itself or the output of a new exchange. Directly behind `key_by` the new
+        exchange reads beside that of `key_by`, so no record travels twice."""
         if group_of(at.node) == group:
             return at
         if isinstance(at.node, ExchangeNode):
@@ -34,8 +35,9 @@ class Definition:
         return self._behind_exchange(at, group, on_error)
 
     def placed(self, at: Output, on_error: OnError) -> Output:
-        """Where records without keys are with the owners of their partitions' bins: what has been
-        committed of them is told by these, whoever reads a partition."""
+        """Return the output at which the owners of partitions' bins have records without keys.
+        These owners know which of their results are committed, independent of the reader of a
+        partition."""
         return self._behind_exchange(at, DEFAULT_GROUP, on_error, keyless=True)
 
     def _behind_exchange(
@@ -45,13 +47,13 @@ class Definition:
         return Output.of(self.add(ExchangeNode(name, at, on_error, group, keyless)))
 
     def name_for(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it where that is taken."""
+        """Return `wanted`, with a number behind it where another node has the name."""
         taken = {node.name for node in self.nodes}
         numbered = (f"{wanted}-{n}" for n in range(2, len(taken) + 3))
         return next(name for name in (wanted, *numbered) if name not in taken)
 
     def own_name(self, wanted: str) -> str:
-        """A name that state is kept under. Raises SetupError where it is taken."""
+        """Return a name for a state. Raises SetupError where another node has the name."""
         if wanted in {node.name for node in self.nodes}:
             raise SetupError(f"operator {wanted!r}", "another operator of the flow has its name",
                              "give each stateful operator a name of its own")  # fmt: skip

@@ -1,8 +1,8 @@
-"""When a flow takes checkpoints by itself, and how much may be in flight in them.
+"""The options of a flow's checkpoints: their interval, and how many bytes may be in flight in them.
 
-`unaligned` freezes at once, with all that is in flight. `aligned` has the sources hold what is
-later than all that they have sent, and freezes once that has passed the sinks. So does
-`unaligned_max_inflight`, which waits only until so many bytes at most are left (FLIP-76).
+An `unaligned` checkpoint freezes the flow at once and stores its in-flight records. For an
+`aligned` checkpoint the sources pause until all sent records have reached the sinks. Policy
+`unaligned_max_inflight` pauses them until at most a number of bytes is in flight (FLIP-76).
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 
 @dataclass(frozen=True, slots=True)
 class Checkpointing:
-    """How a flow takes its checkpoints; what is wrong raises SetupError.
+    """The options that control the checkpoints of a flow. Raises SetupError for a wrong value.
 
     >>> Checkpointing(interval=10.0).room("unaligned_max_inflight")
     1048576
     """
 
     interval: float | None = None
-    """Seconds from the beginning of one to that of the next; None: only when a command asks."""
+    """Seconds between the starts of two checkpoints. None: only a command starts one."""
     policy: Policy = "unaligned"
     max_inflight: int = 1 << 20
-    """Bytes, as sources have read them, for `unaligned_max_inflight`; what a recovery has put back
-    does not count."""
+    """Bytes in flight for `unaligned_max_inflight`, as sources have read them. Records that a
+    recovery has returned do not count."""
     min_pause: float = 0.0
-    """Seconds from the end of one to the beginning of the next, at least."""
+    """Seconds from the end of a checkpoint to the start of the next, at least."""
     timeout: float = 600.0
-    """Seconds after which one is given up."""
+    """Seconds after which the coordinator cancels a checkpoint."""
     tolerable_failures: int | None = None
-    """How many in a row may be given up before the flow ends; None: any number."""
+    """The number of consecutive failed checkpoints that the flow tolerates before it ends. None:
+    any number."""
     retained: int = 3
-    """How many are there to go on from, savepoints aside; older ones are retired."""
+    """The number of retained checkpoints besides savepoints. Older ones are retired."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -58,11 +59,11 @@ class Checkpointing:
                              "give it a number that is greater")  # fmt: skip
 
     def room(self, policy: Policy) -> int | None:
-        """How many bytes of records may be in flight at the freeze; None where any number may."""
+        """Return the bytes that may be in flight at the freeze, or None for any number."""
         return {"unaligned": None, "unaligned_max_inflight": self.max_inflight, "aligned": 0}[
             policy
         ]
 
 
 ON_COMMAND: Final = Checkpointing()
-"""Only when a command asks for one."""
+"""Options by which only a command starts a checkpoint."""

@@ -1,7 +1,6 @@
-"""What users say of their functions beside what these compute.
+"""Declarations of users about their functions.
 
-Guarantees that a function is taken for what it was declared to be wherever a flow uses it: the
-declaration goes with the function. Cost: an attribute.
+Guarantees that a declaration goes with its function wherever a flow uses it. Cost: an attribute.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ _VARIES: Final = "__meander_nondeterministic__"
 
 
 def nondeterministic(function: F) -> F:
-    """Declare that a function may give something else for the same: it asks a clock, draws random
-    numbers, calls what lies outside. In a flow that delivers exactly once, results behind it wait
-    for the checkpoint that holds them. Declare a function of your own, not one that others share,
-    and the one that the flow is given: of what it calls nobody knows. Raises SetupError for what
-    takes no declaration.
+    """Declare that a function may return different results for equal inputs: it reads a clock,
+    draws random numbers or calls an outside service. In a flow that delivers exactly once, results
+    behind it wait for the checkpoint that holds them.
+
+    Declare the function that the flow receives, and one that no other code shares. A declaration of
+    a function that it calls has no effect. Raises SetupError for an object that takes no
+    declaration.
 
     >>> import random
     >>> @nondeterministic
@@ -31,7 +32,7 @@ def nondeterministic(function: F) -> F:
     (True, False)
     """
     try:
-        # What is declared of a method is declared of its function.
+        # The declaration of a method belongs to its function.
         setattr(getattr(function, "__func__", function), _VARIES, True)
     except (AttributeError, TypeError):
         raise SetupError(
@@ -41,7 +42,7 @@ def nondeterministic(function: F) -> F:
 
 
 def varies(function: object) -> bool:
-    """Whether it has been declared so, or is a `partial` of one that has."""
+    """Return whether a function, or the function of a `partial`, is declared nondeterministic."""
     if isinstance(function, partial) and varies(function.func):
         return True
     return getattr(function, _VARIES, False) is True

@@ -1,8 +1,8 @@
-"""The user's API: a flow of streams, defined once in a module and run by `meander run`.
+"""The entry point of the user's API: a module defines a flow once, and `meander run` runs it.
 
-A stream is a value: using it twice forks it. `key_by` exchanges records by key once; the stateful
-operators that follow keep the key, and so do map, filter, flat_map and inspect on a keyed stream,
-so that a chain of stateful operators on one key travels once.
+A stream is a value: two uses of it fork it. `key_by` exchanges records by key. The stateful
+operators that follow keep the key, and so do map, filter, flat_map and inspect. A chain of stateful
+operators on one key therefore needs one exchange.
 
 >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
 >>> flow = Flow("words")
@@ -30,29 +30,44 @@ T = TypeVar("T")
 
 
 class Flow(Definition):
-    """A named dataflow.
+    """A flow that defines sources, operators and sinks under one name.
 
-    `bins` is the binary logarithm of the number of key bins, fixed for the flow's life.
-    `max_inflight` bounds the bytes that each worker has read and the sinks have not passed; None
-    stands for 64 MiB, and for no more of them in the flow than what the sinks pass in half a
-    second. `max_waiting` bounds what may wait in memory at one operator or sink; records that wait
-    for their time, to go round a loop once more, or to be committed, go to disk beyond it, up to
-    `max_spill` on each worker. Encoded results of one transaction may take as much there again.
-    `link_credit` bounds what is sent from worker to worker and not taken, per exchange and link
-    (the last message may go beyond it), `state_memory` the state that each worker's process holds
-    in memory, `move_memory` what bins take in memory that are on their way. All are bytes.
-    `migration_latency`, in seconds, is how long records may take from the reader until all sinks
-    have passed them, while state is moved ahead: where it is more, that takes less of the workers'
-    time.
-    `snapshot_interval`, in seconds, is how often what has changed is written to the state topic.
-    `checkpoints` says how often a checkpoint of all is taken by itself, from which the flow goes on
-    when it is run again, and how much may be in flight in it.
-    `delivery` says what becomes of results when a flow goes on from a checkpoint: "at_least_once"
-    sends anew what came after it; "exactly_once" does not, and so sends in transactions, which are
-    at least `transaction_interval` seconds apart. Who reads with `isolation.level=read_committed`
-    sees each result once.
-    `control_lead`, in seconds, is how far ahead of the data commands are ruled out: the longest a
-    command waits, against stashing.
+    `bins` is the binary logarithm of the number of bins. It stays fixed for all executions of the
+    flow.
+
+    `max_inflight` bounds the bytes that each worker has read and the sinks have not passed. None
+    stands for 64 MiB, and sources then send at most the bytes that the sinks pass in half a second.
+
+    `max_waiting` bounds the bytes that wait in memory at one operator or sink. Beyond it, records
+    go to disk while they wait for their time, for another iteration or for a commit.
+
+    `max_spill` bounds these bytes on the disk of each worker. The encoded results of one
+    transaction may take as many bytes again.
+
+    `link_credit` bounds the bytes that a worker has sent and its peer has not taken, per exchange
+    and link. The last message may exceed it.
+
+    `state_memory` bounds the bytes of state that each worker process holds in memory.
+
+    `move_memory` bounds the bytes in memory of bins that are moving.
+
+    `migration_latency` is a time in seconds from the reader until all sinks have passed a record. A
+    pre-copy takes less of the workers' time while records need longer.
+
+    `snapshot_interval` is the interval in seconds at which incremental snapshots go to the state
+    topic.
+
+    `checkpoints` sets the interval of checkpoints and how many bytes may be in flight in them. The
+    next run of the flow starts from the last checkpoint.
+
+    `delivery` decides about results after a restart from a checkpoint. "at_least_once" writes the
+    results that follow the checkpoint again. "exactly_once" writes each result once, in
+    transactions. Readers with `isolation.level=read_committed` see each result once.
+
+    `transaction_interval` is the least time in seconds between two transactions.
+
+    `control_lead` is a time in seconds. The coordinator closes times of commands that far ahead of
+    the records, so it also bounds how long a command waits.
     """
 
     def __init__(
@@ -104,5 +119,5 @@ class Flow(Definition):
         self.transaction_interval = transaction_interval
 
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
-        """A stream of what a source reads."""
+        """Add a source to the flow, and return the stream of its records."""
         return Stream(self, Output.of(self.add(SourceNode(self.name_for(name), spec))))

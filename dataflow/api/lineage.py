@@ -1,9 +1,9 @@
-"""What the records at an input are: what they have come through, and where they go on to.
+"""The lineage of each input: the operators before it, and the operators behind it.
 
-Guarantees that a place of two flows with one way is one place of both, as far as names tell: the
-names of steps, splits and exchanges follow from the order of definition, so they alone say nothing.
-Two readers of one output lead to different ends, as each input has one upstream. Cost: O(operators
-squared), once.
+Guarantees that an input of two flow versions counts as one input where the names before and behind
+it agree. The names of steps, splits and exchanges follow from the order of definition, so they
+alone do not identify an input. Two readers of one output lead to different ends, as each input has
+one upstream. Cost: O(operators squared), once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from meander.dataflow.api.nodes import (
 from meander.state.checkpoint.checkpoint import InputLineage
 
 Ways = Mapping[tuple[str, int], InputLineage]
-"""By operator and number of its input."""
+"""The input lineage by operator and number of the input."""
 Readers = Mapping[str, Sequence[tuple[Node, int]]]
-"""Of each operator, with the number of the input by which they read."""
+"""The readers of each operator, with the number of the input that reads."""
 
 
 def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
-    """Of each input that takes records, in order of definition."""
+    """Return the lineage of each input that takes records, in order of definition."""
     readers = defaultdict[str, list[tuple[Node, int]]](list)
     coming = dict[tuple[str, int], tuple[Node, tuple[str, ...]]]()
     for node in nodes:
@@ -55,7 +55,7 @@ def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
 
 
 def _behind(output: Output) -> tuple[str, ...]:
-    """What records of an output have come through."""
+    """Return the operators that records of an output have passed."""
     found = list[str]()
     while True:
         match output.node:
@@ -81,7 +81,8 @@ def _output(name: str, node: str) -> str:
 
 
 def _ends(node: Node, number: int, readers: Readers) -> set[str]:
-    """Where records of an input go on to; behind a probe, which only shows them, also further."""
+    """Return the ends that records of an input reach. A probe is an end, and so are the ends behind
+    it."""
     match node:
         case KeyedNode(name=name):
             return {f"input {number} of operator {name!r}" if len(node.upstreams) > 1

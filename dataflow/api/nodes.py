@@ -1,7 +1,7 @@
-"""What a flow is made of before it runs: one frozen record per operator, in order of definition.
+"""The nodes of a flow before it runs: one frozen record per operator, in order of definition.
 
-A node reads from an `Output`: one of the outputs of an earlier node. A loop is a nested scope: a
-`LoopNode` enters it, its body follows, an `FeedbackNode` leads back, a `LoopExitNode` out.
+A node reads from an `Output`, one of the outputs of an earlier node. A loop is a nested scope: a
+`LoopNode` enters it, its body follows, a `FeedbackNode` leads back, and a `LoopExitNode` leads out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
 
 Guarantee = Literal["at_least_once", "exactly_once"]
-"""How often a result leaves a flow whose workers are lost and begin anew."""
+"""The delivery of results across failures of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where records leave a node, by the number of its output."""
+    """An output that records leave a node by, with its number."""
 
     node: Node
     number: int
@@ -35,13 +35,13 @@ class Output:
 
     @staticmethod
     def of(node: Node, number: int = 0) -> Output:
-        """An output of a node that has been defined."""
+        """Return an output of a defined node."""
         return Output(node, number, scope_of(node))
 
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Where data comes in."""
+    """A node that reads records from outside."""
 
     name: str
     spec: SourceSpec
@@ -49,7 +49,7 @@ class SourceNode:
 
 @dataclass(frozen=True, slots=True)
 class StepsNode:
-    """A chain of stateless steps."""
+    """A node that applies a chain of stateless steps."""
 
     name: str
     upstream: Output
@@ -58,7 +58,7 @@ class StepsNode:
 
 @dataclass(frozen=True, slots=True)
 class SplitNode:
-    """Each record leaves by the output that a function names."""
+    """A node that sends each record to the output that a function names."""
 
     name: str
     upstream: Output
@@ -69,20 +69,20 @@ class SplitNode:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeNode:
-    """Every record travels to the owner of its key's bin."""
+    """A node that sends each record to the owner of its bin."""
 
     name: str
     upstream: Output
     on_error: OnError
     group: str = DEFAULT_GROUP
-    """The operators whose bins are meant."""
+    """The colocation group whose bins decide the owner."""
     keyless: bool = False
-    """Whether its records have no keys: they travel to the owner of their partition's bin."""
+    """Whether its records have no keys. They then go to the owner of their partition's bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldLogic:
-    """`init` and `(state, value) -> (state, result)`."""
+    """A fold that users write as `init` and `(state, value) -> (state, result)`."""
 
     init: Callable[[], object]
     step: Callable[[Any, Any], tuple[object, object]]
@@ -90,8 +90,8 @@ class FoldLogic:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLogic:
-    """`init`, one `(context, state, value) -> state` per input, and perhaps functions for timers
-    and notices. `side` names the outputs beside the first."""
+    """A process function that users write as `init` and one `(context, state, value) -> state` per
+    input, with optional functions for timers and notifications. `side` names the side outputs."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
@@ -105,7 +105,7 @@ Logic = FoldLogic | ProcessLogic | ColumnFold
 
 @dataclass(frozen=True, slots=True)
 class KeyedNode:
-    """A stateful operator; its name is the name of its state."""
+    """A node that applies a stateful operator. Its name is the name of its state."""
 
     name: str
     upstreams: tuple[Output, ...]
@@ -114,16 +114,16 @@ class KeyedNode:
     codec: StateCodec
     on_error: OnError
     colocate: bool
-    """Whether its bins move with those of all others that do, or for themselves."""
+    """Whether its bins move with those of the default group, or alone."""
 
     @property
     def group(self) -> str:
-        """The operators whose bins move with its own."""
+        """Return the colocation group of the operator."""
         return DEFAULT_GROUP if self.colocate else self.name
 
     @property
     def layout(self) -> ColumnLayout | None:
-        """The columns of its states, where these are mere numbers."""
+        """Return the columns of its states where these hold numbers alone, or None."""
         if not isinstance(self.logic, ColumnFold) or self.codec.name != PLAIN.name:
             return None
         layout = self.logic.layout
@@ -132,7 +132,7 @@ class KeyedNode:
 
 @dataclass(frozen=True, slots=True)
 class LoopNode:
-    """Where records enter a loop, and where those that go round come back."""
+    """A node that lets records enter a loop, and takes those of the feedback edge."""
 
     name: str
     upstream: Output
@@ -140,7 +140,7 @@ class LoopNode:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackNode:
-    """What goes round again, a round later, for so many rounds at most."""
+    """A node that returns records for another iteration, for at most `most` iterations."""
 
     name: str
     upstream: Output
@@ -151,7 +151,7 @@ class FeedbackNode:
 
 @dataclass(frozen=True, slots=True)
 class LoopExitNode:
-    """Where records leave a loop."""
+    """A node that lets records leave a loop."""
 
     name: str
     upstream: Output
@@ -159,7 +159,7 @@ class LoopExitNode:
 
 @dataclass(frozen=True, slots=True)
 class SinkNode:
-    """Where results go out."""
+    """A node that writes results outside the flow."""
 
     name: str
     upstream: Output
@@ -169,7 +169,7 @@ class SinkNode:
 
 @dataclass(frozen=True, slots=True)
 class ProbeNode:
-    """Where the frontier can be read."""
+    """A node that shows the frontier at its place."""
 
     name: str
     upstream: Output
@@ -190,7 +190,8 @@ Node = (
 
 
 def scope_of(node: Node) -> Scope:
-    """The scope that a node's records leave in: of all that it reads from, the deepest one."""
+    """Return the scope in which a node's records leave. It is the deepest scope of its
+    upstreams."""
     match node:
         case SourceNode():
             return ROOT
@@ -204,7 +205,8 @@ def scope_of(node: Node) -> Scope:
 
 
 def group_of(node: Node) -> str:
-    """Whose bins' owners have a node's keyed records; before the first exchange any worker may."""
+    """Return the colocation group whose owners hold a node's keyed records. Before the first
+    exchange any worker may hold them."""
     while not isinstance(node, ExchangeNode | KeyedNode):
         before = upstreams(node)
         if not before:
@@ -214,7 +216,7 @@ def group_of(node: Node) -> str:
 
 
 def has_keys(output: Output) -> bool:
-    """Whether the records that leave there have keys: all of them have, or none."""
+    """Return whether the records of an output have keys: all have keys, or none."""
     match output.node:
         case SourceNode():
             return False
@@ -225,7 +227,7 @@ def has_keys(output: Output) -> bool:
         case StepsNode(steps=steps) if any(isinstance(step, KeyBy) for step in steps):
             return True
         case FeedbackNode(loop=loop):
-            # What goes round joins the loop's stream, which is what its first records are.
+            # Records of the feedback edge join the loop's stream, whose first records decide.
             return has_keys(loop.upstream)
         case node:
             (upstream,) = upstreams(node)
@@ -233,7 +235,7 @@ def has_keys(output: Output) -> bool:
 
 
 def outputs(node: Node) -> int:
-    """How many outputs a node has."""
+    """Return the number of outputs of a node."""
     match node:
         case SplitNode():
             return len(node.outputs)
@@ -244,7 +246,7 @@ def outputs(node: Node) -> int:
 
 
 def upstreams(node: Node) -> tuple[Output, ...]:
-    """What a node reads from."""
+    """Return the outputs that a node reads from."""
     match node:
         case SourceNode():
             return ()

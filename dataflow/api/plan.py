@@ -1,8 +1,8 @@
-"""From a flow to its graph: the same on every member, as locations are numbered by definition.
+"""The plan: builds the graph of a flow, equal on all members, as definition order numbers
+locations.
 
-Chains of stateless steps without a fork become one operator. Behind the user's operators stand the
-control source (at the coordinator) and, where state can move, the migrator with an edge to each
-stateful operator. Cost: once per start.
+A chain of stateless steps without a fork becomes one operator. The plan adds the control source at
+the coordinator. It adds the migrator with an edge to each stateful operator. Cost: once per start.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Piece
 
 MOST_BINS = 1 << 19
-"""In all groups together: the owners of all are one decision, which is one record."""
+"""The limit of bins of all groups together. One decision, which is one record, names all owners."""
 
 
 class Plan:
-    """A flow's graph, and where in it everything is."""
+    """A plan that holds the graph of a flow and the place of each operator in it."""
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
@@ -68,7 +68,7 @@ class Plan:
         self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
         if not self.sources:
             raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
-        # The control source has two outputs: commands, and demands of commands without a time.
+        # The control source has two outputs: commands, and advance requests.
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
         self.handover = self.graph.node("handover", 1, len(self.sources))
@@ -108,27 +108,27 @@ class Plan:
         return self.ports[output.node.name].outputs[output.number]
 
     def pointers(self, keyed: KeyedNode) -> Location:
-        """The input by which state comes to a stateful operator."""
+        """Return the input by which bin handoffs reach a stateful operator."""
         return self.ports[keyed.name].inputs[-1]
 
     def input_at(self, name: str, number: int) -> Location:
-        """An operator's input, by its number."""
+        """Return an operator's input by its number."""
         return self.ports[name].inputs[number]
 
     def origin(self, node: SourceNode | KeyedNode) -> int:
-        """The number under which a node's records stand in the total order: sources first."""
+        """Return the number of a node's records in the total order. Sources come first."""
         names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
         return names.index(node.name)
 
     @cached_property
     def groups(self) -> ColocationGroups:
-        """Which stateful operators' bins move together."""
+        """Return the colocation groups of the stateful operators."""
         alone = {keyed.name: not keyed.colocate for keyed in self.keyed}
         return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
     def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
-        """The edges that lead from member to member, and what travels on each."""
+        """Return the edges between members, and the payloads that travel on each."""
         instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
         carried[self.handover.inputs[0]] = (ReassignPartition,)
@@ -142,41 +142,41 @@ class Plan:
 
     @cached_property
     def placed(self) -> set[Location]:
-        """Where records come in that have no keys, and belong to the owners of their partitions'
+        """Return the inputs of records without keys that belong to the owners of their partitions'
         bins."""
         outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
         targets = {edge.target for edge in self.graph.edges if edge.source in outputs}
-        # What lay in an outbox goes on where the results behind it come in.
+        # Records of an outbox continue at the input of the results behind it.
         inputs = (self.ports[sink].inputs for sink in self.outboxes)
         return targets | {before for results, before in inputs if results in targets}
 
     @cached_property
     def with_keys(self) -> set[Location]:
-        """The inputs whose records have keys. At one input all have, or none: what is joined,
-        sorted, spilled and restored there is of one kind."""
+        """Return the inputs whose records have keys. At one input all records have keys, or none,
+        so joins, sorting, spilling and restores never mix the two."""
         return {
             at for node in self.nodes for at, output in self._taken_in(node) if has_keys(output)
         }
 
     def takes(self, at: Location, payload: Payload) -> bool:
-        """Whether an input takes this, as far as it is records: with keys, or without."""
+        """Return whether an input takes a payload. A batch must agree with the input about keys."""
         if not isinstance(payload, Batch):
             return True
         return (payload.keys is not None) == (at in self.with_keys)
 
     def _taken_in(self, node: Node) -> Iterator[tuple[Location, Output]]:
-        """The inputs of a node by which records come, and from where."""
+        """Yield the inputs of a node that take records, each with its upstream output."""
         inputs = self.ports[node.name].inputs
         yield from zip(inputs, upstreams(node), strict=False)
         if node.name in self.outboxes:
             yield inputs[1], upstreams(node)[0]
         if isinstance(node, LoopNode):
-            # What comes back gives up its keys there where the loop's stream has none.
+            # Records of the feedback edge lose their keys where the loop's stream has none.
             yield inputs[1], node.upstream
 
     @cached_property
     def reached(self) -> dict[int, set[str]]:
-        """The sinks to which each source leads, by its number."""
+        """Return the sinks that each source reaches, by the number of the source."""
         found = {self.origin(source): set[str]() for source in self.sources}
         for node in self.nodes:
             if isinstance(node, SinkNode):
@@ -185,12 +185,12 @@ class Plan:
         return found
 
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
-        """From which a sink's records may come."""
+        """Return the sources from which a sink's records may come."""
         return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
 
     @cached_property
     def before(self) -> dict[str, list[str]]:
-        """The user's functions that each sink's records have come through, by operator."""
+        """Return the user's functions before each sink, by the name of the sink."""
         sinks = {node.name: self._nodes_before(node) for node in self.nodes
                  if isinstance(node, SinkNode)}  # fmt: skip
         return {
@@ -202,20 +202,20 @@ class Plan:
 
     @cached_property
     def outboxes(self) -> set[str]:
-        """The sinks of a flow that delivers exactly once whose results a replay would not give
-        again: they wait for checkpoints of them."""
+        """Return the sinks that need an outbox: the flow delivers exactly once, and a replay may
+        give other results. Their results wait for checkpoints."""
         if self.flow.delivery == "at_least_once":
             return set()
         sinks = [node for node in self.nodes if isinstance(node, SinkNode)]
         if any(keyed.order == "processing" for keyed in self.keyed):
-            # Where one goes on from a checkpoint, sources give records other times than before.
+            # After a restart sources give records other times than before.
             return {sink.name for sink in sinks}
         through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
         return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
 
     def written(self, node: KeyedNode | ExchangeNode) -> list[Location]:
-        """Where sinks write as it comes what leaves a node, and no stateful operator lies between:
-        their outputs."""
+        """Return the outputs of sinks that write a node's records as they arrive. No stateful
+        operator lies between."""
         if self.flow.delivery == "exactly_once":
             return []
         behind = self._before_stateful(node)
@@ -223,7 +223,8 @@ class Plan:
         return [self.ports[sink].outputs[0] for sink in sinks if sink in behind]
 
     def applied(self, node: KeyedNode) -> list[Location]:
-        """The inputs where the next stateful operators apply as it arrives what leaves one."""
+        """Return the inputs at which the next stateful operators apply a node's records as they
+        arrive."""
         behind = self._before_stateful(node)
         return [
             at for one in self.keyed if one.order == "processing"
@@ -232,7 +233,7 @@ class Plan:
         ]  # fmt: skip
 
     def _before_stateful(self, node: Node) -> set[str]:
-        """A node, and those to which its records come before another stateful operator."""
+        """Return a node and those that its records reach before another stateful operator."""
         behind, known = {node.name}, set[str]()
         while behind != known:
             known = {*behind}
@@ -245,28 +246,31 @@ class Plan:
 
     @cached_property
     def timed(self) -> dict[str, list[str]]:
-        """The other sinks of such a flow, with the user's functions before each."""
+        """Return the ordered sinks of a flow that delivers exactly once, with the user's functions
+        before each."""
         if self.flow.delivery == "at_least_once":
             return {}
         return {one: names for one, names in self.before.items() if one not in self.outboxes}
 
     @cached_property
     def ways(self) -> Ways:
-        """How records come to each input that takes any, and where they go on to."""
+        """Return the lineage of each input that takes records."""
         return ways(self.nodes, self.outboxes)
 
     def in_outbox(self, piece: Piece) -> bool:
-        """Whether these records lay in an outbox, which their sink may have no more."""
+        """Return whether the records of a piece lay in an outbox, which their sink may no longer
+        have."""
         return piece.input > 0 and piece.node in self.before
 
     def _reached_unsorted(self, sink: SinkNode) -> bool:
-        """Whether any records come to a sink around all stateful operators, as some leave a loop
-        before they come to those within."""
+        """Return whether records reach a sink without a stateful operator. Some records leave a
+        loop before they reach the stateful operators in it."""
         before = self._nodes_before(sink, KeyedNode).values()
         return any(isinstance(one, SourceNode) for one in before)
 
     def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
-        """The operators ahead of a sink, by name; the search backward stops at those of a kind."""
+        """Return the operators before a sink, by name. The search backward stops at nodes of the
+        type `up_to`."""
         left, seen = [sink.upstream.node], dict[str, Node]()
         while left:
             node = left.pop()
@@ -276,42 +280,46 @@ class Plan:
         return seen
 
     def _feeding(self, node: Node) -> list[Node]:
-        """Those whose records come to a node, also by the way back of a loop."""
+        """Return the nodes whose records reach a node, feedback nodes included."""
         again = (n for n in self.nodes if isinstance(n, FeedbackNode) and n.loop is node)
         return [one.node for one in (*upstreams(node), *(one.upstream for one in again))]
 
     @cached_property
     def commanded(self) -> set[Location]:
-        """Where only the coordinator's word counts."""
+        """Return the inputs that accept messages of the coordinator alone."""
         return {self.migrator.inputs[0], self.handover.inputs[0]}
 
     @cached_property
     def names(self) -> dict[Location, str]:
-        """The operator to which each port of the user's flow belongs."""
+        """Return the operator of each port of the user's flow."""
         return {
             at: name for name, ports in self.ports.items() for at in (*ports.inputs, *ports.outputs)
         }
 
     @property
     def arrivals(self) -> list[Location]:
-        """Where records come in that are applied in the order of their arrival."""
+        """Return the inputs whose records are applied in the order of their arrival."""
         ordered = [keyed for keyed in self.keyed if keyed.order == "processing"]
         return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
 
     @cached_property
     def unsorted(self) -> list[Location]:
-        """Where records come in, or go out, as they arrive, as nothing has sorted them by time: who
-        begins to read a partition waits until what was sent of it before is through."""
+        """Return the ports where records are not sorted by time. A worker that takes over a
+        partition waits until earlier records of it have passed these ports."""
         sinks = (node for node in self.nodes if isinstance(node, SinkNode))
         plain = [one for one in sinks if one.name not in self.timed and self._reached_unsorted(one)]
         return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
 
     def ahead(self, here: Location) -> set[Location]:
-        """Where records of one partition could be overtaken by those that are at an operator's
-        input, as nothing sorts either on its way. What the operator itself holds goes first anyway,
-        and what goes round with them is not ahead of them: no loop keeps an order of arrival. A
-        stateful operator ends the way: what it has taken, its timers too, nothing overtakes, and
-        might wait for the frontier that these records hold back (I7)."""
+        """Return the ports at which records of a partition must not be overtaken by records at the
+        input `here`. No operator sorts either on their way.
+
+        Records that `here`'s operator holds leave it first, so its own ports do not count. Feedback
+        does not count either, as no loop keeps an order of arrival.
+
+        A stateful operator ends the way: no record overtakes the records it has taken. Its timers
+        might wait for the frontier that these records hold back (I7).
+        """
         ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
         unsorted = {*self.unsorted}
         reached = partial(self.graph.reached_around, around=self.sorting | ends)
@@ -320,36 +328,36 @@ class Plan:
 
     @cached_property
     def sorting(self) -> set[Location]:
-        """Where records come in that are sorted by time before all else."""
+        """Return the inputs that sort records by time first."""
         ordered = [keyed for keyed in self.keyed if keyed.order == "event"]
         inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
         return inputs | {self.ports[sink].inputs[0] for sink in self.timed}
 
     @property
     def source_locations(self) -> list[Location]:
-        """Where sources hold their partitions' frontiers."""
+        """Return the locations at which sources hold the frontiers of their partitions."""
         return [self.ports[source.name].outputs[0] for source in self.sources]
 
     @cached_property
     def read_locations(self) -> list[Location]:
-        """Where sources hold what they have read, sent or not."""
+        """Return the locations at which sources hold read records, sent or not."""
         return [at for source in self.sources for at in self.ports[source.name].outputs]
 
     @property
     def waiting_locations(self) -> list[Location]:
-        """Where something may be held that waits for the sources."""
+        """Return the locations at which a capability or message may wait for the sources."""
         others = {*self.source_locations, *self.control.outputs}
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
 
     @cached_property
     def ends(self) -> list[Location]:
-        """The outputs that nothing reads: together, the flow's probe."""
+        """Return the outputs without a reader. Together they are the probe of the flow."""
         read = {edge.source for edge in self.graph.edges} | self.graph.boards
         return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
 
     @cached_property
     def probes(self) -> dict[str, Location]:
-        """The places whose frontiers are shown: probes and sinks, by name."""
+        """Return the locations whose frontiers are shown, by the name of the probe or sink."""
         shown = (n for n in self.nodes if isinstance(n, ProbeNode | SinkNode))
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
 
@@ -373,8 +381,8 @@ def _never_sent(sink: str) -> SetupError:
 
 
 def _varies(node: Node) -> bool:
-    """Whether a function of a node may give something else when the same comes again, also one by
-    which it reads or writes."""
+    """Return whether a function of a node is nondeterministic. The functions of a source or sink
+    count too."""
     functions = [function for _, function in functions_of(node)]
     spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
     if is_dataclass(spec):
@@ -392,7 +400,8 @@ def _functions(node: Node) -> list[str]:
 
 
 def _fused(nodes: list[Node]) -> list[Node]:
-    """The nodes with chains of stateless steps made one each, without exchanges to nobody."""
+    """Return the nodes after each chain of stateless steps has become one node. Exchanges without a
+    reader are left out."""
     readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
     result: dict[str, Node] = {}
     for node in nodes:

@@ -1,7 +1,7 @@
-"""Streams of a flow that is being defined: what each method adds, runs once the flow does.
+"""The streams of a flow: each method adds an operator that runs once the flow runs.
 
-A stream is a value: using it twice forks it. A keyed stream stays keyed through map, filter,
-flat_map, split, inspect and probe. Whatever cannot run is refused here, by a SetupError.
+A stream is a value: two uses of it fork it. A keyed stream keeps its keys through map, filter,
+flat_map, split, inspect and probe. A method raises SetupError for an operator that cannot run.
 """
 
 from __future__ import annotations
@@ -44,42 +44,43 @@ S = TypeVar("S")
 Left = TypeVar("Left", bound="Stream[Any]")
 
 How = tuple[Order, StateCodec, OnError, bool]
-"""What is said of any stateful operator."""
+"""The options of a stateful operator: order, codec, error policy and colocation."""
 
 
 class Stream(Generic[T]):
-    """Records on their way through a flow."""
+    """A stream that carries records from one operator to the next."""
 
     def __init__(self, flow: Definition, at: Output) -> None:
         self._flow, self._at = flow, at
 
     def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
-        """Each value through a function."""
+        """Apply a function to each value. Return the stream of its results."""
         return Stream(self._flow, self._step(Map(self._name("map"), function, on_error)))
 
     def filter(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> Stream[T]:
-        """The values for which a function is true."""
+        """Keep the values for which a function returns a true value."""
         return Stream(self._flow, self._step(Filter(self._name("filter"), function, on_error)))
 
     def flat_map(
         self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
     ) -> Stream[U]:
-        """Any number of values for each."""
+        """Apply a function that returns any number of values for each value. Return the stream of
+        them."""
         return Stream(self._flow, self._step(FlatMap(self._name("flat_map"), function, on_error)))
 
     def inspect(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> Stream[T]:
-        """Call a function for its effect."""
+        """Call a function for its effect on each value, and pass the value on."""
         return Stream(self._flow, self._step(Inspect(self._name("inspect"), function, on_error)))
 
     def key_by(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
-        """Group by a key, any plain value, and bring each group to one worker. Keys that are equal
-        and of the same types are one group, and have one form behind this."""
+        """Group records by a key, and send each record to the owner of its bin. A key is any plain
+        value. Keys that are equal and of equal types form one group."""
         name = self._name("key_by")
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
         exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
@@ -88,8 +89,8 @@ class Stream(Generic[T]):
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
     ) -> tuple[Stream[T], ...]:
-        """One stream per output named, in that order: each value goes to the one that the function
-        names. A value for which it names none has failed.
+        """Send each value to the output that a function names, and return one stream per output. A
+        value fails where the function names no output.
 
         >>> from meander import Flow
         >>> from meander.dataflow.simulation.in_memory import ListSource
@@ -111,13 +112,15 @@ class Stream(Generic[T]):
         max_rounds: int = 1000,
         on_error: OnError = "dead_letter",
     ) -> Left:
-        """A loop: `body` gets the loop's stream and returns what goes round again, a round later,
-        and what leaves. A value that would begin more than `max_rounds` rounds has failed.
+        """Add a loop. `body` takes the stream of the loop and returns two streams: the values for
+        another iteration, and the values that leave. A value that needs more than `max_rounds`
+        iterations fails.
 
-        What goes round joins a stream without keys, so keys that it has got end with the round.
+        The stream of the loop has no keys, so values lose keys of the body before another
+        iteration.
 
-        Streams of outside may be connected inside. Records are applied to state in the order
-        (time, round, ...), so results do not depend on how the loop's workers run.
+        The body may connect streams from outside the loop. An operator applies records in the order
+        of time, then iteration, so results do not depend on the speed of workers.
 
         >>> from meander import Flow
         >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -150,18 +153,19 @@ class Stream(Generic[T]):
             raise AttributeError(name)
 
     def probe(self, name: str) -> Stream[T]:
-        """A place whose frontier `meander status` shows under this name."""
+        """Add a probe: `meander status` shows the frontier at this place under its name."""
         return Stream(self._flow, self._probe(name))
 
     def sink(
         self, spec: SinkSpec, name: str = "sink", *, on_error: OnError = "dead_letter"
     ) -> None:
-        """Send the values out of the flow; `on_error` is for those that the sink cannot encode."""
+        """Write the values outside the flow. `on_error` decides about values that the sink cannot
+        encode."""
         at = self._placed(on_error) if self._flow.delivery == "exactly_once" else self._at
         self._flow.add(SinkNode(self._name(name), at, spec, on_error))
 
     def _placed(self, on_error: OnError) -> Output:
-        """Where each record is on one worker that follows from itself and its time."""
+        """Return an output at which the record and its time alone decide the worker."""
         return self._flow.placed(self._at, on_error)
 
     def _closed(
@@ -191,7 +195,7 @@ class Stream(Generic[T]):
 
 
 class KeyedStream(Stream[T]):
-    """Records grouped by key, each group on the worker that owns its bin."""
+    """A stream that groups records by key. The owner of a bin holds all groups of the bin."""
 
     @overload
     def fold(
@@ -229,10 +233,11 @@ class KeyedStream(Stream[T]):
         on_error: OnError = "dead_letter",
         colocate: bool = True,
     ) -> KeyedStream[Any]:
-        """One result per record: `(state, value) -> (state, result)`, or a fold over columns
-        (`dataflow.columns`) in place of `init` and `step`.
+        """Add a fold: `(state, value) -> (state, result)` gives one result per record. A fold over
+        columns (`dataflow.columns`) replaces both `init` and `step`.
 
-        `colocate=False`: its bins move only when a command names it, and not with those of others.
+        With `colocate=False` the bins of the operator move alone, and only where a command names
+        the operator.
         """
         if isinstance(init, ColumnFold) is (step is not None):
             raise SetupError(f"operator {name!r}",
@@ -257,13 +262,14 @@ class KeyedStream(Stream[T]):
         on_error: OnError = "dead_letter",
         colocate: bool = True,
     ) -> ProcessedStream:
-        """Any number of results per record, and timers: `(context, state, value) -> state`.
+        """Add a process function: `(context, state, value) -> state` emits any number of results
+        and sets timers.
 
-        `on_notify` is called for a key that asked by `context.notify()`, once all records of that
-        time have been applied, in a loop all of that round: what they add up to can be sent then.
+        A key asks for `on_notify` with `context.notify()`. The call comes once all records of that
+        time, and in a loop of that iteration, have been applied. It can send their total.
 
-        `side` names further outputs: `context.emit(value, to="late")` sends to one of them, and
-        `.side("late")` of the stream returned is what comes there.
+        `side` names side outputs: `context.emit(value, to="late")` sends to one of them, and
+        `.side("late")` of the returned stream reads it.
         """
         return self._process(
             name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side,
@@ -286,7 +292,8 @@ class KeyedStream(Stream[T]):
         on_error: OnError = "dead_letter",
         colocate: bool = True,
     ) -> ProcessedStream:
-        """One state per key for two streams with one key space: as `process`, one function each."""
+        """Join two streams by key: both share one state per key, and each has its own function. The
+        other options are those of `process`."""
         if other._flow is not self._flow:
             raise SetupError(f"operator {name!r}",
                              f"its second stream belongs to flow {other._flow.name!r}",
@@ -299,31 +306,31 @@ class KeyedStream(Stream[T]):
     def map(
         self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[U]:
-        """As on any stream; the key stays."""
+        """Apply a function to each value as `Stream.map` does, and keep the key."""
         return KeyedStream(self._flow, super().map(function, on_error=on_error)._at)
 
     def filter(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
-        """As on any stream; the key stays."""
+        """Filter values as `Stream.filter` does, and keep the key."""
         return KeyedStream(self._flow, super().filter(function, on_error=on_error)._at)
 
     def flat_map(
         self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[U]:
-        """As on any stream; the key stays."""
+        """Apply a function as `Stream.flat_map` does, and keep the key."""
         return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._at)
 
     def inspect(
         self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
     ) -> KeyedStream[T]:
-        """As on any stream; the key stays."""
+        """Call a function as `Stream.inspect` does, and keep the key."""
         return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._at)
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
     ) -> tuple[KeyedStream[T], ...]:
-        """As on any stream; the key stays."""
+        """Split the stream as `Stream.split` does, and keep the key."""
         streams = super().split(function, *outputs, on_error=on_error)
         return tuple(KeyedStream(self._flow, stream._at) for stream in streams)
 
@@ -335,7 +342,8 @@ class KeyedStream(Stream[T]):
         max_rounds: int = 1000,
         on_error: OnError = "dead_letter",
     ) -> Left:
-        """As on any stream; the key stays, so what goes round again must have one too."""
+        """Add a loop as `Stream.iterate` does, and keep the key. The values for another iteration
+        must have a key too."""
         loop = LoopNode(self._flow.own_name(name), self._at)
         ends = body(KeyedStream[T](self._flow, Output.of(self._flow.add(loop))))
         _check_ends(loop, ends)
@@ -346,7 +354,7 @@ class KeyedStream(Stream[T]):
         return self._closed(loop, (Stream(self._flow, again), ends[1]), max_rounds, on_error)
 
     def probe(self, name: str) -> KeyedStream[T]:
-        """As on any stream; the key stays."""
+        """Add a probe as `Stream.probe` does, and keep the key."""
         return KeyedStream(self._flow, self._probe(name))
 
     def _placed(self, _: OnError) -> Output:
@@ -377,8 +385,8 @@ class KeyedStream(Stream[T]):
         logic: Logic,
         how: How,
     ) -> Output:
-        """A stateful operator, and exchanges where its bins may have other owners than its
-        records' so far."""
+        """Add a stateful operator. Add an exchange before it where its bins may have other owners
+        than those of the records."""
         *_, on_error, colocate = how
         group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
@@ -386,7 +394,7 @@ class KeyedStream(Stream[T]):
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:
-    """Raises SetupError for what a body has returned if no loop can be made of it."""
+    """Raise SetupError where the result of a body cannot close a loop."""
     match ends:
         case (Stream() as again, Stream() as left) if (
             again._at.scope == left._at.scope == scope_of(loop)
@@ -397,14 +405,15 @@ def _check_ends(loop: LoopNode, ends: object) -> None:
 
 
 class ProcessedStream(KeyedStream[Any]):
-    """What a process function emits to its first output; `side` is what it emits to others."""
+    """A stream that carries the main output of a process function. `side` gives its side
+    outputs."""
 
     def __init__(self, flow: Definition, at: Output, side: Sequence[str] = ()) -> None:
         super().__init__(flow, at)
         self._side = side
 
     def side(self, name: str) -> KeyedStream[Any]:
-        """What goes to the side output of a name. Raises SetupError where there is none."""
+        """Return the stream of a side output. Raises SetupError for an unknown name."""
         if name not in self._side:
             raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
                              "name it in the `side` of the operator")  # fmt: skip

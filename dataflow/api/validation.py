@@ -1,7 +1,7 @@
-"""What can be said of an operator before it runs: a flow that could not work is not defined.
+"""The checks of an operator at its definition: a flow that cannot work is not defined.
 
-Guarantees that functions can be called, that policies, orders and codecs are ones that there are,
-and that nothing stands in a loop that has no meaning there. Cost: once per operator.
+Guarantees that functions can be called, and that policies, orders and codecs exist. Guarantees that
+a loop holds no operator that has no meaning there. Cost: once per operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from meander.schemas.errors import SetupError
 
 
 def check(node: Node) -> None:
-    """Raises SetupError for an operator that could not work."""
+    """Raise SetupError for an operator that cannot work."""
     for what, function in functions_of(node):
         if not callable(function):
             raise SetupError(
@@ -48,7 +48,7 @@ def check(node: Node) -> None:
 
 
 def functions_of(node: Node) -> Iterator[tuple[str, object]]:
-    """What users have written, and as what."""
+    """Yield the user's functions of a node, each with its role."""
     match node:
         case StepsNode():
             yield from (("function", step.function) for step in node.steps)

@@ -1,1 +1,1 @@
-"""Bounds of records in flight and of memory."""
+"""Backpressure: credit, bytes in flight, memory limits and the throttle of moves."""

@@ -1,10 +1,11 @@
-"""Credit: how much a worker may send on an edge to a peer before the peer has taken it (I6).
+"""Credit: a worker sends on an edge to a peer until its credit is used up (I6).
 
-Each edge and link has a window of bytes. What is sent uses it up; a receiver gives back what its
-operator has taken off its input, a sixteenth of the window at a time, so that the account costs no
-frame per turn. Whoever has none left keeps what it would send, and with it the capability. A
-message is one piece: the last that the window covers in part may go beyond it, so one that is
-larger than the window passes too (I7). Invariant: used = on the way + taken and not yet given back.
+Each edge and link has a window of bytes. Sent bytes use credit. A receiver returns credit once its
+operator has taken a sixteenth of the window, so the return costs no frame per turn. A worker
+without credit keeps its records and their capability. The last message may exceed the window, so a
+message larger than the window passes too (I7).
+
+Invariant: used = on the way + taken and not yet returned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ SHARE = 16
 
 
 class Credit:
-    """One worker's account with each peer, both ways, and with itself.
+    """An account that holds one worker's credit with each peer, in both directions, and with
+    itself.
 
     >>> here, there, edge = Credit(160), Credit(160), EdgeId(3)
     >>> here.use(edge, WorkerId(1), 200); here.left(edge, WorkerId(1))
@@ -37,34 +39,35 @@ class Credit:
         self._taken: Counter[tuple[WorkerId, EdgeId]] = Counter()
 
     def left(self, edge: EdgeId, to: WorkerId) -> bool:
-        """Whether more may be sent."""
+        """Return whether the worker may send more."""
         return self._used[to, edge] < self._window
 
     def use(self, edge: EdgeId, to: WorkerId, size: int) -> None:
-        """Count what is sent to a peer."""
+        """Count bytes that are sent to a peer."""
         self._used[to, edge] += size
 
     def regain(self, edge: EdgeId, by: WorkerId, size: int) -> None:
-        """A peer's operator has taken some. Raises MeanderError if it never got as much."""
+        """Count bytes that a peer's operator has taken. Raises MeanderError for more bytes than it
+        was sent."""
         self._used[by, edge] -= size
         if self._used[by, edge] < 0:
             raise MeanderError(member_name(by), "it acknowledged more data than it was sent")
 
     def took(self, edge: EdgeId, sender: WorkerId, size: int) -> None:
-        """Count what an operator here has taken off its input, of what a peer sent."""
+        """Count bytes from a peer that an operator here has taken from its input."""
         self._taken[sender, edge] += size
 
     def owed(self) -> Iterator[tuple[WorkerId, EdgeId, int]]:
-        """Whom to give back credit now, and how much."""
+        """Yield the peers and edges whose credit is due, with the bytes to return."""
         for (sender, edge), size in list(self._taken.items()):
             if size * SHARE >= self._window:
                 del self._taken[sender, edge]
                 yield sender, edge, size
 
     def used(self, peer: WorkerId) -> int:
-        """Bytes sent to a peer, on all edges, that it has not given back."""
+        """Return the bytes sent to a peer on all edges that it has not returned."""
         return sum(size for (to, _), size in self._used.items() if to == peer)
 
     def kept(self, peer: WorkerId) -> int:
-        """Bytes taken of what a peer sent, on all edges, that have not been given back to it."""
+        """Return the bytes from a peer on all edges that are taken and not yet returned."""
         return sum(size for (sender, _), size in self._taken.items() if sender == peer)

@@ -1,7 +1,7 @@
-"""The bound of what waits in one place, where no source can be held back for it (I6).
+"""The memory limit of waiting records where no source can pause for them (I6).
 
-What is read and not passed is bounded by the sources; what user functions make of it is not. So
-each place where records wait ends the flow with a clear error rather than fill the memory.
+Sources bound the bytes that are read and not passed. They cannot bound the outputs of user
+functions. Such places end the flow with a clear error before they fill the memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from meander.schemas.errors import MeanderError
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """How many bytes may wait in a place.
+    """A memory limit that bounds the bytes of records waiting in one place.
 
     >>> MemoryLimit("operator 'a'", 10).check(9, "records wait")
     """
@@ -21,10 +21,11 @@ class MemoryLimit:
     place: str
     most: int
     setting: str = "max_waiting"
-    """What the flow calls it."""
+    """The name of the flow's option."""
 
     def check(self, size: int, what: str) -> None:
-        """Raises MeanderError if more waits; `what` says what waits for what."""
+        """Raise MeanderError for more bytes than the limit. `what` names the waiting records and
+        their reason."""
         if size > self.most:
             raise MeanderError(
                 self.place,

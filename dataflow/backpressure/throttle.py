@@ -1,10 +1,11 @@
-"""How much of a worker's time and memory goes into moving state while records go on.
+"""The throttle: limits the time and memory of a worker that moves of bins take from records.
 
-Guarantees that what is fetched, written and merged ahead takes at most a share of the time of turns
-that records make long, and what is left of short ones, and none while bins are on their way: then
-records wait. The share follows a latency: it halves when records have taken longer, and grows again
-while they have not. Moves whose time has come are hurried, some milliseconds of each turn. Either
-has half of the memory, or one bin's (I6). Cost: two looks at the clock per slice.
+Guarantees that pre-copies, prefetches and compaction take at most a share of the time of long
+turns, and the rest of short ones. They take none while bins are in transit, as records then wait.
+
+The share follows the latency: it halves when records have taken too long, and grows while they have
+not. Moves at their time get some milliseconds of each turn. Each kind has half of the memory, or
+one bin's (I6). Cost: two clock reads per slice.
 """
 
 from __future__ import annotations
@@ -17,34 +18,34 @@ from typing import Protocol, TypeVar
 from meander.dataflow.interfaces import Clock
 
 TURN = 0.002
-"""Seconds that a turn takes anyway, as a worker's loop turns no faster: such work may fill it."""
+"""Seconds that a turn takes at least, as the loop paces itself. Moves may fill them."""
 
 
 SLICE = 0.016
-"""Seconds of a turn that go into moving state at most: records are handled between."""
+"""The most seconds of a turn for moves. Records are processed between."""
 
 LEAST, FIRST, MOST = 0.1, 0.3, 0.9
-"""Of a worker's time, for what is moved ahead."""
+"""Shares of a worker's time for pre-copies and prefetches."""
 
 GROWTH = 0.2
-"""Of a worker's time, that the share grows by in a second."""
+"""The share of a worker's time that the share grows by in a second."""
 
 T = TypeVar("T")
 
 
 class Moving(Protocol):
-    """A bin on its way to the state topic, or from there."""
+    """A bin that moves to the state topic, or from it."""
 
     @property
     def held(self) -> int:
-        """The most bytes that it may have in memory until its next step."""
+        """Return the most bytes that it may hold in memory until its next step."""
 
 
 M = TypeVar("M", bound=Moving)
 
 
 class MemoryBudget:
-    """Memory for bins on their way.
+    """A budget that bounds the memory of bins on their way.
 
     >>> class Bin:
     ...     held = 60
@@ -62,20 +63,20 @@ class MemoryBudget:
 
     @property
     def open(self) -> bool:
-        """Whether there is room for one more bin."""
+        """Return whether there is room for one more bin."""
         self._admitted = [one for one in self._admitted if one.held]
         held = sum(one.held for one in self._admitted)
         return not held or held < self._most()
 
     def admit(self, one: M) -> M:
-        """It takes room from now on, until it says that it holds nothing more."""
+        """Count a bin until it holds no bytes any more, and return it."""
         self._admitted.append(one)
         return one
 
 
 class MoveThrottle:
-    """One worker's. `latency` is the one to be followed, in seconds; `memory` says how many bytes
-    there are.
+    """A throttle that limits the moves of one worker. `latency` is the target in seconds, and
+    `memory` returns the bytes available.
 
     >>> class Still:
     ...     def now_ms(self): return 0
@@ -93,20 +94,20 @@ class MoveThrottle:
             MemoryBudget(lambda: memory() // 2),
             MemoryBudget(lambda: memory() // 2),
         )
-        """What is moved ahead, and what moves as its time has come."""
+        """The budgets of pre-copies and prefetches, and of moves at their time."""
         self.left = TURN
-        """Seconds that may be spent before the next turn."""
+        """Seconds that moves may take before the next turn."""
         self.yields = False
-        """Whether bins are on their way, so that nothing is moved ahead."""
+        """Whether bins are in transit, so that pre-copies and prefetches stop."""
         self.share = FIRST
-        """Of the worker's time."""
+        """The share of the worker's time."""
         self._heard = self._halved = clock.monotonic()
-        """When the last records passed; and until when those were read of which nothing can be
-        learned, as they were on their way when it was last halved, or waited for bins."""
+        """The time at which the last records passed, and a read time before which latencies do not
+        count. Such records were on their way at the last halving, or waited for bins."""
         self._spent = 0.0
 
     def passed(self, read_at: float) -> None:
-        """Records that were read at a time have passed all sinks."""
+        """Adapt the share where records of a read time have passed all sinks."""
         now = self._clock.monotonic()
         if now - read_at <= self._latency:
             self.share = min(MOST, self.share + GROWTH * (now - self._heard))
@@ -117,7 +118,7 @@ class MoveThrottle:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Around a slice of such work."""
+        """Count the time of a slice of moves."""
         began = self._clock.monotonic()
         yield
         took = self._clock.monotonic() - began
@@ -125,7 +126,7 @@ class MoveThrottle:
         self.left -= took
 
     def hurry(self, things: Iterable[T]) -> Iterator[T]:
-        """The first of these, until a `SLICE` has been spent on them; at least one."""
+        """Yield the first things until a `SLICE` has passed; at least one."""
         until = self._clock.monotonic() + SLICE
         for thing in things:
             yield thing
@@ -133,8 +134,8 @@ class MoveThrottle:
                 return
 
     def turns(self, waiting: deque[T]) -> Iterator[T]:
-        """One after another of what waits, taken out, as long as there is time in this turn; who is
-        not through with it puts it back."""
+        """Remove and yield waiting things while this turn has time. The caller returns a thing that
+        is not finished."""
         for _ in range(len(waiting)):
             if not self.open:
                 return
@@ -143,16 +144,16 @@ class MoveThrottle:
 
     @property
     def open(self) -> bool:
-        """Whether another slice may be done in this turn."""
+        """Return whether this turn has time for another slice."""
         return self.left > 0 and not self.yields
 
     def turn(self, busy: float) -> None:
-        """A turn is over, in which so many seconds went into work of any kind."""
+        """Compute the time for moves in the next turn from the `busy` seconds of this turn."""
         if self.yields:
-            # What was read so far may have waited for a bin: that says nothing of the share.
+            # Records read so far may have waited for a bin, so their latency does not count.
             self._halved = self._clock.monotonic()
         others = busy - self._spent
         self._spent = 0.0
         more = max(TURN - others, self.share / (1 - self.share) * others)
-        # What was spent beyond its measure is made up for.
+        # Overspent time reduces the next turn.
         self.left = min(self.left, 0.0) + min(more, SLICE)

@@ -1,4 +1,4 @@
-"""How bins and partitions are shared out over workers, by the fewest moves."""
+"""The balance of bins and partitions over workers with the fewest moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ T = TypeVar("T")
 
 
 def shared_out(things: Sequence[T], workers: Sequence[WorkerId]) -> dict[WorkerId, tuple[T, ...]]:
-    """Bins or partitions evenly over workers.
+    """Distribute bins or partitions evenly over workers. Return the share of each worker that gets
+    any.
 
     >>> shared_out([4, 5, 9], [WorkerId(1), WorkerId(2)])
     {1: (4, 9), 2: (5,)}
@@ -23,8 +24,8 @@ def shared_out(things: Sequence[T], workers: Sequence[WorkerId]) -> dict[WorkerI
 def share_of(
     owners: Mapping[T, WorkerId], newcomers: Sequence[WorkerId], workers: Sequence[WorkerId]
 ) -> dict[WorkerId, tuple[T, ...]]:
-    """What newcomers get so that each has its share, always from who has most; the others among
-    `workers` give each other nothing.
+    """Return the bins or partitions that joining workers get, so that each worker has an even
+    share. The worker with the largest share gives first. Other `workers` give each other none.
 
     >>> owners = dict.fromkeys("abcdefg", WorkerId(0))
     >>> share_of(owners, [WorkerId(1), WorkerId(2)], [WorkerId(0), WorkerId(1), WorkerId(2)])

@@ -1,8 +1,8 @@
-"""A bin as it is handed over: where its layers lie, and what little has changed since the last.
+"""The bin handoff: the manifest of a bin, and the small delta since its last layer.
 
-What has changed is little where a bin was prepared, or has been snapshotted lately; it need not go
-by the state topic then, which would be waited for twice. Its new owner counts it as changed, so it
-gets there with the next layer. Cost: the entries, as they are.
+The delta is small after a pre-copy or an incremental snapshot. It skips the state topic, which
+would cost a second wait. The new owner counts it as changed, so the next layer holds it. Cost: the
+entries as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meander.state.layers.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class BinHandoff:
-    """From the old owner of an operator's bin to the new one.
+    """A bin handoff that gives an operator's bin from its old owner to its new owner.
 
     >>> from meander.state.keys.ids import Bin
     >>> rest = DeltaEntries([b"N14228"], [b"state"], [(5, b"N14228")])
@@ -30,15 +30,15 @@ class BinHandoff:
     manifest: Manifest
     """Its epoch is the time from which the new owner owns the bin."""
     remainder: DeltaEntries = NO_REMAINDER
-    """What the layers lack."""
+    """The delta that the layers lack."""
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the bin handoff for the wire."""
         return bytes(msgpack.packb((self.manifest.to_bytes(), *self.remainder)))
 
     @staticmethod
     def from_bytes(data: bytes) -> BinHandoff:
-        """The inverse. Raises ValueError, TypeError or MeanderError for anything else."""
+        """Decode `to_bytes`. Raises ValueError, TypeError or MeanderError for other bytes."""
         manifest, keys, states, timers = msgpack.unpackb(data)
         if len(keys) != len(states):
             raise ValueError(f"{len(keys)} keys have {len(states)} states")

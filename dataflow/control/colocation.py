@@ -1,9 +1,9 @@
-"""Groups of stateful operators whose bins move together: most in one, and those that move alone.
+"""The colocation groups: stateful operators whose bins move together, and those that move alone.
 
-Where moves are spoken of, the bins of all groups are numbered through: the first group's from 0 on,
-and those of an operator that moves alone from a multiple of their count on. So all that decides who
-owns a bin, and when, knows numbers only; an operator, its states and what lies of them on the state
-topic know their own bins, which begin at 0. Cost: none to speak of.
+Commands and decisions number the bins of all groups consecutively. The bins of the default group
+begin at 0. Those of an operator that moves alone begin at a multiple of the bin count. Ownership
+therefore needs numbers alone. An operator and its layers number their own bins from 0. Cost:
+negligible.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from meander.state.keys.ids import Bin, WorkerId
 
 DEFAULT_GROUP = ""
-"""The name of the group that is no single operator."""
+"""The name of the group of all operators that move together."""
 
 
 class ColocationGroups:
-    """Those of a flow, with so many bins each; `alone` says of each operator whether it moves so.
+    """The colocation groups that a flow has, with `count` bins each. `alone` tells whether each
+    operator moves alone.
 
     >>> groups = ColocationGroups(4, {"a": False, "b": True, "c": False})
     >>> groups.number("a", Bin(3)), groups.number("b", Bin(3))
@@ -29,7 +30,7 @@ class ColocationGroups:
     def __init__(self, count: int, alone: Mapping[str, bool]) -> None:
         self.count = count
         self.names = [DEFAULT_GROUP, *(name for name, moves_alone in alone.items() if moves_alone)]
-        """An operator that moves alone is a group of its name."""
+        """The names of all groups. An operator that moves alone is a group of its name."""
         self._of = {name: self.names.index(name) if alone[name] else 0 for name in alone}
         self._operators = [
             [name for name, group in self._of.items() if group == n] for n in range(len(self.names))
@@ -37,36 +38,36 @@ class ColocationGroups:
 
     @property
     def total(self) -> int:
-        """How many bins there are in all groups."""
+        """Return the number of bins in all groups."""
         return self.count * len(self.names)
 
     def of(self, operator: str) -> str:
-        """The group of an operator."""
+        """Return the group of an operator."""
         return self.names[self._of[operator]]
 
     def first(self, group: str) -> int:
-        """The number of a group's first bin."""
+        """Return the number of a group's first bin."""
         return self.names.index(group) * self.count
 
     def number(self, operator: str, bin: Bin) -> Bin:
-        """The number of an operator's bin, or of a group's."""
+        """Return the number of a bin of an operator or group."""
         return Bin(self._of.get(operator, 0) * self.count + bin)
 
     def apart(self, owners: Sequence[WorkerId]) -> dict[str, dict[Bin, WorkerId]]:
-        """The owners of all bins, by group."""
+        """Return the owners of all bins, by group."""
         return {
             group: {Bin(b): owners[self.first(group) + b] for b in range(self.count)}
             for group in self.names
         }
 
     def own(self, number: Bin) -> Bin:
-        """What its operators call a bin."""
+        """Return the number that its operators give a bin."""
         return Bin(number % self.count)
 
     def group(self, number: Bin) -> str:
-        """Whose bin it is."""
+        """Return the group of a bin."""
         return self.names[number // self.count]
 
     def operators(self, number: Bin) -> Sequence[str]:
-        """Those that a bin is of."""
+        """Return the operators of a bin."""
         return self._operators[number // self.count]

@@ -1,4 +1,4 @@
-"""A migration as it is asked for, and what becomes of it."""
+"""The command that moves bins, with its checks."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Order = Literal["as-listed", "hottest", "coldest"]
 
 @dataclass(frozen=True, slots=True)
 class MoveBins:
-    """Move bins: at logical time `time`, or as soon as possible.
+    """A command that moves bins at the logical time `time`, or as soon as possible.
 
-    `all-at-once` moves all at one time, `fluid` bin after bin, each completed before the next,
-    `batched` round after round of bins, no worker taking part in two moves at once. With `precopy`
-    bins are fetched by their next owner first, so that little is left to move.
+    `all-at-once` moves all bins at one time. `fluid` moves one bin after another. `batched` moves
+    bins in rounds, and no worker takes part in two moves of a round. With `precopy` the next owner
+    prefetches bins, so that the move itself is small.
     """
 
     id: str
     bins: tuple[Bin, ...]
     worker: WorkerId
     time: int | None = None
-    """Of the first round; it does not wait for anything to be fetched."""
+    """The time of the first round. It waits for no prefetch."""
     strategy: Strategy = "batched"
     precopy: bool = True
     overlap: Overlap = "queue"
-    """Whether to wait, where it has no time, for commands under way that move some of its bins."""
+    """Whether a command without a time waits for running commands that move some of its bins."""
     order: Order = "as-listed"
-    """Which bins move first: as they are named, or by how many records they had of late."""
+    """The order of bins: as listed, or by their recent records."""
     operator: str = DEFAULT_GROUP
-    """Whose bins are meant: those of this operator, which moves alone, or of all that do not."""
+    """The operator that moves alone and owns these bins, or the default group."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
-    """The targets of bins that do not go to `worker`."""
+    """The targets of bins that do not move to `worker`."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
-    """From whom bins are taken, where workers come or go: one that another command has given to
-    somebody else meanwhile stays there, and what cannot be read ahead is tried again."""
+    """The owners that give bins away where workers join or leave. A bin stays where another command
+    has given it to a third worker meanwhile. A failed pre-copy is tried again."""
 
     @staticmethod
     def asked(command: control.Migrate, space: BinSpace) -> MoveBins:
-        """What a command of the control topic asks of a flow with these bins.
+        """Return the engine's form of a command of the control topic.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
         >>> MoveBins.asked(move, BinSpace(1)).bins
@@ -67,21 +67,21 @@ class MoveBins:
         )
 
     def target(self, bin: Bin) -> WorkerId:
-        """Where a bin is to go."""
+        """Return the worker that a bin moves to."""
         return self.others.get(bin, self.worker)
 
     @property
     def staffing(self) -> bool:
-        """Whether it serves workers that come or go."""
+        """Return whether the command serves workers that join or leave."""
         return bool(self.sources)
 
     @property
     def targets(self) -> set[WorkerId]:
-        """Who gets bins."""
+        """Return the workers that get bins."""
         return {self.target(bin) for bin in self.bins}
 
     def check(self, groups: ColocationGroups, workers: Sequence[WorkerId]) -> None:
-        """Raises Refused unless it names bins that there are, and only of these workers."""
+        """Raise Refused for unknown bins, workers or operators."""
         self._check_operator(groups)
         count = groups.count
         for worker in sorted({self.worker, *self.others.values()}):
@@ -104,16 +104,16 @@ class MoveBins:
 
 
 class Refused(Exception):
-    """A command that cannot be carried out; the message says what would be right."""
+    """An error that rejects a command. Its message names the remedy."""
 
 
 def used_before(id: str) -> Refused:
-    """Of a command whose id another has had."""
+    """Return the error for a command whose id an earlier command has used."""
     return Refused(f"id {id!r} was used before: give each command an id of its own")
 
 
 def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:
-    """The bins that a command names, in its order.
+    """Return the bins that a command names, in its order.
 
     >>> asked = control.Migrate(
     ...     type="migrate", id="m", worker=0, keys=["cat", "dog"], whole_bins=True

@@ -1,8 +1,8 @@
-"""Decisions on their way: written first, sent once they are durable, in the order they were taken.
+"""The pending decisions: a decision is written first, and sent once it is durable, in order.
 
-Guarantees that nobody hears of a decision that could be forgotten, and that nothing is forsworn
-that an unsent decision still needs: `least` is the earliest time of those. Cost: one question to
-the journal per turn while any is being written.
+Guarantees that no worker receives a decision that a failure could lose. Guarantees that no time of
+an unsent decision is closed: `least` is the earliest such time. Cost: one call to the journal per
+turn while decisions are pending.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ from meander.state.keys.ids import WorkerId
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """A life of the flow begins; `time` is the least not forsworn."""
+    """A decision that starts an execution of the flow. `time` is the least time that is not
+    closed."""
 
     time: int
     owners: tuple[WorkerId, ...]
-    """Of each bin, group after group."""
+    """The owner of each bin, group after group."""
     workers: int
     checkpoint: int | None = None
-    """Which one it goes on from; None where the flow begins anew."""
+    """The checkpoint that the execution starts from. None for a new start."""
     sources: tuple[str, ...] = ()
-    """The flow's, by number, as orders and rulings name them; empty where it is not known."""
+    """The names of the sources by number, as handovers and timestamp overrides use them. Empty
+    where unknown."""
     groups: tuple[str, ...] = ()
-    """Its groups of operators, in the order of `owners`; likewise."""
+    """The colocation groups in the order of `owners`. Empty where unknown."""
     anew: tuple[ReplayFrom, ...] = ()
-    """From when on results of its sinks come again."""
+    """The replay start of each worker whose sinks write results again."""
     retained: int = 3
-    """How many of its checkpoints stay."""
+    """The number of retained checkpoints."""
     topics: tuple[str, ...] = ()
-    """What its sources read, by number; empty where it is not known."""
+    """The topics of its sources by number. Empty where unknown."""
     oldest: int | None = None
-    """Which of its checkpoints there is to go back to at most, as `checkpoint`; savepoints count
-    besides."""
+    """The oldest checkpoint that a restart may use, besides savepoints. It is numbered as
+    `checkpoint` is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joins:
-    """A worker takes part from now on; `time` is the least not forsworn."""
+    """A decision that adds a worker. `time` is the least time that is not closed."""
 
     worker: WorkerId
     time: int
@@ -53,7 +55,7 @@ class Joins:
 
 @dataclass(frozen=True, slots=True)
 class LeaveDecision:
-    """A worker owns and reads nothing from `time` on, and ends."""
+    """A decision that removes a worker. The worker owns and reads nothing from `time` on."""
 
     worker: WorkerId
     time: int
@@ -61,25 +63,26 @@ class LeaveDecision:
 
 @dataclass(frozen=True, slots=True)
 class Takes:
-    """A flow that began without checkpoints has its first; `time` is that of its cut."""
+    """A decision that records the first checkpoint of a flow that started without any. `time` is
+    that of its cut."""
 
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """A checkpoint is a savepoint; `time` is that of its cut."""
+    """A decision that makes a checkpoint a savepoint. `time` is that of its cut."""
 
     savepoint: str
-    """Its name."""
+    """The name of the savepoint."""
     offset: int
-    """Where it lies on the checkpoints topic."""
+    """Its offset on the checkpoints topic."""
     time: int
 
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """There is no savepoint of that name any more."""
+    """A decision that drops the savepoint of a name."""
 
     savepoint: str
     time: int = 0
@@ -87,7 +90,8 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class Obeys:
-    """All commands before an offset of the control topic have been dealt with."""
+    """A decision that records how far commands are done: all before an offset of the control
+    topic."""
 
     offset: int
     time: int = 0
@@ -106,12 +110,12 @@ Decision = (
     | Obeys
 )
 Journal = Callable[[Decision], Callable[[], bool]]
-"""Begins to write a decision, returns whether it is durable yet."""
+"""Starts to write a decision, and returns a function that tells whether it is durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """A decision that is being written."""
+    """A decision that is not yet durable, or not yet sent."""
 
     decision: Decision
     durable: Callable[[], bool]
@@ -119,7 +123,7 @@ class Unsent:
 
 
 class PendingDecisions:
-    """Those that have not been sent.
+    """A queue that holds decisions until they are durable and sent.
 
     >>> durable, sent = [], []
     >>> decisions = PendingDecisions(lambda decision: lambda: bool(durable))
@@ -135,20 +139,20 @@ class PendingDecisions:
         self._unsent: deque[Unsent] = deque()
 
     def take(self, decision: Decision, send: Callable[[], None]) -> None:
-        """Begin to write a decision; `send` is called from a later `send` of all."""
+        """Start to write a decision. A later `send` of the queue calls the given `send`."""
         self._unsent.append(Unsent(decision, self._journal(decision), send))
 
     def send(self) -> None:
-        """Send those that have become durable."""
+        """Send the decisions that have become durable."""
         while self._unsent and self._unsent[0].durable():
             self._unsent.popleft().send()
 
     @property
     def unsent(self) -> list[Decision]:
-        """Those that have not been sent, the first first."""
+        """Return the decisions that have not been sent, oldest first."""
         return [unsent.decision for unsent in self._unsent]
 
     @property
     def least(self) -> int | None:
-        """The earliest time of those that have not been sent."""
+        """Return the earliest time of unsent decisions, or None."""
         return min((decision.time for decision in self.unsent), default=None)

@@ -1,8 +1,8 @@
-"""What the coordinator tells workers about bins that are to move, besides when they do (`Moves`).
+"""The instructions of the coordinator to workers about bins, besides their moves (`Moves`).
 
-A prepared move goes: the owner is told to have all of a bin lie on the state topic
-(`StartPreCopy`), the worker that is to have it next is told where (`Prefetch`) and fetches it, and
-only what changes from then on is left to move at the time of the move. All of it may be called off.
+A pre-copy has two instructions. `StartPreCopy` lets the owner write all of a bin to the state
+topic. `Prefetch` tells the next owner the manifest, so that it fetches the layers. Later changes
+alone remain for the move. The coordinator may cancel all of it.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from meander.state.layers.manifest import Manifest
 
 @dataclass(frozen=True, slots=True)
 class StartPreCopy:
-    """To the owner of a bin that is to move: write what does not lie on the state topic, say where
-    all lies, and leave that as it is.
+    """An instruction that starts a pre-copy. The owner of a bin writes the missing changes to the
+    state topic, reports the manifest, and keeps those layers.
 
     >>> StartPreCopy.from_bytes(StartPreCopy(1, Bin(3)).to_bytes())
     StartPreCopy(number=1, bin=3)
     """
 
     number: int
-    """Of the preparation: what is said of it names it."""
+    """The number of the pre-copy. Its reports carry it."""
     bin: Bin
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the instruction for the wire."""
         return bytes(msgpack.packb((self.number, self.bin)))
 
     @staticmethod
     def from_bytes(data: bytes) -> StartPreCopy:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         number, bin = msgpack.unpackb(data)
         return StartPreCopy(count(number), Bin(count(bin)))
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """To who is to have a bin next: fetch what of an operator's part lies on the state topic."""
+    """An instruction that lets the next owner of a bin fetch one operator's layers of it."""
 
     number: int
     manifest: Manifest
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the instruction for the wire."""
         return bytes(msgpack.packb((self.number, self.manifest.to_bytes())))
 
     @staticmethod
     def from_bytes(data: bytes) -> Prefetch:
-        """The inverse. Raises ValueError or MeanderError for anything else."""
+        """Decode `to_bytes`. Raises ValueError or MeanderError for other bytes."""
         number, manifest = msgpack.unpackb(data)
         return Prefetch(count(number), Manifest.from_bytes(manifest))
 
 
 @dataclass(frozen=True, slots=True)
 class CancelMove:
-    """To the owner of a bin and to whom it was prepared for: it stays.
+    """An instruction that cancels a move. The current and the planned owner of the bin receive it.
 
     >>> CancelMove.from_bytes(CancelMove(Bin(3)).to_bytes())
     CancelMove(bin=3)
@@ -69,18 +69,18 @@ class CancelMove:
     bin: Bin
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the instruction for the wire."""
         return bytes(msgpack.packb(self.bin))
 
     @staticmethod
     def from_bytes(data: bytes) -> CancelMove:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         return CancelMove(Bin(count(msgpack.unpackb(data))))
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """To who has written the layers of an operator's bin: some cannot be read.
+    """An instruction that lets the writer of an operator's bin write its unreadable layers again.
 
     >>> Rewrite.from_bytes(Rewrite("per_plane", Bin(3), 7).to_bytes())
     Rewrite(operator='per_plane', bin=3, time=7)
@@ -89,15 +89,16 @@ class Rewrite:
     operator: str
     bin: Bin
     time: int | None
-    """The bin has left at this time, and its next owner waits for it; None where it has not."""
+    """The time at which the bin has left, so that its next owner waits. None where it has not
+    left."""
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the instruction for the wire."""
         return bytes(msgpack.packb((self.operator, self.bin, self.time)))
 
     @staticmethod
     def from_bytes(data: bytes) -> Rewrite:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         operator, bin, time = msgpack.unpackb(data)
         if type(operator) is not str or not (time is None or type(time) is int):
             raise ValueError("this names nothing that could be written anew")
@@ -106,7 +107,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """To all: a command moves nothing at a time, after all.
+    """An instruction that withdraws the moves of a command at a time. All workers receive it.
 
     >>> Revoke.from_bytes(Revoke("m1", 7).to_bytes())
     Revoke(command='m1', time=7)
@@ -116,12 +117,12 @@ class Revoke:
     time: int
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the instruction for the wire."""
         return bytes(msgpack.packb((self.command, self.time)))
 
     @staticmethod
     def from_bytes(data: bytes) -> Revoke:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         command, time = msgpack.unpackb(data)
         if type(command) is not str or type(time) is not int:
             raise ValueError("this revokes nothing")

@@ -1,4 +1,4 @@
-"""What travels when a source partition changes hands: the order to do so, and where to read on."""
+"""The messages of a handover: the decision to reassign a partition, and the partition handoff."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from meander.state.keys.ids import WorkerId
 
 @dataclass(frozen=True, slots=True)
 class ReassignPartition:
-    """From the coordinator to all: once a partition has come to `time`, `target` reads it.
+    """A decision that lets `target` read a partition once its time has reached `time`. All workers
+    receive it.
 
-    One that nobody has read yet begins at `time`, and says where in its log.
+    A partition without an earlier reader begins at `time`, and the decision names its offset.
 
     >>> order = ReassignPartition(0, Partition(3), 7, WorkerId(1))
     >>> ReassignPartition.from_bytes(order.to_bytes()) == order
@@ -23,26 +24,26 @@ class ReassignPartition:
     """
 
     source: int
-    """The source's number in the flow."""
+    """The number of the source in the flow."""
     partition: Partition
     time: int
     target: WorkerId
     offset: int | None = None
-    """Of the first record, where nobody has read it yet; None where its reader knows."""
+    """The offset of the first record of a new partition. None where its reader knows it."""
 
     @property
     def begins(self) -> int:
-        """What the records of a partition that nobody has read have at least: where those stand
-        that were idle and had to let the order pass."""
+        """Return the least time of records of a new partition. Idle partitions reach this time when
+        the decision passes them."""
         return self.time + 1
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the decision for the wire."""
         return bytes(msgpack.packb(astuple(self)))
 
     @staticmethod
     def from_bytes(data: bytes) -> ReassignPartition:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         *numbers, offset = msgpack.unpackb(data)
         source, partition, time, target = map(whole, numbers)
         first = None if offset is None else whole(offset)
@@ -51,7 +52,7 @@ class ReassignPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHandoff:
-    """From the old reader of a partition to the new one.
+    """A partition handoff that tells the new reader of a partition where to continue.
 
     >>> parcel = PartitionHandoff(Partition(3), Rest(100, None), 7, 8, 9)
     >>> PartitionHandoff.from_bytes(parcel.to_bytes()) == parcel
@@ -60,21 +61,21 @@ class PartitionHandoff:
 
     partition: Partition
     rest: Rest
-    """What the old reader has not sent."""
+    """The records that the old reader has not sent."""
     maximum: int
-    """The running maximum of what its records ask for."""
+    """The running maximum of the times that its records ask for."""
     newest: int
-    """The time of the last record sent; `MIN_TIME` while there is none."""
+    """The time of the last sent record, or `MIN_TIME` before the first."""
     frontier: int
-    """The partition's frontier, later than `newest`."""
+    """The frontier of the partition, later than `newest`."""
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the partition handoff for the wire."""
         return bytes(msgpack.packb(astuple(self)))
 
     @staticmethod
     def from_bytes(data: bytes) -> PartitionHandoff:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         partition, (offset, end), *times = msgpack.unpackb(data)
         number, start, maximum, newest, frontier = map(whole, (partition, offset, *times))
         rest = Rest(start, None if end is None else whole(end))

@@ -1,4 +1,4 @@
-"""A change of ownership as it travels from the coordinator to every worker."""
+"""The moves of bins as they travel from the coordinator to every worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meander.state.keys.ids import Bin, WorkerId
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """From logical time `time` on, `bins` belong to `target`.
+    """A decision that makes `target` the owner of `bins` from the logical time `time` on.
 
     >>> moves = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
     >>> Moves.from_bytes(moves.to_bytes()) == moves
@@ -24,12 +24,12 @@ class Moves:
     bins: tuple[Bin, ...]
 
     def to_bytes(self) -> bytes:
-        """As it travels on the wire."""
+        """Encode the moves for the wire."""
         return bytes(msgpack.packb((self.command, self.time, self.target, self.bins)))
 
     @staticmethod
     def from_bytes(data: bytes) -> Moves:
-        """The inverse. Raises ValueError for anything else."""
+        """Decode `to_bytes`. Raises ValueError for other bytes."""
         command, time, target, bins = msgpack.unpackb(data, use_list=False)
         if type(command) is not str or {type(n) for n in (time, target, *bins)} != {int}:
             raise ValueError("these are no moves")

@@ -1,8 +1,8 @@
-"""Reports: what a worker tells the coordinator beside its frames.
+"""Reports: messages of a worker to the coordinator beside its frames.
 
 Each report is one class, from the operator that sends it to the coordinator that acts on it. A
-report travels as msgpack within a message of `app.protocol`. Guarantees that what is read is one of
-these reports, whole and of the right types. Cost: some microseconds a report.
+report travels as msgpack within a message of `app.protocol`. Guarantees that a received report is
+complete and has the right types. Cost: some microseconds per report.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class _Report(FrozenStruct, forbid_unknown_fields=True, tag=True):
 
 
 class BinInstalled(_Report):
-    """A bin of an operator has come to the sender, with its state as of a time."""
+    """A report that the sender has installed a bin of an operator, with its state at a time."""
 
     operator: str
     bin: Bin
@@ -28,18 +28,17 @@ class BinInstalled(_Report):
 
 
 class BinPreCopied(_Report):
-    """All that the sender has of an operator's bin lies on the state topic, and where."""
+    """A report that the state topic holds all of an operator's bin, with the manifest."""
 
     number: int
-    """Of the pre-copy."""
+    """The number of the pre-copy."""
     operator: str
     bin: Bin
     manifest: bytes
 
 
 class BinPrefetched(_Report):
-    """The sender has fetched what lies on the state topic of an operator's bin, ahead of its
-    move."""
+    """A report that the sender has prefetched the layers of an operator's bin."""
 
     number: int
     operator: str
@@ -48,32 +47,34 @@ class BinPrefetched(_Report):
 
 
 class BinUnreadableReport(_Report):
-    """The sender cannot read layers of an operator's bin: ahead of its move, or at its time."""
+    """A report that the sender cannot read layers of an operator's bin, before its move or at its
+    time."""
 
     operator: str
     bin: Bin
     number: int | None
-    """Of the pre-copy; None at the time of a move."""
+    """The number of the pre-copy. None at the time of a move."""
     time: int | None
     reason: str
 
 
 class BinSizes(_Report):
-    """An operator lists its bins: each bin, its bytes on the state topic, and its records since the
-    last report."""
+    """A report that lists an operator's bins: each bin, its bytes on the state topic, and its
+    records since the last report."""
 
     operator: str
     bins: list[tuple[Bin, int, int]]
 
 
 class LayerUnreadableReport(_Report):
-    """The sender cannot read a layer on the state topic; it writes the layer again."""
+    """A report that the sender cannot read a layer on the state topic, and writes the layer
+    again."""
 
     reason: str
 
 
 class SourcesPaused(_Report):
-    """The sources of the sender send nothing later for a checkpoint."""
+    """A report that the sources of the sender have paused for a checkpoint."""
 
     checkpoint: int
     furthest: int
@@ -81,55 +82,56 @@ class SourcesPaused(_Report):
 
 
 class Aligned(_Report):
-    """The sender has as little in flight as a checkpoint allows."""
+    """A report that the sender has as few bytes in flight as a checkpoint allows."""
 
     checkpoint: int
 
 
 class SnapshotFailed(_Report):
-    """The sender cannot write its part of a checkpoint."""
+    """A report that the sender cannot write its part of a checkpoint."""
 
     checkpoint: int
     reason: str
 
 
 class SnapshotStored(_Report):
-    """The sender's part of a checkpoint is durable; its slices follow one another."""
+    """A report that the sender's part of a checkpoint is durable. Its slices follow one another."""
 
     checkpoint: int
     slice: bytes
-    """Of a record of format 'checkpoint'."""
+    """A slice of a record of format 'checkpoint'."""
     held: list[tuple[int, int]]
-    """The bins of which outboxes hold results back, and from which time on; with the last slice."""
+    """The bins of which outboxes hold results, each with the first such time. The last slice has
+    them."""
     last: bool
 
 
 class OutboxesSent(_Report):
-    """The sender has committed all results that a checkpoint has of its outboxes."""
+    """A report that the sender has committed all outbox results of a checkpoint."""
 
     checkpoint: int
 
 
 class OutboxFull(_Report):
-    """An outbox of the sender has no room before another checkpoint."""
+    """A report that an outbox of the sender has no room before another checkpoint."""
 
 
 class PartitionsRead(_Report):
-    """The sender lists the partitions of a source that it reads from its start on; later none, but
-    that there are more."""
+    """A report that lists the partitions of a source that the sender reads at its start. Later
+    reports list none, and announce new partitions."""
 
     source: str
     partitions: list[int]
     total: int | None
-    """How many there are on all workers; None where none may be added."""
+    """The number of partitions on all workers. None where the number is final."""
 
 
 class ResultsSuppressed(_Report):
-    """The sender has suppressed results of a sink, and can suppress nothing more."""
+    """A report that the sender has suppressed all committed results of a sink."""
 
     sink: str
     tallies: list[tuple[ExecutionId, WorkerId, int, int]]
-    """Of each worker of an earlier execution: the execution, the worker, count and digest."""
+    """The execution, worker, count and digest of each previous worker."""
 
 
 WorkerReport = (

@@ -1,8 +1,9 @@
-"""Who owns a bin at a time: the map that routing, waiting and migration of one worker share.
+"""The routing: the owner of each bin at a time, as the exchange and the migrator of one worker
+share it.
 
 Guarantees I2: `owner(bin, time)` is one worker, and the same on every worker once the control
-frontier has passed `time`, because commands reach all of them and their order of arrival does
-not matter. Cost: a look-up per record, plus one mask per change that may still matter.
+frontier has passed `time`. Decisions reach all workers, and their order of arrival does not matter.
+Cost: a look-up per record, plus one mask per change that may still matter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NOBODY = WorkerId(-2)
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One bin that changes its owner at a time."""
+    """A transfer that changes the owner of one bin at a time."""
 
     bin: Bin
     time: int
@@ -35,7 +36,7 @@ class Transfer:
 
 
 def evenly_owned(space: BinSpace, workers: int, groups: int = 1) -> tuple[WorkerId, ...]:
-    """The owner of each bin of each group, where none has moved yet.
+    """Return the owner of each bin of each group before the first move.
 
     >>> evenly_owned(BinSpace(1), workers=2)
     (0, 1)
@@ -44,7 +45,7 @@ def evenly_owned(space: BinSpace, workers: int, groups: int = 1) -> tuple[Worker
 
 
 class Routing:
-    """The owners of all bins over logical time, of each group of operators that moves for itself.
+    """A routing that maps each bin of all groups and each logical time to an owner.
 
     >>> routing = Routing(BinSpace(1), evenly_owned(BinSpace(1), workers=2))
     >>> routing.add(Moves("m", 150, WorkerId(1), (Bin(0),)))
@@ -53,43 +54,44 @@ class Routing:
     """
 
     def __init__(self, space: BinSpace, owners: Sequence[WorkerId]) -> None:
-        """`owners` of all bins at first, group after group."""
+        """Take the first owners of all bins, group after group."""
         self.space = space
         self._owners: Int64s = np.array(owners, np.int64)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
 
     @staticmethod
     def unknown(space: BinSpace, groups: int) -> Routing:
-        """Of a newcomer, who is told by moves whose bins they are."""
+        """Return the routing of a joining worker. Moves tell it the owners later."""
         return Routing(space, [NOBODY] * (space.count * groups))
 
     def add(self, moves: Moves) -> None:
-        """Note a change, in any order of arrival."""
+        """Add moves, in any order of arrival."""
         member = np.zeros(len(self._owners), np.bool_)
         member[list(moves.bins)] = True
         insort(self._changes, (moves.time, moves.command, moves, member), key=lambda c: c[:2])
 
     def revoke(self, command: str, time: int) -> None:
-        """Forget what a command was to change at a time, which no frontier has passed."""
+        """Remove the moves of a command at a time that no frontier has passed."""
         self._changes = [c for c in self._changes if c[:2] != (time, command)]
 
     def destinations(self, bins: Int64s, times: Int64s) -> Int64s:
-        """The owner of each record's bin at the record's time; all of shape (n,)."""
+        """Return the owner of each record's bin at the record's time, all of shape (n,)."""
         owners = self._owners[bins]
         for time, _, moves, member in self._changes:
             owners[(times >= time) & member[bins]] = moves.target
         return owners
 
     def owner(self, bin: Bin, time: int) -> WorkerId:
-        """The owner of a bin at a time."""
+        """Return the owner of a bin at a time."""
         return self._owner(bin, before=time + 1)
 
     def owners(self, time: int) -> list[WorkerId]:
-        """The owner of every bin at a time."""
+        """Return the owner of every bin at a time."""
         return [self.owner(Bin(b), time) for b in range(len(self._owners))]
 
     def transfers(self, moves: Moves) -> list[Transfer]:
-        """The bins that really change hands. Ask once the control frontier has passed the time."""
+        """Return the bins that change their owner. Call this once the control frontier has passed
+        the time."""
         found = []
         for bin in moves.bins:
             source = self._owner(bin, before=moves.time)
@@ -98,19 +100,19 @@ class Routing:
         return found
 
     def settle(self, frontier: Antichain) -> None:
-        """Fold in the changes that a frontier has passed: they are decided, and no record to come
-        is older."""
+        """Apply the moves that a frontier has passed. They are final, and no later record is
+        older."""
         while self._changes and not frontier.less_equal(self._changes[0][0]):
             _, _, moves, member = self._changes.pop(0)
             self._owners[member] = moves.target
 
     @property
     def changing(self) -> bool:
-        """Whether there are changes that are not folded in."""
+        """Return whether moves remain that no frontier has passed."""
         return bool(self._changes)
 
     def unsettled(self) -> list[Moves]:
-        """The changes that are not folded in, in order."""
+        """Return the moves that no frontier has passed, in order."""
         return [moves for _, _, moves, _ in self._changes]
 
     def _owner(self, bin: Bin, before: int) -> WorkerId:

@@ -1,13 +1,13 @@
-"""Single values that other members send, of the very type that they are to be of.
+"""Strict checks of single values that other members send.
 
-A bool would pass for a number, and 7.5 be rounded to another than was sent. All raise ValueError.
+A bool would pass for a number, and 7.5 would be rounded. All checks raise ValueError.
 """
 
 from __future__ import annotations
 
 
 def whole(value: object) -> int:
-    """A whole number.
+    """Return a value that is a whole number.
 
     >>> whole(-7)
     -7
@@ -21,14 +21,14 @@ def whole(value: object) -> int:
 
 
 def count(value: object) -> int:
-    """A whole number from 0 on."""
+    """Return a value that is a whole number of 0 or more."""
     if type(value) is int and value >= 0:
         return value
     raise ValueError(f"{value!r} numbers nothing")
 
 
 def plain(value: object) -> bytes:
-    """Bytes."""
+    """Return a value that is bytes."""
     if type(value) is bytes:
         return value
     raise ValueError(f"{value!r} is no bytes")

@@ -1,11 +1,11 @@
-"""What sources rule about records' times, where their logs alone do not say them (design 2).
+"""The timestamp overrides of sources: times of records that logs alone do not give (design 2).
 
-A record's time is the running maximum of what its partition's records ask for, unless its source
-rules otherwise: the partition has moved on by itself, so all from an offset on have at least that
-time; or a record asks for a time too far ahead, which counts for nothing. Guarantees that logs and
-rulings give each record the time it had: a ruling travels in the update of progress that makes it
-effective, so whoever sees a frontier pass T has heard all that was ruled before T. Cost: one
-ruling per move of an idle partition and per run of records of the future; nothing per record.
+The time of a record is the running maximum of the times that its partition asks for. An override
+replaces it in two cases: an idle advance, or a record of the future whose time is rejected.
+
+Guarantees that logs and overrides repeat the time of each record. An override travels in the
+progress update that makes it effective, so it is known wherever a frontier has passed its time.
+Cost: one override per idle advance and per run of future records; nothing per record.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from meander.dataflow.records.batch import Int64s
 from meander.state.times.time import MIN_TIME
 
 BEHIND_ALL = 1 << 62
-"""The time of what follows the end of a bounded run: later than all that is out of that run."""
+"""A time behind the end of a bounded run, later than all results of that run."""
 
 
 class TimestampOverride(NamedTuple):
-    """One ruling of one source about the next record of a partition."""
+    """A timestamp override that one source gives the next record of a partition."""
 
     origin: int
-    """The source's number in the flow."""
+    """The number of the source in the flow."""
     partition: Partition
     offset: int
-    """Of the next record: the one behind the last that has been sent."""
+    """The offset of the next record, behind the last sent record."""
     time: int
-    """What it has at least, and with it all behind it."""
+    """The least time of that record and of all records behind it."""
     last: int | None = None
-    """Of records of the future, up to this offset, which have that very time; else None."""
+    """The last offset of a run of future records that have exactly this time; else None."""
 
 
 class Rulings:
-    """Those that have been heard and not yet been committed; of several about the same place the
-    one of the latest time is enough, as no record came between them.
+    """The received overrides that are not committed yet. One place keeps the override of the latest
+    time, as no record came between.
 
     >>> heard = Rulings()
     >>> one = TimestampOverride(0, Partition(1), 7, 5)
@@ -54,7 +54,8 @@ class Rulings:
         self._heard: dict[tuple[int, int, int, int | None], TimestampOverride] = {}
 
     def add(self, rulings: Iterable[TimestampOverride]) -> None:
-        """Some have been heard, of one place perhaps from several of its readers, in any order."""
+        """Add received overrides, in any order. Several readers may have sent those of one
+        place."""
         for one in rulings:
             place = one.origin, one.partition, one.offset, one.last
             known = self._heard.get(place)
@@ -68,13 +69,13 @@ class Rulings:
         return len(self._heard)
 
     def take(self) -> tuple[TimestampOverride, ...]:
-        """All that have not been taken."""
+        """Return and remove all overrides."""
         taken, self._heard = tuple(self._heard.values()), {}
         return taken
 
 
 class PartitionOverrides:
-    """What is known to have been ruled about one partition.
+    """The overrides that are known of one partition.
 
     >>> one = TimestampOverride(0, Partition(0), 3, 20)
     >>> track = PartitionOverrides(100, [one, one._replace(offset=5, time=50)])
@@ -84,7 +85,7 @@ class PartitionOverrides:
 
     def __init__(self, mark: int, rulings: Sequence[TimestampOverride] = ()) -> None:
         self.mark = mark
-        """Before it nothing else is to be ruled."""
+        """A time before which the source gives no further overrides."""
         moves = sorted((r.offset, r.time) for r in rulings if r.last is None)
         self._offsets = np.array([offset for offset, _ in moves], np.int64)
         times = [MIN_TIME, *(time for _, time in moves)]
@@ -93,25 +94,26 @@ class PartitionOverrides:
         self._firsts = np.array([first for first, _ in runs], np.int64)
         self._lasts = np.maximum.accumulate(np.array([-1, *(last for _, last in runs)], np.int64))
         self.end = max((1 + (r.offset if r.last is None else r.last) for r in rulings), default=0)
-        """Nothing has been ruled about offsets from there on."""
+        """The offset from which no override is known."""
 
     def floors(self, offsets: Int64s) -> Int64s:
-        """What the records at some offsets have at least."""
+        """Return the least times of the records at some offsets."""
         return self._floors[np.searchsorted(self._offsets, offsets, side="right")]
 
     def floor(self, offset: int) -> int:
-        """What the record at an offset has at least, and all behind it."""
+        """Return the least time of the record at an offset and of all behind it."""
         return int(self.floors(np.array([offset]))[0])
 
     def future(self, offsets: Int64s) -> npt.NDArray[np.bool_]:
-        """Which of the records at some offsets count for nothing."""
+        """Return a mask of the records at some offsets whose times are rejected."""
         return offsets <= self._lasts[np.searchsorted(self._firsts, offsets, side="right")]
 
 
 class OverrideHistory:
-    """What has been ruled before: a replay follows it, and rules nothing else before the mark.
+    """A history that holds the overrides of earlier executions. A replay follows it, and gives no
+    others before the mark.
 
-    All that was ruled before the mark has to be known; of what is after it, whatever is known.
+    The history must hold all overrides before the mark. Behind the mark it may hold any.
 
     >>> OverrideHistory().of(0, Partition(3)).mark == MIN_TIME
     True
@@ -121,21 +123,23 @@ class OverrideHistory:
         self, mark: int = MIN_TIME, rulings: Iterable[TimestampOverride] = (),
         marks: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """`marks` are of single sources, where what is out of others says nothing of theirs."""
+        """Take overrides and marks. `marks` hold single sources whose results no other source
+        shares."""
         self.mark = mark
-        """What was out before it stays as it was."""
+        """The time before which committed results stay as they are."""
         self._marks = marks or {}
         found = defaultdict[tuple[int, Partition], list[TimestampOverride]](list)
         for ruling in rulings:
             if ruling.time == BEHIND_ALL:
-                continue  # only who knows what is out can say which time that is
+                continue  # its time depends on the committed results, which this does not know
             found[ruling.origin, ruling.partition].append(ruling)
         self._tracks = {
             place: PartitionOverrides(self._of(place[0]), some) for place, some in found.items()
         }
 
     def of(self, origin: int, partition: Partition) -> PartitionOverrides:
-        """What has been ruled about a partition of a source, named by its number in the flow."""
+        """Return the overrides of a partition of a source. `origin` is the number of the source in
+        the flow."""
         return self._tracks.get((origin, partition)) or PartitionOverrides(self._of(origin))
 
     def _of(self, origin: int) -> int:
@@ -143,4 +147,4 @@ class OverrideHistory:
 
 
 NO_PAST = OverrideHistory()
-"""Of a flow that begins."""
+"""The history of a new flow."""

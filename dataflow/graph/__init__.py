@@ -1,1 +1,1 @@
-"""The dataflow graph and its path summaries."""
+"""The graph of a flow and its path summaries."""

@@ -1,8 +1,9 @@
-"""The dataflow graph: operators with ports in nested scopes, edges, and what can result where.
+"""The graph: operators with ports in nested scopes, edges, and path summaries between locations.
 
-Every worker instantiates the same graph, so a location (a port of an operator) has one number
-everywhere, and pointstamps of all workers at one location are simply added up. `reach` holds, for
-each location, every location that can result in it and the least summaries of the paths between.
+Every member builds the same graph, so a location (a port of an operator) has one number everywhere.
+The pointstamps of all members at one location add up. `reach` holds, for each location, every
+location that can result in it and the least summaries of the paths between.
+
 Invariant: no path leads back to its start at the same time or an earlier one. Cost: computed once,
 O(locations x edges).
 """
@@ -24,14 +25,15 @@ EdgeId = NewType("EdgeId", int)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A nested part of a graph, whose times have one coordinate more than those around it."""
+    """A scope that nests a part of a graph. Its times have one more coordinate than those around
+    it."""
 
     name: str
     around: Scope | None = None
 
     @property
     def depth(self) -> int:
-        """How many coordinates its times have.
+        """Return the number of coordinates of its times.
 
         >>> ROOT.depth, Scope("loop", ROOT).depth
         (1, 2)
@@ -39,7 +41,7 @@ class Scope:
         return 1 if self.around is None else self.around.depth + 1
 
     def within(self, other: Scope) -> bool:
-        """Whether it is another, or nested in it at any depth.
+        """Return whether this scope is another one, or nested in it at any depth.
 
         >>> loop = Scope("loop", ROOT)
         >>> loop.within(ROOT), loop.within(loop), ROOT.within(loop)
@@ -49,7 +51,7 @@ class Scope:
 
     @property
     def bottom(self) -> Time:
-        """Its least time.
+        """Return its least time.
 
         >>> ROOT.bottom, Scope("loop", ROOT).bottom
         (0, (0, 0))
@@ -62,7 +64,7 @@ ROOT = Scope("root")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator: its ports' locations. All inputs lead to all outputs by the identity."""
+    """An operator that has ports at locations. All inputs lead to all outputs by the identity."""
 
     name: str
     inputs: tuple[Location, ...]
@@ -72,19 +74,19 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From an output to an input."""
+    """An edge that connects an output to an input."""
 
     id: EdgeId
     source: Location
     target: Location
     summary: Summary
     credit: bool = True
-    """Whether who sends waits while who reads takes nothing. Never on a cycle, where all would wait
-    for each other, nor for what is small and moves the flow on."""
+    """Whether the sender waits while the reader takes no message. False on a cycle, where all
+    operators would wait for each other, and for small messages that move the flow on."""
 
 
 class Graph:
-    """Operators and edges, built once and then only read.
+    """A graph that connects operators by edges. It is built once and then only read.
 
     >>> graph = Graph()
     >>> source = graph.node("source", 0, 1)
@@ -98,18 +100,18 @@ class Graph:
         self.nodes: list[Node] = []
         self.edges: list[Edge] = []
         self.scopes: list[Scope] = []
-        """Of each location."""
+        """The scope of each location."""
         self.boards: set[Location] = set()
-        """Outputs that lead nowhere, at which an operator announces what it likes: out of nothing,
-        as it bounds nobody's frontier."""
+        """Outputs without edges at which an operator may announce any time. They hold back no
+        frontier."""
 
     @property
     def locations(self) -> int:
-        """How many there are."""
+        """Return the number of locations."""
         return len(self.scopes)
 
     def has(self, location: Location, time: Time) -> bool:
-        """Whether there is such a place, and such a time there.
+        """Return whether a location exists, and a time fits its scope.
 
         >>> graph = Graph()
         >>> (at,) = graph.node("source", 0, 1).outputs
@@ -122,16 +124,16 @@ class Graph:
         return depth == self.scopes[location].depth
 
     def node(self, name: str, inputs: int, outputs: int, scope: Scope = ROOT) -> Node:
-        """Add an operator with so many ports."""
+        """Add an operator with a number of ports, and return it."""
         node = Node(name, self._ports(inputs, scope), self._ports(outputs, scope), scope)
         self.nodes.append(node)
         return node
 
     def edge(self, source: Location, target: Location, credit: bool = True) -> Edge:
-        """Connect an output with an input of the same scope, of one within it, or of the one around
-        it.
+        """Connect an output with an input of the same scope, of a scope within it, or of the scope
+        around it.
 
-        Raises SetupError for any other.
+        Raises SetupError for any other scope.
         """
         here, there = self.scopes[source], self.scopes[target]
         if not there.within(here) and here.around != there:
@@ -143,9 +145,10 @@ class Graph:
         return self._connect(source, target, Summary.between(here.depth, there.depth), credit)
 
     def feedback(self, source: Location, target: Location) -> Edge:
-        """Lead an output back to an input of its own nested scope, one round later, without credit.
+        """Add a feedback edge from an output to an input of its own nested scope, without credit.
+        It adds one iteration.
 
-        Raises SetupError outside of one.
+        Raises SetupError outside of a nested scope.
         """
         scope = self.scopes[source]
         if scope != self.scopes[target] or scope.around is None:
@@ -168,7 +171,7 @@ class Graph:
 
     @cached_property
     def reach(self) -> dict[Location, dict[Location, tuple[Summary, ...]]]:
-        """For each location, what can result in it: {location: summaries of the paths}.
+        """Return for each location what can result in it: {location: summaries of the paths}.
 
         Raises SetupError for a cycle on which no coordinate grows that the whole cycle keeps.
         """
@@ -179,7 +182,8 @@ class Graph:
         return reach
 
     def reached_around(self, start: Location, around: Collection[Location]) -> set[Location]:
-        """The locations to which a path leads from one, and that one, by paths around others.
+        """Return the locations that paths from `start` reach without the locations `around`.
+        `start` is among them unless it is in `around`.
 
         >>> graph = Graph()
         >>> first, last = graph.node("first", 0, 1), graph.node("last", 1, 1)

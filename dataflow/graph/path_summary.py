@@ -1,9 +1,10 @@
-"""Path summaries: what a path through the graph makes of a time (Naiad 2.1, nested scopes).
+"""Path summaries: how a path through the graph changes a time (Naiad 2.1, nested scopes).
 
-A path keeps the first coordinates of a time, adding to each, and appends others. Entering a scope
-appends a 0, leaving strips the last coordinate, a feedback edge adds a round. Summaries compose
-along paths and are partially ordered by what they make of every time, so that the least of all
-paths stand for all. Cost: O(depth of the scope), nothing for the identity.
+A path keeps the first coordinates of a time, adds to each, and appends others. Entering a scope
+appends a 0. Leaving a scope removes the last coordinate. A feedback edge adds an iteration.
+
+Summaries compose along paths. Their results on every time order them partially, so the least
+summaries stand for all paths. Cost: O(depth of the scope), nothing for the identity.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from meander.state.times.time import Time
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is added to each coordinate that is kept, and the coordinates behind them."""
+    """A path summary that holds the increment of each kept coordinate, and the appended
+    coordinates."""
 
     kept: tuple[int, ...]
     appended: tuple[int, ...] = ()
 
     @staticmethod
     def between(depth: int, target: int) -> Summary:
-        """Of an edge from a scope of some depth to one inside it, around it, or the same.
+        """Return the summary of an edge from a scope of depth `depth` to one inside it, around it,
+        or equal.
 
         >>> Summary.between(1, 2).advance(7), Summary.between(2, 1).advance((7, 3))
         ((7, 0), 7)
@@ -33,7 +36,7 @@ class Summary:
 
     @staticmethod
     def round(depth: int) -> Summary:
-        """Of a feedback edge in a scope of some depth.
+        """Return the summary of a feedback edge in a scope of depth `depth`.
 
         >>> Summary.round(2).advance((7, 3))
         (7, 4)
@@ -41,7 +44,7 @@ class Summary:
         return Summary((*(0,) * (depth - 1), 1))
 
     def advance(self, time: Time) -> Time:
-        """The least time that can result over the path.
+        """Return the least time that the path can produce from a time.
 
         >>> Summary((0,)).advance(7), Summary((1, 0)).advance((7, 3)), Summary((2,)).advance((7, 3))
         (7, (8, 3), 9)
@@ -58,7 +61,7 @@ class Summary:
         return made if len(made) > 1 else made[0]
 
     def then(self, following: Summary) -> Summary:
-        """The summary of this path and one that follows it.
+        """Return the summary of this path and one that follows it.
 
         >>> Summary.between(1, 2).then(Summary.round(2)), Summary.round(2).then(Summary((0,)))
         (Summary(kept=(0,), appended=(1,)), Summary(kept=(0,), appended=()))
@@ -69,7 +72,7 @@ class Summary:
         return Summary(kept, (*appended, *following.appended))
 
     def less_equal(self, other: Summary) -> bool:
-        """Whether this makes of no time more than the other does.
+        """Return whether this summary makes each time at most as late as the other does.
 
         >>> Summary((0,), (0,)).less_equal(Summary((0, 1)))
         True
@@ -77,13 +80,13 @@ class Summary:
         False
         """
         mine, others = (*self.kept, *self.appended), (*other.kept, *other.appended)
-        # A coordinate that is kept can be any number, one that is appended is known.
+        # A kept coordinate can be any number, and an appended one is known.
         comparable = len(self.kept) <= len(other.kept) and len(mine) == len(others)
         return comparable and all(a <= b for a, b in zip(mine, others, strict=True))
 
 
 def least(summaries: Iterable[Summary]) -> tuple[Summary, ...]:
-    """The minimal ones, each once."""
+    """Return the minimal summaries, each once."""
     found: list[Summary] = []
     for summary in summaries:
         if not any(known.less_equal(summary) for known in found):

@@ -1,1 +1,1 @@
-"""Durations and stalls of operators."""
+"""Histograms, operator latency and the stall log."""

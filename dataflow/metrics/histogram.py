@@ -1,7 +1,7 @@
-"""How often something took how long, in buckets that are the same everywhere.
+"""Histograms of durations, with the same buckets everywhere.
 
-Guarantees that counts only ever grow, and add up over operators, workers and time. Cost: a search
-among a dozen bounds for each that is observed, of many in native code.
+Guarantees that counts never decrease, and add up over operators, workers and time. Cost: a search
+among a dozen bounds per observation, in native code for many.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 BOUNDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-"""Seconds up to which a bucket counts; one more counts all above."""
+"""The upper bounds of the buckets in seconds. One more bucket counts longer durations."""
 _EDGES = np.array(BOUNDS)
 
 
 @dataclass(slots=True)
 class Histogram:
-    """How often something took how long.
+    """A histogram that counts durations by bucket.
 
     >>> seen = Histogram()
     >>> seen.observe(0.0001); seen.observe(0.002); seen.observe(60)
@@ -30,16 +30,16 @@ class Histogram:
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    """By bucket; not summed up."""
+    """The counts by bucket, not cumulative."""
     seconds: float = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count one, or so many of the same length."""
+        """Count `times` durations of equal length."""
         self.counts[bisect_left(BOUNDS, seconds)] += times
         self.seconds += seconds * times
 
     def observe_each(self, seconds: npt.NDArray[np.float64]) -> None:
-        """Count each, shape (n,)."""
+        """Count each duration of an array of shape (n,)."""
         buckets = np.searchsorted(_EDGES, seconds)
         found = np.bincount(buckets, minlength=len(self.counts)).tolist()
         self.counts = [a + b for a, b in zip(self.counts, found, strict=True)]
@@ -47,8 +47,8 @@ class Histogram:
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Seconds within which so large a share stayed, to a bucket's precision; None where that is
-    longer than all bounds, and where nothing has been observed.
+    """Return the seconds that a share of the durations did not exceed, to a bucket's precision.
+    Return None beyond all bounds, and without observations.
 
     >>> quantile([2, 0, 1] + [0] * 10, 0.5), quantile([2, 0, 1] + [0] * 10, 0.99)
     (0.0001, 0.001)

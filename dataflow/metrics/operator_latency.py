@@ -1,11 +1,11 @@
-"""How long records stay in an operator on a worker: from their coming to an input of it until the
-operator is through with them.
+"""The operator latency: the time of records in an operator on a worker, from arrival to completion.
 
-A stateful operator is through with a record once it has applied it, an exchange once it has sent it
-on, as is a loop's beginning with what comes back, a sink once its writer says that it is durable,
-every other operator by the end of the turn in which it takes it. So whatever a record waits for
-counts: its turn, credit, a frontier, on disk too, and its bin. Cost: one entry per message or slice
-of records, one pass in native code over those of many turns.
+A stateful operator completes a record once it has applied it. An exchange and a loop entry complete
+it once they have sent it. A sink completes it once its writer reports it durable, any other
+operator at the end of its turn.
+
+Each wait therefore counts: for the turn, credit, a frontier, the disk and the bin. Cost: one entry
+per message or slice of records, and one pass in native code for many turns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.records.batch import Int64s
 
 MICROS = 1_000_000
-"""In a second."""
+"""Microseconds in a second."""
 
 TURNS = 64
-"""Whose records are counted at once: a pass takes some microseconds, however few there are."""
+"""The number of turns whose records are counted at once, as each pass takes some microseconds."""
 
 
 class OperatorLatency:
-    """One operator's on one worker.
+    """An operator latency that measures one operator on one worker.
 
     >>> stay = OperatorLatency()
     >>> stay.over(1.0, records=2); stay.over_each(np.array([0, 500_000])); stay.end_turn(1.5)
@@ -36,25 +36,25 @@ class OperatorLatency:
         self._messages: list[tuple[float, int]] = []
         self._records: list[Int64s] = []
         self._turns: list[tuple[float, Int64s]] = []
-        """Slices of records that are over, and when."""
+        """Completed slices of records, and the time of completion."""
 
     @property
     def took(self) -> Histogram:
-        """Of each record it is through with, up to the last turn that has ended."""
+        """Return the histogram of completed records up to the last finished turn."""
         self._count()
         return self._took
 
     def over(self, arrived: float, records: int) -> None:
-        """It is through with all records of a message that arrived at a time of the worker's clock,
+        """Complete all records of a message that arrived at a time of the worker's clock, in
         seconds."""
         self._messages.append((arrived, records))
 
     def over_each(self, arrived: Int64s) -> None:
-        """It is through with records that arrived at these times, microseconds, shape (n,)."""
+        """Complete records that arrived at these times in microseconds, shape (n,)."""
         self._records.append(arrived)
 
     def end_turn(self, now: float) -> None:
-        """Count what it has got through with in this turn."""
+        """Count the records that this turn has completed."""
         for arrived, records in self._messages:
             self._took.observe(now - arrived, records)
         self._messages.clear()

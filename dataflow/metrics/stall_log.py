@@ -1,7 +1,7 @@
-"""Explains in the log whatever is waited for: what, since when, and what ends it.
+"""The stall log: each line names a wait, its start, and the condition that ends it.
 
-Guarantees one line for each wait once it has lasted `GRACE` seconds, one when that is over, and
-none for a shorter wait, however often one looks. Cost: nothing while nothing is waited for.
+Guarantees one line for each wait that has lasted `GRACE` seconds, and one for its end. Shorter
+waits give none. Cost: nothing without a wait.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from meander.schemas.log_lines import LineLogger, LogLine, Value
 log = LineLogger("meander.waits")
 
 GRACE = 1.0
-"""Seconds that are not worth a word."""
+"""Seconds of a wait before the log names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait for `what`, which ends when `until` holds; its fields name the objects."""
+    """A wait for `what` that ends when `until` holds. Its fields name the objects."""
 
     what: str
     until: str
@@ -42,14 +42,15 @@ class _Stall:
 
 
 class Waits:
-    """All waits of one process, by kind; looked at often by whoever waits, from one thread."""
+    """A log that follows all waits of one process by kind, from one thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begun: dict[str, dict[Hashable, _Stall]] = {}
 
     def look(self, kind: str, now: Mapping[Hashable, Wait]) -> None:
-        """What is waited for now, of one kind; what is not among it any more is over."""
+        """Compare the current waits of one kind with the known ones. A known wait that is missing
+        has ended."""
         begun = self._begun.get(kind)
         if not now and not begun:
             return

@@ -1,1 +1,1 @@
-"""Operators of a running flow."""
+"""The operators of a running flow."""

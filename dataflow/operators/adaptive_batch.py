@@ -1,9 +1,9 @@
-"""How many records an operator hands to a user's functions in one turn.
+"""The adaptive batch: how many records an operator passes to user functions in one turn.
 
-Guarantees that a turn becomes neither long because functions are slow, nor large because they give
-much: an operator takes as many records as took `SECONDS` and gave `BYTES` last time, one at least,
-and twice as many as then at most. So a function that sleeps delays what else a worker does by one
-call. Cost: two looks at the clock per slice.
+Guarantees that slow functions do not make a turn long, and productive ones do not make it large. An
+operator takes as many records as last took `SECONDS` and produced `BYTES`. It takes at least one,
+and at most twice as many as before. A function that sleeps delays the worker by one call. Cost: two
+clock reads per slice.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 from meander.dataflow.interfaces import Clock
 
 SECONDS: Final = 0.005
-"""About what a slice takes."""
+"""The target duration of a slice."""
 BYTES: Final = 4 << 20
-"""About what the outputs of a slice weigh."""
+"""The target bytes of the outputs of a slice."""
 FIRST: Final = 16
-"""Records of the first: nobody knows yet how slow the functions are."""
+"""Records of the first slice, before the speed of the functions is known."""
 
 
 class AdaptiveBatch:
-    """Those of one operator; none has more than `most` records.
+    """An adaptive batch that sets the size of one operator's slices, of at most `most` records.
 
     >>> from meander.dataflow.simulation.simulator import SimClock
     >>> slices = AdaptiveBatch(clock := SimClock(), most=1000)
@@ -41,17 +41,17 @@ class AdaptiveBatch:
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock, self._most, self._given = clock, most, 0
         self.rows = min(FIRST, most)
-        """How many the next one has at most."""
+        """The most records of the next slice."""
 
     @contextmanager
     def of(self, rows: int) -> Iterator[None]:
-        """A slice of so many, for as long as it takes."""
+        """Measure a slice of `rows` records while its body runs."""
         began = self._clock.monotonic()
         yield
         self.took(rows, self._clock.monotonic() - began)
 
     def took(self, rows: int, seconds: float) -> None:
-        """So many have been handed out, in so many seconds."""
+        """Adapt to a slice of `rows` records that took `seconds`."""
         given, self._given = self._given, 0
         if not rows:
             return
@@ -60,10 +60,10 @@ class AdaptiveBatch:
             self.rows = min(light, self._most)
             return
         fitting = min(light, max(1, int(rows * SECONDS / seconds)))
-        # A slice with less than was allowed says little of how many more would fit.
+        # A slice below the limit does not show how many more records would fit.
         known = max(self.rows, 2 * rows)
         self.rows = min(fitting, known, self._most) if fitting > self.rows else fitting
 
     def gave(self, weight: int) -> None:
-        """The slice under way has outputs of so many bytes."""
+        """Count bytes of the outputs of the current slice."""
         self._given += weight

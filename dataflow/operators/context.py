@@ -1,4 +1,5 @@
-"""What an operator gets from its worker, beside its own ports and functions."""
+"""The operator context: the services of a worker for an operator, besides its ports and
+functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What happens to a record that a user's function cannot take, per operator.
+"""The error policy of an operator: what happens to a record that a user function cannot process.
 
-`dead_letter` (default) sets it aside with its traceback, `skip` counts it, `fail` ends the flow.
-A record is never dropped in silence: each policy counts.
+`dead_letter` (default) writes it as a dead letter with its traceback, `skip` counts it, `fail` ends
+the flow. Guarantees that no record is dropped in silence: each policy counts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ OnError = Literal["dead_letter", "skip", "fail"]
 
 
 def failure() -> type[BaseException] | tuple[()]:
-    """The exceptions that `except failure()` takes for the user's function's own: all but
-    KeyboardInterrupt, which somebody else wants of the program.
+    """Return the exceptions that `except failure()` treats as those of the user function: all but
+    KeyboardInterrupt, which asks the program to end.
 
-    A class that no tuple can name, as KeyboardInterrupt is a BaseException too: so it is chosen
-    when the exception is there.
+    No tuple can name this set, as KeyboardInterrupt is a BaseException too. So the choice depends
+    on the current exception.
 
     >>> try: raise GeneratorExit
     ... except failure() as error: print(told(error))
@@ -34,7 +34,7 @@ def failure() -> type[BaseException] | tuple[()]:
 
 
 def told(error: BaseException) -> str:
-    """What a user's function has raised, in words: the text of an exception is user's code too.
+    """Describe the exception of a user function in words. Its text is user code too.
 
     >>> told(KeyError("dest"))
     "KeyError: 'dest'"
@@ -48,7 +48,8 @@ def told(error: BaseException) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as messages show it: its `repr` is user's code too, and refuses very long numbers.
+    """Return a value as messages show it. Its `repr` is user code too, and refuses very long
+    numbers.
 
     >>> shown("N14228"), shown(1 << 20_000)[:15]
     ("'N14228'", '<int object at ')
@@ -60,16 +61,16 @@ def shown(value: object) -> str:
 
 
 class FunctionFailed(MeanderError):
-    """A user's function has failed where its operator wants the flow to end with that."""
+    """An error that ends the flow where a user function has failed under `fail`."""
 
     def __init__(self, concerns: str, cause: str, remedy: str, trace: str) -> None:
         super().__init__(concerns, cause, remedy)
         self.trace = trace
-        """Of what the function raised: shows the user's own lines."""
+        """The traceback with the user's own lines."""
 
 
 class Guard:
-    """One operator's user functions on one worker: what they fail on, how long they take."""
+    """A guard that handles the errors of one operator's user functions on one worker."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Guard:
         self.counters, self.pulse = counters, pulse
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
-        """Deal with one record. Raises FunctionFailed under `fail`."""
+        """Apply the error policy to one record. Raises FunctionFailed under `fail`."""
         if self._policy == "skip":
             self.counters["skipped"] += 1
             return

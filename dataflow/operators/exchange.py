@@ -1,10 +1,11 @@
-"""Routes keyed records to the owners of their bins: F's data path (live reconfiguration, 2.2).
+"""The exchange: sends keyed records to the owners of their bins (Megaphone's F, 2.2).
 
-Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of
-its bin at s; until then it is stashed, under a capability for its time. Records of one partition
-keep their order; where bins move, also on their way to sinks that write what comes (I9). A message
-has a bound of bytes, and values are encoded when it leaves (I6). Past a bound the stash spills;
-what an owner gives no credit for is kept back, and past a window of that nothing more is taken.
+Guarantees I2: a record of time s leaves once the control frontier has passed s, to the owner of its
+bin at s. Before that it is stashed under a capability for its time. Records of one partition keep
+their order. Where bins move, they also keep it on their way to sinks that write on arrival (I9).
+
+A message has a bound of bytes, and values are encoded when it leaves (I6). Past a bound the stash
+spills. Records without credit are kept back, and past a window of them the exchange takes no more.
 Cost: one look-up per record, one message per destination and batch.
 """
 
@@ -36,7 +37,7 @@ from meander.state.times.time import Time
 
 @dataclass(slots=True)
 class _Share:
-    """The records that one owner gets of some, from the first on that has not been sent."""
+    """A share that holds the records of one owner, from the first unsent record on."""
 
     rows: Rows
     first: int = 0
@@ -48,22 +49,23 @@ class _Share:
 
     @property
     def left(self) -> int:
-        """How many have not been sent."""
+        """Return the number of unsent records."""
         return len(self.rows) - self.first
 
     @property
     def weight(self) -> int:
-        """About how many bytes these take in memory."""
+        """Return about the bytes of unsent records in memory."""
         return self.rows.batch.weight * self.left // max(1, len(self.rows))
 
     @property
     def rest(self) -> Rows:
-        """Those that have not been sent."""
+        """Return the unsent records."""
         return self.rows.cut(self.first)[1] if self.first else self.rows
 
 
 class Exchange(BaseOperator):
-    """One exchange by key on one worker, to bins whose numbers begin with `first`."""
+    """An exchange that sends records by key on one worker. `first` is the number of its first
+    bin."""
 
     def __init__(
         self,
@@ -76,10 +78,10 @@ class Exchange(BaseOperator):
         first: int,
         out: Callable[[int], bool],
     ) -> None:
-        """`out` says whether all results of before a time have left by the sinks that write what
-        comes from here as it comes."""
+        """Take ports and routing. `out` tells whether all results before a time have left by the
+        sinks that write this exchange's records on arrival."""
         self._out, self._moved = out, set[int]()
-        """The latter are times at which bins move, and of before which not all has left."""
+        """The second holds times of moves before which some results have not left."""
         self._me, self._input, self._output = context.me, source, output
         self._routing, self._control, self._guard = routing, context.control, guard
         self._first = first
@@ -91,7 +93,8 @@ class Exchange(BaseOperator):
         self._held = CapabilitySet()
 
     def schedule(self) -> bool:
-        """Send what was kept back, stash what has come, route what is certain."""
+        """Send kept records, stash new ones, and route those that the control frontier has passed.
+        Return whether the exchange worked."""
         worked = self._send_kept()
         if self._kept_bytes < self._window:
             received = not self._over and self._receive()
@@ -107,11 +110,12 @@ class Exchange(BaseOperator):
         return worked
 
     def expect(self, time: int) -> None:
-        """Bins move at a time: from it on nothing leaves before all of before it is out (I9)."""
+        """Note a move at a time: records from that time on leave once all earlier results are out
+        (I9)."""
         self._moved.add(time)
 
     def underway(self) -> Iterable[InFlight]:
-        """What is kept back, and what is stashed."""
+        """Return the kept and stashed records."""
         at, shares = self._input.location, chain.from_iterable(self._kept.values())
         kept = [share.rest.isolated() for share in shares]
         rows = chain(kept, self.stash.rows())
@@ -119,17 +123,17 @@ class Exchange(BaseOperator):
 
     @property
     def output(self) -> Location:
-        """Where its records leave."""
+        """Return the location at which its records leave."""
         return self._output.location
 
     @property
     def kept(self) -> list[WorkerId]:
-        """The owners for whom something is kept back, as they give no credit."""
+        """Return the owners without credit for which records are kept back."""
         return list(self._kept)
 
     @property
     def frontier(self) -> Antichain:
-        """Below which no more records leave, in outer time."""
+        """Return the frontier of its records in outer time."""
         return outward(self._output.frontier)
 
     def _receive(self) -> bool:
@@ -143,7 +147,7 @@ class Exchange(BaseOperator):
         return received
 
     def _relieve(self) -> bool:
-        """Make some room where too much waits; whether anything was done."""
+        """Spill records where too many wait. Return whether any were spilled."""
         self._over = self.stash.size + self._kept_bytes > self._most
         return self._over and bool(self.stash.shed())
 
@@ -178,10 +182,11 @@ class Exchange(BaseOperator):
         return sent
 
     def _send_of(self, owner: WorkerId, share: _Share) -> None:
-        """Send of a share, message after message, what its owner gives credit for.
+        """Send messages of a share while its owner gives credit.
 
-        What a flow answers does not depend on who owns which bin: values that stay here become
-        values of their own too."""
+        Values for this worker are copied too, so the results of a flow do not depend on the owners
+        of bins.
+        """
         while share.left and not self._output.blocked(owner):
             arrived, batch = self._message(share)
             if len(batch):
@@ -191,8 +196,8 @@ class Exchange(BaseOperator):
             self._input.stay.over_each(arrived)
 
     def _message(self, share: _Share) -> tuple[Int64s, Batch]:
-        """Take of a share what one message holds: when all of it has arrived, and what can travel
-        of it, packed."""
+        """Remove one message from a share. Return the arrival times of its records, and the
+        sendable records in packed form."""
         first, size, parts = share.first, 0, list[PackedValues]()
         share.first = len(share.rows)
         for piece in self._pieces(share.rows.batch, first):
@@ -207,7 +212,8 @@ class Exchange(BaseOperator):
         return share.rows.arrived[first : share.first], batch.with_packed(joined(parts))
 
     def _travelling(self, share: _Share) -> Rows:
-        """What is left of a share and can travel, so that a checkpoint can have it; measured."""
+        """Return the unsent records of a share that can be sent, measured, so that a checkpoint can
+        hold them."""
         numbers = np.arange(share.first, len(share.rows))
         parts = [piece._replace(data=b"") for piece in self._pieces(share.rows.batch, share.first)]
         kept = _numbers(parts)
@@ -217,8 +223,8 @@ class Exchange(BaseOperator):
         return replace(rows, batch=rows.batch.with_size(size))
 
     def _pieces(self, batch: Batch, first: int) -> Iterator[PackedValues]:
-        """Values encoded, some at a time, without those that could not travel, wherever they would
-        go: these have failed."""
+        """Yield encoded values in pieces. Values that no link takes have failed, for any
+        destination."""
         refuse = partial(self._guard.failed, batch)
         for piece in pieces(batch.values, refuse, first, batch.keys):
             if len(piece.rows) == 1 and piece.size > RECORD_BYTES:
@@ -228,7 +234,7 @@ class Exchange(BaseOperator):
 
 
 class RecordTooLargeError(ValueError):
-    """A record that no link takes, alone in its message."""
+    """An error for a record that no link takes, alone in its message."""
 
     def __init__(self, size: int) -> None:
         super().__init__(

@@ -1,11 +1,12 @@
-"""The two ends of a loop: where records enter it and come back, and where they are sent back.
+"""The two ends of a loop: the loop entry takes new and returned records, the feedback sends them
+back.
 
-Guarantees that no record goes round for ever: one that has had all its rounds goes the way of the
-error policy. What goes round is taken before what enters, and never waits for credit, as all on
-the cycle would wait for each other; past a bound it goes to disk instead (I6), and goes on from
-there by time and round, in slices. Invariant: what waits is owed, under a capability (I1). A
-record's index begins anew in each round, or a body with a flat_map would soon use it up; what that
-leaves equal stands in the order of its bytes. Cost: one encoding of each value that goes round.
+Guarantees that no record iterates for ever: the error policy gets one that has had all its
+iterations. Returned records come before new ones. They never wait for credit, as all operators on
+the cycle would wait for each other. Past a bound they go to disk (I6), and leave it by time and
+iteration, in slices. Invariant: waiting records have a capability (I1). The index begins at 0 in
+each iteration, as a flat_map would soon use it up. The bytes of values order equal places. Cost:
+one encoding of each returned value.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 _ALL = Antichain()
-"""What has passed everything: nothing that has come back waits for a frontier."""
+"""The empty frontier, which has passed all times: returned records wait for no frontier."""
 
 
 class TooManyRounds(Exception):
-    """A record would go round a loop once more than it may."""
+    """An error for a record that would exceed the iterations of its loop."""
 
 
 class LoopEntry(BaseOperator):
-    """One loop's beginning on one worker."""
+    """A loop entry that starts one loop on one worker."""
 
     def __init__(
         self, context: OperatorContext, entering: InputPort, back: InputPort, output: OutputPort
@@ -44,7 +45,7 @@ class LoopEntry(BaseOperator):
         self._held = CapabilitySet()
 
     def schedule(self) -> bool:
-        """Pass on what has come, unless what was passed on before still waits."""
+        """Pass messages on, unless earlier ones still wait. Return whether the entry worked."""
         worked = self._take_back()
         if not self._output.blocked():
             worked |= self._go_on()
@@ -53,13 +54,14 @@ class LoopEntry(BaseOperator):
         return worked
 
     def underway(self) -> Iterable[InFlight]:
-        """What has come back."""
+        """Return the records that have come back."""
         at = self._back.location
         rows = self.waiting.rows()
         return (InFlight(at, some.least_time, some.batch) for some in rows)
 
     def _take_back(self) -> bool:
-        """Nobody can be held back here, so all of it, and at once what is too much to disk."""
+        """Take all returned records, as no sender can wait here, and spill those past the bound.
+        Return whether there were any."""
         taken = False
         for message in self._back.hold():
             taken = True
@@ -81,7 +83,8 @@ class LoopEntry(BaseOperator):
         return self._enter() or bool(ready) or more
 
     def _enter(self) -> bool:
-        """Let in what comes from outside, once nothing that goes round waits; whether any has."""
+        """Take records from outside once no returned record waits. Return whether there were
+        any."""
         entered = False
         for message in self._entering.drain() if self.waiting.least is None else ():
             entered = True
@@ -91,17 +94,18 @@ class LoopEntry(BaseOperator):
 
 
 class Again(BaseOperator):
-    """One loop's way back on one worker."""
+    """A feedback that sends records back to the entry of their loop on one worker."""
 
     def __init__(
         self, source: InputPort, output: OutputPort, most: int, guard: Guard, keyless: bool
     ) -> None:
-        """`keyless` says that the loop's stream has no keys."""
+        """Take ports and the most iterations. `keyless` tells that the stream of the loop has no
+        keys."""
         self._input, self._output, self._most, self._guard = source, output, most, guard
         self._keyless = keyless
 
     def schedule(self) -> bool:
-        """Send back what has come."""
+        """Send records back. Return whether there were any."""
         worked = False
         for message in self._input.drain():
             worked = True

@@ -1,7 +1,7 @@
-"""The outputs of one operator, at all of which it holds the same rights.
+"""The output group: the outputs of one operator, which holds equal capabilities at all of them.
 
 Guarantees that a frontier that has passed a time at one output has passed it at all of them. Cost:
-one capability per output and least time that is held, one with a single output in the outer scope.
+one capability per output and least held time, one with a single output in the outer scope.
 """
 
 from __future__ import annotations
@@ -16,42 +16,43 @@ from meander.state.times.time import Time
 
 
 class Outputs:
-    """One operator's outputs on one worker."""
+    """An output group that holds equal capabilities at all outputs of one operator on one
+    worker."""
 
     def __init__(self, ports: Sequence[OutputPort]) -> None:
         self._ports = [(port, CapabilitySet()) for port in ports]
 
     @property
     def frontier(self) -> Antichain:
-        """What may still leave, here or on any other worker."""
+        """Return the frontier of messages that may still leave, here or on any other worker."""
         return self._ports[0][0].frontier
 
     @property
     def blocked(self) -> bool:
-        """Whether what was sent before by one of them still waits to be taken."""
+        """Return whether earlier messages of an output still wait for their readers."""
         return any(port.blocked() for port, _ in self._ports)
 
     @property
     def least(self) -> tuple[Time, ...]:
-        """The least times held."""
+        """Return the least held times."""
         return self._ports[0][1].least
 
     def open(self, time: Time) -> None:
-        """Hold a right out of nothing: only in an operator's opening."""
+        """Create and hold a capability at each output. Only an operator's opening may do this."""
         for port, held in self._ports:
             held.retain(port.open(time))
 
     def retain(self, message: Message) -> None:
-        """Hold the right that a message brings, to be taken in the step that consumes it."""
+        """Hold the capability of a message, in the step that consumes the message."""
         for port, held in self._ports:
             held.retain(port.mint(message))
 
     def keep(self, *least: Time) -> None:
-        """Give up what is not needed to send at these times and later."""
+        """Downgrade to the capabilities that sending at these times and later needs."""
         for _, held in self._ports:
             held.downgrade(*least)
 
     def send(self, time: Time, batch: Batch, number: int = 0) -> None:
-        """Send by one of them. Raises CapabilityError if nothing is held that permits it."""
+        """Send by one output. Raises CapabilityError if no held capability permits it."""
         port, held = self._ports[number]
         port.send(held.permitting(time), time, batch)

@@ -1,8 +1,8 @@
-"""What every operator is made of: ports, messages, and one method that does a little work.
+"""The parts of every operator: ports, messages, and one method that does a little work.
 
-An operator is scheduled again and again; each time it takes what has come, sends what it may, and
-returns whether it did anything. It sees frontiers as of the last flush of progress, never later
-ones than its own actions justify, so what it concludes from them is safe (I1).
+The worker schedules an operator repeatedly. The operator then takes messages, sends what it may,
+and returns whether it worked. Guarantees that its conclusions from frontiers are safe (I1): it sees
+those of the last progress broadcast, never later ones than its own actions justify.
 """
 
 from __future__ import annotations
@@ -27,77 +27,81 @@ from meander.state.times.time import Time
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One payload and a lower bound of its records' times."""
+    """A message that carries one payload to an input, with a lower bound of its times."""
 
     time: Time
     payload: Payload
     taken: Callable[[], None] | None = None
-    """To be called once its operator has taken it: gives back its sender's credit."""
+    """A function that the operator calls when it takes the message. It returns the credit of the
+    sender."""
     arrived: float = 0.0
-    """When it has come to its input, seconds of the worker's clock."""
+    """The time of arrival at the input, in seconds of the worker's clock."""
 
 
 class InFlight(NamedTuple):
-    """Records that an operator holds, as they would come to one of its inputs."""
+    """A group of in-flight records that an operator holds, as they would arrive at one of its
+    inputs."""
 
     location: Location
     time: Time
-    """None of them is of an earlier one."""
+    """A lower bound of their times."""
     batch: Batch
 
     @staticmethod
     def held(location: Location, time: Time, batch: Batch) -> InFlight:
-        """As they are now: users' functions may change values in place when they get them."""
+        """Return the records with copies of their values, as user functions may change values in
+        place."""
         return InFlight(location, time, batch.isolated())
 
 
 class Ways(Protocol):
-    """What leads from an operator's outputs to the inputs behind them, here and elsewhere."""
+    """A delivery service that takes payloads from outputs to the inputs behind them, on this worker
+    and others."""
 
     def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
-        """Take a payload to an edge's target on a worker, this one or another; its records are of
-        that time or later."""
+        """Deliver a payload at an edge's target on any worker. Its records are of that time or
+        later."""
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
-        """Whether nothing more should go there now, as too much waits to be taken (I6)."""
+        """Return whether an edge to a worker takes no more now, as too many bytes wait (I6)."""
 
 
 class InputPort:
-    """Where messages wait for their operator."""
+    """An input port that holds messages for its operator."""
 
     def __init__(self, location: Location, progress: Progress, stay: OperatorLatency) -> None:
         self.location, self._progress, self.stay = location, progress, stay
         self._queue: deque[Message] = deque()
         self._behind: deque[Message] | None = None
-        """What has come before all was put back that is to be ahead of it."""
+        """Messages that arrived before all restored ones were put back, which precede them."""
 
     def put(self, message: Message) -> None:
-        """Enqueue; the sender has counted it already."""
+        """Append a message. Its sender has counted it already."""
         (self._queue if self._behind is None else self._behind).append(message)
 
     def keep_behind(self) -> None:
-        """What comes from now on waits until all has been put back."""
+        """Keep new messages back until all restored ones have been put back."""
         self._behind = deque()
 
     def put_back(self, message: Message) -> None:
-        """Enqueue what was here when a checkpoint was taken, ahead of all that comes anew."""
+        """Append a message of a checkpoint, ahead of all new messages."""
         self._queue.append(message)
 
     def admit(self) -> None:
-        """All has been put back."""
+        """Admit the messages that were kept back, as all restored ones have been put back."""
         self._queue.extend(self.behind)
         self._behind = None
 
     def drain(self) -> Iterator[Message]:
-        """Take what waits, to be through with it by the end of the turn."""
+        """Yield and remove waiting messages. The operator completes them by the end of the turn."""
         for message in self.hold():
             if isinstance(message.payload, Batch):
                 self.stay.over(message.arrived, len(message.payload))
             yield message
 
     def hold(self) -> Iterator[Message]:
-        """Take what waits, and say to `stay` when that is over. Each message counts as consumed in
-        the same step as what follows."""
+        """Yield and remove waiting messages. The operator reports their completion to `stay`. Each
+        message counts as consumed in the same step as the messages that follow from it."""
         while self._queue:
             message = self._queue.popleft()
             self._progress.changes.add(self.location, message.time, -1)
@@ -106,8 +110,8 @@ class InputPort:
             yield message
 
     def take(self, most: int) -> Message | None:
-        """The next message, or so many of its records, to be through with them by the end of the
-        turn; the others wait on."""
+        """Remove the next message, or at most `most` of its records. The operator completes them by
+        the end of the turn, and other records stay."""
         if not self._queue:
             return None
         batch = self._queue[0].payload
@@ -121,37 +125,37 @@ class InputPort:
 
     @property
     def empty(self) -> bool:
-        """Whether its operator has taken all that has come."""
+        """Return whether its operator has taken all messages."""
         return self.taken and not self._behind
 
     @property
     def taken(self) -> bool:
-        """Whether its operator has taken all that it may."""
+        """Return whether its operator has taken all admitted messages."""
         return not self._queue
 
     @property
     def first(self) -> Message | None:
-        """What it may take next."""
+        """Return the next message, or None."""
         return self._queue[0] if self._queue else None
 
     @property
     def waiting(self) -> list[Message]:
-        """What it may take."""
+        """Return the messages that the operator may take."""
         return list(self._queue)
 
     @property
     def behind(self) -> list[Message]:
-        """What waits until all has been put back."""
+        """Return the messages that are kept back."""
         return list(self._behind or ())
 
     @property
     def frontier(self) -> Antichain:
-        """What may still arrive."""
+        """Return the frontier of messages that may still arrive."""
         return self._progress.frontier(self.location)
 
 
 class OutputPort:
-    """Where an operator's messages leave, to every edge that begins here."""
+    """An output port that sends an operator's messages to every edge that begins here."""
 
     def __init__(
         self,
@@ -165,21 +169,22 @@ class OutputPort:
         self._me, self._ways = me, ways
 
     def open(self, time: Time) -> Capability:
-        """A capability out of nothing: only in an operator's opening."""
+        """Create a capability. Only an operator's opening may do this."""
         return Capability(self.location, time, self._progress.changes)
 
     def mint(self, message: Message) -> Capability:
-        """The capability that a message brings, to be taken in the step that consumes it."""
+        """Return the capability of a message, in the step that consumes the message."""
         return Capability(self.location, message.time, self._progress.changes)
 
     def send(
         self, capability: Capability, time: Time, payload: Payload, to: WorkerId | None = None
     ) -> None:
-        """Send to a worker, by default this one. Raises CapabilityError if not permitted."""
+        """Send to a worker, by default this one. Raises CapabilityError if the capability does not
+        permit it."""
         capability.check(time)
         to = self._me if to is None else to
         for n, edge in enumerate(self._edges):
-            # Whoever reads it elsewhere gets a copy by the wire; so here, too, each gets its own.
+            # Remote readers get a copy by the wire, so each local reader gets one too.
             if n and to == self._me and isinstance(payload, Batch):
                 payload = payload.isolated()
             there = edge.summary.advance(time)
@@ -187,10 +192,10 @@ class OutputPort:
             self._ways.deliver(edge, to, there, payload)
 
     def blocked(self, to: WorkerId | None = None) -> bool:
-        """Whether an operator should keep for now what it would send to a worker, by default this
-        one: what it sent before waits to be taken."""
+        """Return whether an operator should keep messages to a worker, by default this one, as
+        earlier ones still wait."""
         to = self._me if to is None else to
-        # Asked in every turn: a generator would cost more than the answer.
+        # Each turn calls this, and a generator would cost more than the loop.
         for edge in self._edges:  # noqa: SIM110
             if self._ways.blocked(edge, to):
                 return True
@@ -198,51 +203,51 @@ class OutputPort:
 
     @property
     def frontier(self) -> Antichain:
-        """What may still leave, here or on any other worker."""
+        """Return the frontier of messages that may still leave, here or on any other worker."""
         return self._progress.frontier(self.location)
 
 
 class Operator(Protocol):
-    """One instance of an operator on one worker."""
+    """An operator that has one instance per worker."""
 
     def schedule(self) -> bool:
-        """Do a little work (about a millisecond at most); whether anything was done."""
+        """Do a little work (about a millisecond at most), and return whether there was any."""
 
     def wait_seconds(self) -> float | None:
-        """After how long there may be work without a message; None for never."""
+        """Return after how many seconds there may be work without a message, or None."""
 
     def finished(self) -> bool:
-        """Whether nothing is under way that progress does not know of."""
+        """Return whether the operator has no work that progress tracking does not know."""
 
     def underway(self) -> Iterable[InFlight]:
-        """What it has taken and still holds, as of the call, in the order in which it would have to
-        come again; without what has gone into state."""
+        """Return the records that it has taken and still holds, in the order in which they must
+        arrive again. States are not among them."""
 
     def close(self) -> None:
-        """Release what lies outside."""
+        """Close outside resources."""
 
 
 class BaseOperator:
-    """The answers of an operator that waits for nothing but messages and frontiers."""
+    """An operator that waits for messages and frontiers alone."""
 
     def wait_seconds(self) -> float | None:
-        """Never on its own."""
+        """Return None, as there is no work without a message."""
         return None
 
     def finished(self) -> bool:
-        """Always."""
+        """Return True, as progress tracking knows all work."""
         return True
 
     def underway(self) -> Iterable[InFlight]:
-        """Nothing: what it takes it passes on in the same turn."""
+        """Return nothing, as the operator passes records on in the same turn."""
         return ()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, as there are no outside resources."""
 
 
 def least_of(*times: Time | None) -> tuple[Time, ...]:
-    """The least of some times; None stands for none.
+    """Return the least times among some. None stands for no time.
 
     >>> least_of(None, 4, 2), least_of(None)
     ((2,), ())

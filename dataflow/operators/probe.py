@@ -1,6 +1,6 @@
-"""A probe: passes its input on, so that the frontier of what may still come can be read here.
+"""The probe: passes its input on, so that the frontier at its place can be read.
 
-The way out of a loop is no more than that: what a time becomes there is made by its edge.
+A loop exit is a probe too: its edge changes the times.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 
 
 class Probe(BaseOperator):
-    """One probe on one worker; its name is how `status` shows the frontier."""
+    """A probe that shows the frontier at its place on one worker, under its name in `status`."""
 
     def __init__(self, source: InputPort, output: OutputPort) -> None:
         self._input, self._output = source, output
 
     def schedule(self) -> bool:
-        """Pass on what has come, unless what was passed on before still waits."""
+        """Pass messages on, unless earlier ones still wait. Return whether any passed."""
         passed = False
         for message in self._input.drain() if not self._output.blocked() else ():
             passed = True

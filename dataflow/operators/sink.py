@@ -1,8 +1,8 @@
-"""The sink operator: hands batches to a writer and holds their times until they are delivered.
+"""The sink operator: hands batches to a writer and holds their times until they are durable.
 
-So the frontier at its output is the flow's probe: what it has passed is durable outside. While the
-writer is full nothing is taken, and what is behind waits in its turn (I6). Cost: one capability per
-batch under way.
+The frontier at its output is therefore the flow's probe: its passed times are durable outside.
+While the writer is full, the sink takes no message, and earlier operators wait too (I6). Cost: one
+capability per batch that is not yet durable.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from meander.schemas.refused import RowRefused
 
 
 class Sink:
-    """One sink on one worker."""
+    """A sink that writes results on one worker."""
 
     def __init__(
         self, source: InputPort, output: OutputPort, writer: SinkWriter, guard: Guard
     ) -> None:
         self._input, self._output, self._writer, self._guard = source, output, writer, guard
         self._under_way: deque[tuple[int, Capability, float, Batch]] = deque()
-        """Ticket, right, and when which records came."""
+        """The ticket, the capability, the arrival time and the batch of each write."""
 
     def schedule(self) -> bool:
-        """Write what has come, release what is delivered."""
+        """Write new batches, and release durable ones. Return whether the sink worked."""
         took = False
         messages = self._input.hold()
         while not self._writer.full and (message := next(messages, None)) is not None:
@@ -43,15 +43,15 @@ class Sink:
         return self._release() or took
 
     def wait_seconds(self) -> float | None:
-        """Soon, while deliveries are awaited."""
+        """Return a short time while writes are not durable."""
         return 0.001 if self._under_way else None
 
     def finished(self) -> bool:
-        """Whether everything is delivered."""
+        """Return whether all results are durable."""
         return not self._under_way
 
     def underway(self) -> Iterable[InFlight]:
-        """What is not known to be delivered."""
+        """Return the results that are not known to be durable."""
         at = self._input.location
         return [InFlight.held(at, right.time, batch) for _, right, _, batch in self._under_way]
 
@@ -71,7 +71,8 @@ class Sink:
 
 
 def written(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
-    """Write all rows that can be written; the others go the way of the error policy."""
+    """Write all rows that can be written, and return the ticket. The error policy gets the
+    others."""
     while True:
         try:
             ticket = writer.write(batch)
@@ -85,5 +86,5 @@ def written(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
 
 
 def without(batch: Batch, refused: RowRefused) -> Batch:
-    """The rows of a batch that were not refused."""
+    """Return the rows of a batch that were not refused."""
     return batch.take(np.setdiff1d(np.arange(len(batch)), [one.row for one in refused.all]))

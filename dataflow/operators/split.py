@@ -1,7 +1,7 @@
-"""Splits a stream: each record leaves by the one output that a function names.
+"""The split: sends each record to the one output that a function names.
 
-Guarantees that no record is lost in silence: one for which the function names no output goes the
-way of the error policy. Cost: one call per record, one message per output and batch.
+Guarantees that no record is lost in silence: the error policy gets one without a named output.
+Cost: one call per record, one message per output and batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from meander.dataflow.records.batch import Batch
 
 
 class Split(BaseOperator):
-    """One split on one worker."""
+    """A split that sends each record to the output that a function names, on one worker."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Split(BaseOperator):
         self._slices = AdaptiveBatch(clock, ROWS)
 
     def schedule(self) -> bool:
-        """Pass on what has come, unless what was passed on before still waits."""
+        """Pass messages on, unless earlier ones still wait. Return whether any passed."""
         if any(output.blocked() for output in self._outputs.values()):
             return False
         worked, left = False, self._slices.rows

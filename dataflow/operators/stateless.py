@@ -1,8 +1,8 @@
-"""Stateless operators: a chain of functions applied to each batch as it passes.
+"""The stateless operators: a chain of steps applies functions to each batch as it passes.
 
-A chain of map, filter, flat_map, inspect and key_by without a fork is one operator, so it costs
-progress tracking once. Records keep their place in the total order; a flat_map's outputs get
-their position appended to the index, 20 bits a level.
+A chain of map, filter, flat_map, inspect and key_by without a fork is one operator, so progress
+tracking counts it once. Records keep their place in the total order. A flat_map appends the
+position of each output to the index, 20 bits a level.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from meander.state.layers.layer_writer import KEY_LIMIT
 
 INDEX_BITS = 20
 MOST_OUTPUTS = 1 << INDEX_BITS
-"""Outputs of one input, so that an index has room for the position of each."""
+"""The most outputs of one input, so that an index has room for the position of each."""
 MOST_INDEX = 1 << (62 - INDEX_BITS)
-"""From here on an index has no room for one more position."""
+"""The least index without room for one more position."""
 ROWS = 1 << 16
-"""Records of a slice at most."""
+"""The most records of a slice."""
 
 
 class TooManyOutputsError(ValueError):
-    """One input with more outputs than an index can tell apart."""
+    """An error that rejects one input with more outputs than an index can distinguish."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -43,7 +43,8 @@ class TooManyOutputsError(ValueError):
 
 
 class TooManyLevelsError(ValueError):
-    """An output that has come through more multiplying operators than an index can tell apart."""
+    """An error that rejects an output behind more multiplying operators than an index can
+    distinguish."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,7 +54,7 @@ class TooManyLevelsError(ValueError):
 
 
 class KeyTooLargeError(ValueError):
-    """A key that leaves a layer's entry too little room for a state."""
+    """An error for a key that leaves a layer's entry too little room for a state."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -63,34 +64,34 @@ class KeyTooLargeError(ValueError):
 
 
 class Step(Protocol):
-    """One stateless function of a chain."""
+    """A step that applies one stateless function in a chain."""
 
     @property
     def name(self) -> str:
-        """How it is called in errors and dead letters."""
+        """Return the name in errors and dead letters."""
 
     @property
     def function(self) -> Callable[[Any], object]:
-        """What it calls for each record."""
+        """Return the function that it calls for each record."""
 
     @property
     def on_error(self) -> OnError:
-        """What becomes of a record that it cannot take."""
+        """Return the error policy for a record that the function cannot process."""
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """The batch after this step."""
+        """Return the batch after this step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """value -> value."""
+    """A step that replaces each value: value -> value."""
 
     name: str
     function: Callable[[Any], object]
     on_error: OnError
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """One output for each input that the function takes."""
+        """Return one output for each input that the function processes."""
         kept, values = each(self.function, batch, guard)
         rows = batch if kept is None else batch.take(kept)
         return rows.with_values(values)
@@ -98,15 +99,15 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keep the values for which the function is true."""
+    """A step that keeps the values for which the function returns a true value."""
 
     name: str
     function: Callable[[Any], object]
     on_error: OnError
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """The chosen rows."""
-        # To be true or not is the user's code too.
+        """Return the chosen rows."""
+        # The truth value of a result is user code too.
         kept, verdicts = each(lambda value: bool(self.function(value)), batch, guard)
         chosen = np.flatnonzero(np.array(verdicts, np.bool_))
         return batch.take(chosen if kept is None else kept[chosen])
@@ -114,28 +115,28 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Inspect:
-    """Call the function for its effect."""
+    """A step that calls the function for its effect."""
 
     name: str
     function: Callable[[Any], object]
     on_error: OnError
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """The rows that the function took, unchanged."""
+        """Return the rows that the function processed, unchanged."""
         kept, _ = each(self.function, batch, guard)
         return batch if kept is None else batch.take(kept)
 
 
 @dataclass(frozen=True, slots=True)
 class FlatMap:
-    """value -> any number of values."""
+    """A step that replaces each value by any number: value -> any number of values."""
 
     name: str
     function: Callable[[Any], Iterable[object]]
     on_error: OnError
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """All outputs, in order, each with its position among the outputs of its input."""
+        """Return all outputs in order, each with its position among the outputs of its input."""
         batch = countable(batch, guard)
         kept, outputs = each(self._outputs, batch, guard)
         rows = batch if kept is None else batch.take(kept)
@@ -162,7 +163,7 @@ class FlatMap:
 
 @dataclass(frozen=True, slots=True)
 class KeyBy:
-    """Give each record a key: any plain value."""
+    """A step that gives each record a key: any plain value."""
 
     name: str
     function: Callable[[Any], object]
@@ -170,7 +171,7 @@ class KeyBy:
     space: BinSpace
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
-        """The rows with encoded keys and their hashes."""
+        """Return the rows with encoded keys and their hashes."""
         kept, keys = each(self.function, batch, guard)
         rows = batch if kept is None else batch.take(kept)
         try:
@@ -191,7 +192,7 @@ class KeyBy:
 
 
 class Steps(BaseOperator):
-    """A chain of stateless steps as one operator."""
+    """A chain that applies stateless steps as one operator."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class Steps(BaseOperator):
         self._slices = AdaptiveBatch(clock, ROWS)
 
     def schedule(self) -> bool:
-        """Pass on what has come, unless what was passed on before still waits."""
+        """Pass messages on, unless earlier ones still wait. Return whether any passed."""
         if self._output.blocked():
             return False
         worked, left, room = False, self._slices.rows, BYTES
@@ -219,7 +220,8 @@ class Steps(BaseOperator):
         return worked
 
     def _pass_on(self, message: Message, batch: Batch) -> int:
-        """About how many bytes its functions have given, between any two of them at most."""
+        """Apply the chain to a batch and send the result. Return about the most bytes between two
+        of its steps."""
         gave = 0
         with self._output.mint(message) as capability:
             for step, guard in self._chain:
@@ -233,7 +235,7 @@ class Steps(BaseOperator):
 
 
 def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:
-    """The rows whose keys can be encoded, and these."""
+    """Return the rows whose keys can be encoded, and these keys."""
     encoded: list[bytes] = []
     kept: list[int] = []
     for row, key in enumerate(keys):
@@ -246,7 +248,7 @@ def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, li
 
 
 def _movable(rows: Batch, keys: list[bytes], guard: Guard) -> tuple[Batch, list[bytes]]:
-    """The rows whose keys leave a layer's entry room for a state, and these keys."""
+    """Return the rows whose keys leave a layer's entry room for a state, and these keys."""
     if max(map(len, keys), default=0) <= KEY_LIMIT:
         return rows, keys
     kept = [row for row, key in enumerate(keys) if len(key) <= KEY_LIMIT]
@@ -256,7 +258,7 @@ def _movable(rows: Batch, keys: list[bytes], guard: Guard) -> tuple[Batch, list[
 
 
 def countable(batch: Batch, guard: Guard) -> Batch:
-    """The rows whose index has room for a position behind it; the others have failed."""
+    """Return the rows whose index has room for another position. The others have failed."""
     full = batch.indexes >= MOST_INDEX
     if not full.any():
         return batch
@@ -266,8 +268,8 @@ def countable(batch: Batch, guard: Guard) -> Batch:
 
 
 def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
-    """The index of each output: its input's index, then its position, shapes (n,). Indexes lie
-    below `MOST_INDEX`, positions below `MOST_OUTPUTS`.
+    """Return the index of each output: its input's index, then its position, shapes (n,). Indexes
+    lie below `MOST_INDEX`, positions below `MOST_OUTPUTS`.
 
     >>> append_index(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
     [0, 1, 1048576]
@@ -278,11 +280,11 @@ def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
 def each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
 ) -> tuple[Int64s | None, list[object]]:
-    """What the function says to each value, and the rows that it took (None for all)."""
+    """Return the results of the function, and the rows that it processed (None for all)."""
     lost: list[int] = []
     results: list[object] = []
     pulse, take = guard.pulse, results.append
-    # A chain bears the name of its last step.
+    # A chain has the name of its last step.
     pulse.operator = guard.operator
     for row, value in enumerate(batch.values):
         if pulse.due:

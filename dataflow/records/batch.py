@@ -1,9 +1,9 @@
-"""A message's payload: records as columns.
+"""The batch: the records of a message as columns of equal length.
 
-A record's place in the total order of its flow is (time, origin, partition, offset, index, bytes of
-its value): `origin` numbers the source (or the operator whose timer emitted it), `partition` and
-`offset` say where it was read (or the key's hash, and 0 for a timer or 1 for a notice), `index` is
-the position among the outputs of one input. All columns have the same length.
+The place of a record in the total order is (time, origin, partition, offset, index, bytes of its
+value). `origin` numbers the source, or the operator whose timer emitted the record. `partition` and
+`offset` name the position in the source. For a timer they are the key's hash and 0, and for a
+notification the key's hash and 1. `index` is the position among the outputs of one input.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ UInt64s = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HEAD = 3
-"""Bytes before those of a byte string, at most, up to 65,535 of them."""
+"""The most bytes of a msgpack head before a byte string of up to 65,535 bytes."""
 ROW_BYTES = 128
-"""About what a record takes beside its value's bytes: columns, key, and Python's objects."""
+"""The approximate bytes of a record besides its value: columns, key, and Python objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records as columns; `keys` and `hashes` stand once the stream has been keyed.
+    """A batch that holds records as columns. A keyed stream also has `keys` and `hashes`.
 
-    Shapes: every array and list is (n,). `keys` are encoded by `codec`, `hashes` are xxh3
-    of those bytes, and a key's bin is the top bits of its hash. `size` is about how many bytes
-    the values take when encoded, 0 while nobody has needed to know; `packed` is `values` encoded,
-    where that has been done.
+    Shapes: every array and list is (n,). `codec` encodes `keys`, `hashes` are xxh3 of those bytes,
+    and the top bits of a hash are the bin. `size` is about the encoded bytes of the values, 0 while
+    unknown. `packed` holds the encoded values where they exist.
     """
 
     times: Int64s
@@ -55,7 +54,7 @@ class Batch:
         return len(self.values)
 
     def take(self, rows: Int64s) -> Batch:
-        """The named rows, in the order named."""
+        """Return the named rows in the given order."""
         chosen: list[int] = rows.tolist()
         return Batch(
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
@@ -66,52 +65,54 @@ class Batch:
         )  # fmt: skip
 
     def with_values(self, values: list[object]) -> Batch:
-        """The same records with other values."""
+        """Return the same records with other values."""
         return self._with(values, 0, None)
 
     def with_packed(self, packed: bytes) -> Batch:
-        """The same records, whose values these are when encoded."""
+        """Return the same records with their encoded values."""
         return self._with(self.values, len(packed), packed)
 
     def without_keys(self) -> Batch:
-        """The same records on a stream that has none."""
+        """Return the same records without keys."""
         return self if self.keys is None else replace(self, keys=None, hashes=None)
 
     def _with(self, values: list[object], size: int, packed: bytes | None) -> Batch:
-        # As `replace` does, for a third of the price.
+        # This does the same as `replace` in a third of the time.
         return Batch(
             self.times, self.origins, self.partitions, self.offsets, self.indexes, values,
             self.keys, self.hashes, size, packed,
         )  # fmt: skip
 
     def with_size(self, size: int) -> Batch:
-        """The same records, whose values take so many bytes when encoded."""
+        """Return the same records with the encoded bytes of their values."""
         return self._with(self.values, size, self.packed)
 
     @property
     def places(self) -> UInt64s:
-        """The hashes whose top bits are the records' bins: those of their keys, or where they have
-        none those of the partitions that they come from. Shape (n,)."""
+        """Return hashes whose top bits are the records' bins, shape (n,). They are those of the
+        keys, or without keys those of the source partitions."""
         if self.hashes is not None:
             return self.hashes
-        # Multiples of the golden ratio are spread evenly, however few there are.
+        # Multiples of the golden ratio spread evenly even for few partitions.
         numbers = self.partitions + (self.origins << 32)
         return numbers.astype(np.uint64) * _GOLDEN
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory, once measured."""
+        """Return about the bytes in memory of a measured batch."""
         return self.size + ROW_BYTES * len(self)
 
     @property
     def guessed_weight(self) -> int:
-        """The same, of a sample of the values where it has not been measured."""
+        """Return about the bytes in memory, from a sample of the values where they are not
+        measured."""
         if self.size:
             return self.weight
         return guessed_size_of(self.values) + ROW_BYTES * len(self)
 
     def measured(self) -> Batch:
-        """The same with `size` known; values that cannot be encoded count as they lie in memory."""
+        """Return the same batch with a known `size`. A value that cannot be encoded counts its
+        bytes in memory."""
         if self.size or not self.values:
             return self
         if {*map(type, self.values)} == {bytes}:
@@ -120,8 +121,8 @@ class Batch:
         return self._with(self.values, size_of(self.values), self.packed)
 
     def isolated(self) -> Batch:
-        """The same records with values of their own: who changes one in place changes it here
-        only. Values that cannot be encoded are shared, as nobody else knows how to copy them."""
+        """Return the same records with copies of the values, so that a change in place does not
+        affect other batches. Values that cannot be encoded stay shared."""
         try:
             if codec.all_fixed(self.values):
                 return self._with(self.values, self.size, None)
@@ -132,7 +133,7 @@ class Batch:
 
     @staticmethod
     def concat(batches: list[Batch]) -> Batch:
-        """All records of all batches, in order; either all batches are keyed or none."""
+        """Return all records of all batches in order. Either all batches are keyed or none."""
         if len(batches) == 1:
             return batches[0]
         keyed = batches[0].keys is not None

@@ -1,10 +1,11 @@
-"""Columns as an Arrow IPC stream of one batch, byte for byte as Arrow's own writer has it.
+"""Columns as an Arrow IPC stream of one batch, byte for byte as Arrow's own writer produces it.
 
-Guarantees that what is read is laid out just so: each length and place in it follows from two
-numbers, how many rows and how many bytes of strings there are, and a frame that has any other is
-refused before one of them is followed. So nothing is compressed, nothing is null, and no buffer
-leads outside. Cost: a join of the columns' bytes and some twenty numbers; pyarrow itself makes an
-object of each column, buffer and message, which takes it several times as long for a few rows.
+Guarantees that the layout of an accepted frame follows from two numbers: its rows, and its bytes of
+strings. A frame with another length or position is rejected before it is followed. So no buffer is
+compressed, null or out of bounds.
+
+Cost: a join of the columns' bytes and some twenty numbers. For a few rows pyarrow takes several
+times as long, as it creates objects per column, buffer and message.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ Column = npt.NDArray[Any]
 """Numbers of 8 bytes, shape (n,)."""
 
 _END = b"\xff\xff\xff\xff\0\0\0\0"
-"""How a stream ends."""
+"""The bytes that end a stream."""
 _WORD = 8
-# Of a batch's metadata, in words of 8 bytes: where its body's length and its rows are, and where
-# the places and lengths of the buffers begin. At its end are two words per column: rows, nulls.
+# Positions in a batch's metadata, in words of 8 bytes: the length of the body, the rows, and the
+# start of the buffers' places and lengths. Two words per column end it: rows, nulls.
 _BODY, _ROWS, _BUFFERS = 5, 9, 11
 
 
 class StreamLayout:
-    """Streams of one schema: columns of 8-byte numbers and at most one of strings, none null.
+    """A layout that streams of one schema share: columns of 8-byte numbers and at most one of
+    strings, none null.
 
     >>> layout = StreamLayout(pa.schema([("n", pa.int64()), ("key", pa.binary())]))
     >>> data = layout.write([np.array([7, 8])], [b"a", b""])
@@ -46,8 +48,8 @@ class StreamLayout:
         sink = pa.BufferOutputStream()
         pa.ipc.new_stream(sink, schema).close()
         self._head: bytes = sink.getvalue().to_pybytes().removesuffix(_END)
-        # What Arrow writes for one row is the pattern for any number of them.
-        # (To make an array of Python's values imports pandas, which takes a worker a second.)
+        # Arrow's bytes for one row are the pattern for any number of rows.
+        # (An array of Python values would import pandas, which takes a worker a second.)
         zero, none = pa.py_buffer(bytes(_WORD)), pa.py_buffer(b"")
         row = [
             pa.Array.from_buffers(kind, 1, [None, zero] if numeric else [None, zero, none])
@@ -57,7 +59,8 @@ class StreamLayout:
         words = 1 + int.from_bytes(batch[4:8], "little") // _WORD
         self._pattern = np.frombuffer(batch, np.int64, words)
         self._data: list[int] = []
-        """Where among the words is the place of each column's data; of strings, of their ends."""
+        """The index among the words of the place of each column's data; for strings, of their
+        ends."""
         word = _BUFFERS
         for numeric in self._numeric:
             self._data.append(word + 2)
@@ -66,11 +69,11 @@ class StreamLayout:
             raise RuntimeError(f"pyarrow {pa.__version__} lays batches out in a way of its own")
 
     def begins(self, data: bytes) -> bool:
-        """Whether a stream begins as those of this schema do."""
+        """Return whether a stream begins with the head of this schema."""
         return data.startswith(self._head)
 
     def write(self, numbers: Sequence[Column], strings: Sequence[bytes] = ()) -> bytes:
-        """Rows as a stream; the columns of numbers in their order."""
+        """Encode rows as a stream. The columns of numbers are in the order of the schema."""
         joined, left = b"".join(strings), iter(numbers)
         parts = [self._head, self._words(len(numbers[0]), len(joined)).tobytes()]
         for numeric in self._numeric:
@@ -82,8 +85,8 @@ class StreamLayout:
         return b"".join((*parts, _END))
 
     def read(self, data: bytes) -> tuple[list[Column], list[bytes]]:
-        """The columns of numbers as int64, read-only, and the strings. Raises ValueError for what
-        `write` has not written."""
+        """Decode the columns of numbers as int64, read-only, and the strings. Raises ValueError for
+        bytes that `write` has not written."""
         if not self.begins(data):
             raise ValueError("its columns are not those of a batch")
         start = len(self._head)
@@ -109,7 +112,7 @@ class StreamLayout:
         return numbers, strings
 
     def _words(self, rows: int, size: int) -> npt.NDArray[np.int64]:
-        """A batch's metadata, of so many rows and bytes of strings."""
+        """Return a batch's metadata for a number of rows and of bytes of strings."""
         laid, at = list[int](), 0
         for numeric in self._numeric:
             laid += (at, 0)
@@ -123,7 +126,7 @@ class StreamLayout:
         return words
 
     def _size(self, words: npt.NDArray[np.int64]) -> int:
-        """How many bytes of strings some metadata names."""
+        """Return the bytes of strings that metadata names."""
         places = zip(self._numeric, self._data, strict=True)
         return next((int(words[word + 3]) for numeric, word in places if not numeric), 0)
 
@@ -133,7 +136,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def _cut(data: bytes, at: int, size: int, ends: list[int]) -> list[bytes]:
-    """The strings that lie one after the other from a place on, and fill so many bytes."""
+    """Return the strings that lie one after the other from a position on, and fill `size` bytes."""
     if ends[0] != 0 or ends[-1] != size or ends != sorted(ends):
         raise ValueError("its strings do not lie one after the other")
     joined = data[at : at + size]

@@ -1,9 +1,9 @@
-"""Times of nested scopes, taken apart: an outer time, and the rounds of the loops around it.
+"""Times of nested scopes: an outer time, and the iterations of the loops around it.
 
-Stateful operators apply records in the total order (outer time, rounds, ...), which the product
-order of frontiers does not know. Guarantees that what `settled` lets pass can be preceded by
-nothing that may still come: whatever is at or after an element of a frontier in the product order
-is not before its least element in the total order. Cost: nothing in the outer scope.
+Stateful operators apply records in the total order (outer time, iterations, ...), which the product
+order of frontiers does not know. Guarantees that no record to come precedes one that `settled` lets
+pass. A time at or after a frontier's element in the product order is not before the least element
+in the total order. Cost: nothing in the outer scope.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 Rounds = tuple[int, ...]
-"""Of the loops from outside in; () in the outer scope."""
+"""The iterations of the loops from outside in; () in the outer scope."""
 
 
 def outer(time: Time) -> int:
-    """The outer coordinate of a time.
+    """Return the outer coordinate of a time.
 
     >>> outer(7), outer((7, 3))
     (7, 7)
@@ -25,7 +25,7 @@ def outer(time: Time) -> int:
 
 
 def rounds_of(time: Time) -> Rounds:
-    """The rounds of a time.
+    """Return the iterations of a time.
 
     >>> rounds_of(7), rounds_of((7, 3))
     ((), (3,))
@@ -34,7 +34,7 @@ def rounds_of(time: Time) -> Rounds:
 
 
 def at(time: int, rounds: Rounds) -> Time:
-    """The time of some rounds at an outer time.
+    """Return the time of some iterations at an outer time.
 
     >>> at(7, ()), at(7, (3,))
     (7, (7, 3))
@@ -43,7 +43,7 @@ def at(time: int, rounds: Rounds) -> Time:
 
 
 def place(time: Time) -> tuple[int, Rounds]:
-    """What times are compared by in the total order.
+    """Return the key that compares times in the total order.
 
     >>> place(7), place((7, 3))
     ((7, ()), (7, (3,)))
@@ -52,7 +52,7 @@ def place(time: Time) -> tuple[int, Rounds]:
 
 
 def outward(frontier: Antichain) -> Antichain:
-    """What a frontier says of outer times.
+    """Return the frontier of outer times that a frontier implies.
 
     >>> outward(Antichain.of((5, 2), (7, 0))).times
     (5,)
@@ -63,7 +63,8 @@ def outward(frontier: Antichain) -> Antichain:
 
 
 def settled(frontier: Antichain, rounds: Rounds) -> Antichain:
-    """Which outer times a frontier has passed in the total order, for records of some rounds.
+    """Return the frontier of outer times that a frontier has passed in the total order, for records
+    of some iterations.
 
     >>> frontier = Antichain.of((5, 2), (7, 0))
     >>> settled(frontier, (1,)).times, settled(frontier, (2,)).times

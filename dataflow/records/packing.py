@@ -1,8 +1,8 @@
-"""Values as bytes, some at a time, so that no more of them than a message holds is encoded at once.
+"""Values as bytes, in pieces, so that at most the values of one message are encoded at once.
 
-Guarantees that pieces follow each other in the order of the values and leave none out but those
-that are refused. Invariant: a piece of several values has at most `PIECE` bytes. Cost: one call of
-the codec per piece; where a piece becomes too large, its values are encoded a second time.
+Guarantees that pieces follow the order of the values and omit only refused ones. Invariant: a piece
+of several values has at most `PIECE` bytes. Cost: one call of the codec per piece. Values of a
+piece that exceeds the bound are encoded twice.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
 
 PIECE: Final = 256 << 10
-"""Bytes of a piece of several values at most."""
+"""The most bytes of a piece of several values."""
 MANY: Final = 1024
-"""Values of a piece at most."""
+"""The most values of a piece."""
 SAMPLE: Final = 16
-"""Values of which the size of many is guessed."""
+"""The number of values in a sample that estimates the size of all."""
 Refuse = Callable[[int, Exception], None]
-"""Takes the number of a value that cannot be encoded, and why."""
+"""Takes the number of a value that cannot be encoded, and the error."""
 
 
 class PackedValues(NamedTuple):
-    """Some values that follow each other, encoded."""
+    """A piece that holds consecutive values in encoded form."""
 
     rows: range
-    """Their numbers."""
+    """The numbers of the values."""
     data: bytes
-    """The bytes of the list of them."""
+    """The bytes of the list of the values."""
     size: int
-    """Bytes of them and of their keys."""
+    """The bytes of the values and of their keys."""
 
 
 def pieces(
@@ -43,7 +43,8 @@ def pieces(
     first: int = 0,
     keys: Sequence[bytes] | None = None,
 ) -> Iterator[PackedValues]:
-    """Encode values, which may have keys, from the first on.
+    """Encode values from the number `first` on, and yield their pieces. `keys` count in the sizes
+    of pieces.
 
     >>> [(rows, codec.decode(data)) for rows, data, _ in pieces(["a", "b", "c"], print, first=1)]
     [(range(1, 3), ['b', 'c'])]
@@ -54,7 +55,7 @@ def pieces(
         rows = range(first, min(first + most, len(values)))
         try:
             data = codec.encode(values[rows.start : rows.stop])
-        except (UnencodableError, ValueError) as error:  # msgpack has bounds of its own
+        except (UnencodableError, ValueError) as error:  # msgpack has further bounds
             if len(rows) == 1:
                 refuse(first, error)
                 first += 1
@@ -71,7 +72,7 @@ def pieces(
 
 
 def joined(parts: Sequence[PackedValues]) -> bytes:
-    """The bytes of the list of all values of some pieces.
+    """Return the bytes of the list of all values of some pieces.
 
     >>> codec.decode(joined([*pieces(["a", "b", "c"], print)]))
     ['a', 'b', 'c']
@@ -83,7 +84,7 @@ def joined(parts: Sequence[PackedValues]) -> bytes:
 
 
 def size_of(values: Sequence[object]) -> int:
-    """About how many bytes values take when encoded; what cannot be encoded counts as it lies in
+    """Return about the bytes of encoded values. A value that cannot be encoded counts its bytes in
     memory.
 
     >>> size_of(["a", "bc"])
@@ -95,7 +96,8 @@ def size_of(values: Sequence[object]) -> int:
 
 
 def guessed_size_of(values: Sequence[object], first: int = 0) -> int:
-    """The same of those from the first on, by a sample of them, which ends where it is large."""
+    """Return the same for the values from `first` on, estimated from a sample. The sample ends
+    where it is large."""
     left = len(values) - first
     some = size = 0
     for row in range(first, len(values), 1 + left // SAMPLE):
@@ -110,5 +112,5 @@ def guessed_size_of(values: Sequence[object], first: int = 0) -> int:
 
 
 def _head(length: int) -> bytes:
-    """What the bytes of a list of a length begin with."""
+    """Return the first bytes of an encoded list of a length."""
     return bytes(msgpack.Packer().pack_array_header(length))

@@ -1,9 +1,8 @@
-"""Faults as data: what goes wrong in a simulated run, and when.
+"""Faults as data: each tells a simulation what fails, and when.
 
-A list of `At(fault, ...)` belongs to a run as its seed does: the same list with the same seed gives
-the same schedule, and a run does not end well before each has struck. A *step* is one decision of
-the schedule: a worker's or the coordinator's turn, frames that arrive, or a little time that
-passes.
+A list of `At(fault, ...)` belongs to a run as its seed does. The same list with the same seed gives
+the same schedule, and a run ends well only after each fault has struck. A *step* is one decision of
+the schedule: a turn of a worker or the coordinator, arriving frames, or a little time that passes.
 
 >>> At(Pause(worker=1, steps=200), records=10)
 At(fault=Pause(worker=1, steps=200), records=10)
@@ -37,14 +36,14 @@ T = TypeVar("T")
 
 
 class Fault:
-    """Something that goes wrong, or is asked of a flow while it runs."""
+    """A fault that tells a simulation what fails, or what a user asks of a running flow."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Fault):
-    """A worker takes no turn for so many steps; -1 is the coordinator."""
+    """A fault that lets a worker take no turn for a number of steps. -1 is the coordinator."""
 
     worker: int
     steps: int
@@ -52,7 +51,8 @@ class Pause(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """Nothing arrives on the link from one worker to another for so many steps."""
+    """A fault that lets no frame arrive on the link from one worker to another for a number of
+    steps."""
 
     sender: int
     receiver: int
@@ -61,14 +61,14 @@ class Slow(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Crash(Fault):
-    """A worker's process is killed. Until checkpoints exist that is the end of the flow."""
+    """A fault that kills a worker's process. The flow ends without a checkpoint."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Raise(Fault):
-    """The next calls of an operator's function raise `Planted`, on whichever worker they are."""
+    """A fault that lets the next calls of an operator's function raise `Planted`, on any worker."""
 
     operator: str
     calls: int = 1
@@ -76,14 +76,14 @@ class Raise(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Jump(Fault):
-    """The wall clock is set forwards, or backwards."""
+    """A fault that sets the wall clock forwards or backwards."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Control(Fault):
-    """A record comes onto the control topic: a command, or bytes that are none.
+    """A fault that writes a record to the control topic: a command, or malformed bytes.
 
     >>> Control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1}).command["worker"]
     1
@@ -93,13 +93,13 @@ class Control(Fault):
 
 
 class Planted(Exception):
-    """What a function raises when it is told to."""
+    """An error that a function raises when a fault asks for it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class At:
-    """When a fault strikes, or a command is given: at a step, after so many simulated seconds, or
-    as soon as so many records have been read. Raises SetupError unless exactly one is named."""
+    """A time that a fault strikes, or a command is given, at: a step, a number of simulated
+    seconds, or a number of read records. Raises SetupError unless exactly one is named."""
 
     fault: Fault | Command
     step: int | None = None
@@ -116,7 +116,7 @@ class At:
         return f"At({', '.join(f'{name}={value!r}' for name, value in known if value is not None)})"
 
     def due(self, step: int, seconds: float, records: int) -> bool:
-        """Whether its time has come."""
+        """Return whether its time has come."""
         if self.step is not None:
             return step >= self.step
         if self.seconds is not None:
@@ -125,8 +125,8 @@ class At:
 
     @property
     def waits(self) -> bool:
-        """Whether it comes after a command that is being given: commands keep their order, and what
-        comes after so many records may be of a worker that joins by then."""
+        """Return whether it follows a command that is being given. Commands keep their order, and a
+        number of read records may come from a worker that joins by then."""
         return (
             self.records is not None
             or isinstance(self.fault, Control)
@@ -136,13 +136,13 @@ class At:
 
 @dataclass(slots=True)
 class PendingFaults:
-    """The faults of a run that have not struck."""
+    """The faults that a run has not struck with yet."""
 
     left: list[At]
 
     def due(self, step: int, seconds: float, records: int, *, giving: bool) -> Sequence[At]:
-        """Those whose time has come, in the order of the list; they are gone then. While a command
-        is being given, only those that do not wait for that."""
+        """Remove and return due faults in the order of the list. While a command is being given
+        (`giving`), return only those that do not wait for it."""
         due = [
             at for at in self.left if at.due(step, seconds, records) and not (giving and at.waits)
         ]
@@ -153,20 +153,21 @@ class PendingFaults:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Makes a flow's functions raise when told to."""
+    """An injector that makes a flow's functions raise when a fault asks for it."""
 
     armed: Counter[str] = field(default_factory=Counter)
     names: set[str] = field(default_factory=set)
     """The operators that have a function."""
 
     def laid(self, flow: Flow) -> Flow:
-        """The same flow, whose functions pass by here; the one given stays as it is."""
+        """Return the same flow with functions that the injector wraps. The given flow stays
+        unchanged."""
         twin = copy(flow)
         twin.nodes = [self._laid(node) for node in flow.nodes]
         return twin
 
     def arm(self, operator: str, calls: int) -> None:
-        """Have its next calls raise. Raises SetupError for no operator of the flow."""
+        """Let the next calls of an operator raise. Raises SetupError for an unknown operator."""
         if operator not in self.names:
             raise SetupError(f"operator {operator!r}", "the flow has no such function",
                              f"name one of {', '.join(sorted(self.names))}")  # fmt: skip
@@ -220,7 +221,7 @@ class FaultInjector:
     def _columnar(self, name: str, step: ColumnStep) -> ColumnStep:
         @wraps(step)
         def trapped(states: Columns, values: Column) -> tuple[Columns, Column]:
-            # Of many rows that fail together each is asked for alone: then one of them is caught.
+            # Rows that fail together are each called alone, and one of these calls is counted.
             self._spring(name, caught=len(values) == 1)
             return step(states, values)
 

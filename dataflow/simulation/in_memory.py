@@ -1,7 +1,7 @@
-"""Sources and sinks in memory, for flows on simulated workers: what is read is a list.
+"""Sources and sinks in memory for simulated workers. A source reads a list.
 
-Guarantees that records become available, are handed out and are acknowledged at times that the
-run's seed chooses, so that partitions are idle now and then and deliveries take their time.
+Guarantees that the run's seed chooses when records become available, are handed out and are
+acknowledged. So partitions are sometimes idle, and deliveries take time.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 
 BATCHES = 8
-"""Under way at one sink in memory."""
+"""The batches of one sink in memory that are not yet delivered, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One record that reached a sink, with its place in the total order and its worker.
+    """A result that reached a sink, with its place in the total order and its worker.
 
     `key` is as the engine keeps it, or as it lies on the topic.
     """
@@ -52,12 +52,12 @@ class Result:
 
     @property
     def place(self) -> tuple[int, int, int, int, int]:
-        """Its place in the total order of its flow."""
+        """Return its place in the total order of its flow."""
         return self.time, self.origin, self.partition, self.offset, self.index
 
 
 class ListSource(SourceSpec[Any]):
-    """A source of records that are given: per partition, (milliseconds, value) in offset order."""
+    """A source that reads given records: per partition, (milliseconds, value) in offset order."""
 
     options: SourceOptions
     __slots__ = ("options", "partitions", "record_size")
@@ -73,20 +73,20 @@ class ListSource(SourceSpec[Any]):
         self.record_size = record_size
 
     def grow(self, records: Sequence[tuple[int, object]]) -> None:
-        """One more partition, while a flow may be running."""
+        """Add a partition, also while a flow runs."""
         self.partitions.append(records)
 
     def open(self, *_: object) -> SourceReader:
-        """A list source is opened by `TestFlow` only."""
+        """Raise TypeError, as only `TestFlow` opens a list source."""
         raise TypeError("a ListSource runs in a TestFlow only")
 
     def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
-        """The partitions of one worker."""
+        """Return a reader of the partitions of one worker."""
         mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
         return ListReader(self, mine, rng)
 
     def resumed(self, rests: Rests, rng: random.Random) -> ListReader:
-        """What is left of partitions."""
+        """Return a reader of the rests of partitions."""
         reader = ListReader(self, [], rng)
         for partition, rest in rests.items():
             if rest is not None:
@@ -95,7 +95,7 @@ class ListSource(SourceSpec[Any]):
 
 
 class InMemoryReader:
-    """A reader whose partitions are lists of records, to which more may be added."""
+    """A reader that hands out partitions from lists of records. The lists may grow."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class InMemoryReader:
         self._next = dict.fromkeys(partitions, 0)
 
     def _find_partitions(self) -> None:
-        """Notice new partitions, though not always at once."""
+        """Notice new partitions, with a random delay."""
         if self.total != len(self._logs) and self._rng.random() < 0.5:
             self.total = len(self._logs)
 
@@ -118,44 +118,44 @@ class InMemoryReader:
         return self._next[partition] == len(self._logs[partition])
 
     def watch(self) -> None:
-        """Do nothing: the simulation polls again by itself."""
+        """Do nothing, as the simulation polls again by itself."""
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no more."""
+        """Hand out no records of a partition until `resume`."""
         self._paused.add(partition)
 
     def resume(self, partition: Partition) -> None:
-        """Go on."""
+        """Undo `pause`."""
         self._paused.discard(partition)
 
     def rest(self, partition: Partition) -> Rest:
-        """What has not been handed out."""
+        """Return the rest of a partition."""
         return Rest(self._next[partition], None)
 
     def release(self, partition: Partition) -> Rest:
-        """Hand out no more of it for good."""
+        """Stop reading a partition, and return its rest."""
         rest = self.rest(partition)
         self.partitions.remove(partition)
         del self._next[partition]
         return rest
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Go on where another reader has stopped."""
+        """Read the rest of a partition that another reader has released."""
         self.partitions.append(partition)
         self._paused.discard(partition)
         self._next[partition] = rest.offset
 
     def passed(self, partition: Partition, offset: int) -> None:
-        """Do nothing: a list has no lag to watch."""
+        """Do nothing, as a list has no lag."""
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, as no resource is open."""
 
 
 class ListReader(InMemoryReader):
-    """Hands out the records of its partitions in chunks of random size, at random times.
+    """A reader that hands out records of a list source in chunks of random size, at random times.
 
-    Records become available one after another, so that a partition is idle now and then.
+    Records become available one after another, so a partition is sometimes idle.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ListReader(InMemoryReader):
         self._end = dict.fromkeys(partitions, 0)
 
     def poll(self) -> list[Chunk]:
-        """A chunk of some partitions."""
+        """Return a chunk of each of some partitions."""
         chunks = []
         self._find_partitions()
         for partition in self.partitions:
@@ -197,73 +197,76 @@ class ListReader(InMemoryReader):
         )
 
     def idle(self, partition: Partition) -> bool:
-        """Whether all that is available has been handed out."""
+        """Return whether all available records have been handed out."""
         return self._next[partition] == self._end[partition]
 
     def ended(self, partition: Partition) -> bool:
-        """Whether all there is has been handed out."""
+        """Return whether all records have been handed out."""
         return self._all_read(partition)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Go on where another reader has stopped; no more is available yet."""
+        """Read the rest of a partition that another reader has released. No further records are
+        available yet."""
         super().adopt(partition, rest)
         self._end[partition] = rest.offset
 
 
 FAST = 0.5
-"""How likely a look finds all delivered."""
+"""The probability that a check finds all batches delivered."""
 
 
 class ListSink:
-    """Collects what reaches it, from all workers, in the order of arrival."""
+    """A sink that collects the results of all workers in the order of arrival."""
 
     def __init__(self, slow: float = FAST) -> None:
-        """`slow` is how likely a look finds all delivered where that takes long."""
+        """Start with no results. `slow` is the probability that a check finds all batches of a slow
+        delivery delivered."""
         self.results: list[Result] = []
         self.slow = slow
 
     def open(self, *_: object) -> SinkWriter:
-        """A list sink is opened by `TestFlow` only."""
+        """Raise TypeError, as only `TestFlow` opens a list sink."""
         raise TypeError("a ListSink runs in a TestFlow only")
 
     @property
     def values(self) -> list[object]:
-        """The values alone."""
+        """Return the values of all results."""
         return [result.value for result in self.results]
 
     def writer(self, worker: WorkerId, rng: random.Random) -> ListWriter:
-        """One worker's way in."""
+        """Return the writer of one worker."""
         return ListWriter(self, worker, rng)
 
 
 class Unhurried:
-    """What writers in memory have in common: a batch is there once it is delivered, some turns
-    later. So batches that two workers write at once are there in any order."""
+    """A writer in memory that makes a batch visible some turns later. Batches that two workers
+    write at once therefore become visible in any order."""
 
     def __init__(self, rng: random.Random, slow: float = FAST) -> None:
-        """Of three deliveries one is as slow as `slow` says, the others are fast."""
+        """Take the random numbers. One of three deliveries has the probability `slow`, the others
+        are fast."""
         self._rng, self._slow = rng, slow
         self._written = self._delivered = 0
         self._pace = FAST
         self._coming: list[Callable[[], None]] = []
 
     def made(self, batch: Batch) -> Callable[[], None]:
-        """What makes a batch be there, as it is now."""
+        """Return a function that makes a batch visible as it is now."""
         raise NotImplementedError
 
     def write(self, batch: Batch) -> int:
-        """Take a batch over."""
+        """Take over a batch, and return its ticket."""
         self._coming.append(self.made(batch))
         self._written += 1
         return self._written
 
     @property
     def full(self) -> bool:
-        """Whether as many batches are under way as it takes."""
+        """Return whether the writer takes no more batches now."""
         return self._written - self._delivered >= BATCHES
 
     def delivered(self) -> int:
-        """Everything, but not always at once."""
+        """Return the ticket of the last visible batch. A random check makes all batches visible."""
         chance = self._rng.random()
         if chance < self._pace:
             self._pace = self._slow if chance < self._pace / 3 else FAST
@@ -271,31 +274,31 @@ class Unhurried:
         return self._delivered
 
     def arrive(self) -> None:
-        """All that has been taken over is there."""
+        """Make all batches visible."""
         self._delivered = self._written
         for show in self._coming:
             show()
         self._coming.clear()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""
 
 
 class ListWriter(Unhurried):
-    """Collects batches."""
+    """A writer that collects batches in a list sink."""
 
     def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
         super().__init__(rng, sink.slow)
         self._sink, self._worker = sink, worker
 
     def made(self, batch: Batch) -> Callable[[], None]:
-        """What collects it, as it is now."""
+        """Return a function that collects a batch as it is now."""
         return partial(
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of a batch as it is collected."""
+        """Return the checksum of a batch as it is collected."""
         keys = [None] * len(batch) if batch.keys is None else batch.keys
         return Checksum.of(batch.times, keys, list(map(codec.encode, batch.values)))
 
@@ -306,7 +309,8 @@ def results(
     keys: Sequence[bytes | None] | None,
     values: Sequence[object],
 ) -> list[Result]:
-    """The rows of a batch with these keys and values, shapes (n,), as results of a worker."""
+    """Return the rows of a batch with these keys and values, shapes (n,), as results of a
+    worker."""
     columns = (batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes)
     places = zip(*(column.tolist() for column in columns), strict=True)
     owned = [None] * len(batch) if keys is None else keys
@@ -320,7 +324,7 @@ def results(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that was set aside: by which operator and why, and where it was read."""
+    """A dead letter that keeps a record with its operator, reason and position."""
 
     operator: str
     value: object
@@ -333,16 +337,16 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class ListDead:
-    """Collects records that a user's function could not take, from all workers."""
+    """A list that collects the dead letters of all workers."""
 
     letters: list[DeadLetter] = field(default_factory=list)
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
-        """Keep one."""
+        """Keep one record with its reason."""
         time, partition = int(batch.times[row]), int(batch.partitions[row])
         offset, value = int(batch.offsets[row]), batch.values[row]
         self.letters.append(DeadLetter(operator, value, reason, trace, time, partition, offset))
 
     def pending(self) -> int:
-        """Nothing is under way."""
+        """Return 0, as a list is durable at once."""
         return 0

@@ -1,8 +1,8 @@
-"""Workers that come to a simulated flow and leave it, as `rescale` commands ask.
+"""The rescaler of a simulated flow: workers join and leave as `rescale` commands ask.
 
-Guarantees that what is said of a command is said in the words of the status topic
-(`schemas.status`), and that it has ended once all who leave have left, or those who have come have
-got their share. Commands take their turns, as in a real flow.
+Guarantees that its events use the words of the status topic (`schemas.status`). A command ends once
+all leaving workers have left, or all joining workers have their share. Commands run one after
+another, as in a real flow.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from meander.state.keys.ids import WorkerId
 
 
 class SimulatedRescaler:
-    """The staff of one simulated flow."""
+    """A rescaler that adds and removes the workers of one simulated flow."""
 
     def __init__(self, sim: Simulation, act: Callable[[], None]) -> None:
         self._sim, self._act, self._heard = sim, act, 0
         self._asked: deque[Rescale] = deque()
         self._changing: str | None = None
-        """The command under way."""
+        """The id of the running command."""
         self._awaited: set[object] = set()
-        """What it waits for: moves by their ids, leavers by their numbers."""
+        """The ids of moves and the numbers of leaving workers that the command waits for."""
         self.giving = False
-        """Whether the flow takes steps now so that a command can be given, or who joins joins."""
+        """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
     def submit(self, command: Command) -> None:
-        """Give a command once the flow is ready for it; who joins has joined then. A migration may
-        name the worker that would be the next to join."""
+        """Submit a command once the flow is ready for it, and wait for a joining worker. A
+        migration may name the next worker to join."""
         self.giving = True
         if isinstance(command, MoveBins) and command.worker == self._sim.hired:
             self._give(Join())
@@ -46,17 +46,17 @@ class SimulatedRescaler:
             self._act()
 
     def _open(self) -> None:
-        """Go on until workers may come and go."""
+        """Run the flow until workers may join and leave."""
         while not self._sim.controller.ready:
             self._act()
 
     def ask(self, command: Rescale) -> None:
-        """A command has come; its turn comes once those before it have ended."""
+        """Queue a command. It starts once earlier commands have ended."""
         self._asked.append(command)
         self.step()
 
     def step(self) -> None:
-        """Go on with what can be done now."""
+        """Start queued commands that can start now."""
         if self.giving:
             return
         self._hear()
@@ -67,7 +67,7 @@ class SimulatedRescaler:
             self._hear()
 
     def _begin(self, command: Rescale) -> None:
-        """Workers join and get their share, or those with the highest numbers leave."""
+        """Let workers join and get their share, or let those with the highest numbers leave."""
         self._open()
         controller, first = self._sim.controller, self._sim.hired
         staff = sorted(controller.workers.active)
@@ -95,11 +95,11 @@ class SimulatedRescaler:
         try:
             return {*self._sim.controller.share(id, newcomers)}
         except Refused:
-            # Once the sources have ended there is nothing left to do for them.
+            # Ended sources leave no records for joining workers.
             return set()
 
     def _hear(self) -> None:
-        """See whether the command under way has ended by what has happened."""
+        """Read new events, and end the running command where they complete it."""
         for event in self._sim.events[self._heard :]:
             match event:
                 case {"type": "left", "worker": part}:

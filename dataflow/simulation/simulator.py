@@ -1,9 +1,8 @@
-"""Simulated surroundings: clock, network, state topic and schedule, all driven by one seed.
+"""The simulator: clock, network, state topic and schedule from one seed.
 
-Guarantees that a run is a function of its seed: any frame, any worker's turn and any answer of
-the state topic may be delayed against any other, per link FIFO is kept, data, progress and reports
-of one link are independent. What runs on it is the real engine: store, wire format and layers
-included.
+Guarantees that a run is a function of its seed. It may delay any frame, any worker's turn and any
+answer of the state topic against any other. Each link keeps its order, and its data, progress and
+reports are independent. The simulator runs the real engine: store, wire format and layers included.
 """
 
 from __future__ import annotations
@@ -39,61 +38,61 @@ from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
 
 NOW_MS = 4_000_000_000_000
-"""The simulated wall clock's start: later than all data, so that none is of the future."""
+"""The simulated wall clock's start: later than all data, so that no record is a future record."""
 
 T = TypeVar("T")
 
 _UNBORN = ExecutionId(0)
 
 MOST_ACTIONS = 400_000
-"""A run that takes more than this many scheduling decisions is taken not to end (I7)."""
+"""The scheduling decisions after which a run counts as endless (I7)."""
 
 
 class SimClock:
-    """A clock that moves only when it is told to."""
+    """A clock that moves only on request."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self._start, self._seconds = now_ms, 0.0
 
     def now_ms(self) -> int:
-        """Simulated wall clock."""
+        """Return the simulated wall clock."""
         return self._start + int(self._seconds * 1000)
 
     def monotonic(self) -> float:
-        """Simulated seconds."""
+        """Return the simulated seconds."""
         return self._seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time by some seconds."""
         self._seconds += seconds
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock forwards, or backwards; no time passes."""
+        """Set the wall clock forwards or backwards, while no time passes."""
         self._start += round(seconds * 1000)
 
 
 Lane = tuple[WorkerId, WorkerId, Literal["data", "progress", "reports"]]
-"""Sender, receiver, and what it carries."""
+"""The sender, the receiver, and the kind of frames."""
 
 
 class SimNetwork:
-    """All links between all members."""
+    """A network that holds all links between all members."""
 
     def __init__(self) -> None:
         self.lanes: dict[Lane, deque[Frame]] = {}
         self.inboxes: dict[WorkerId, list[tuple[WorkerId, Frame]]] = {}
         self.reports: dict[Lane, deque[WorkerReport]] = {}
-        """On their way to the coordinator, whatever has become of their senders."""
+        """Reports on their way to the coordinator, also those of lost workers."""
         self.reported: list[tuple[WorkerId, WorkerReport]] = []
-        """Those that it has yet to look at."""
+        """Reports that the coordinator has not read."""
 
     def busy(self) -> list[Lane]:
-        """The lanes on which something is under way, in a stable order."""
+        """Return the lanes that hold frames or reports, in a stable order."""
         lanes = chain(self.lanes.items(), self.reports.items())
         return sorted([lane for lane, queue in lanes if queue])
 
     def deliver(self, lane: Lane, count: int) -> None:
-        """Bring the first of what a lane carries to its receiver."""
+        """Deliver the first `count` frames or reports of a lane."""
         sender, receiver, carried = lane
         if carried == "reports":
             _bring(sender, self.reports[lane], self.reported, count)
@@ -101,13 +100,13 @@ class SimNetwork:
             _bring(sender, self.lanes[lane], self.inboxes.setdefault(receiver, []), count)
 
     def report(self, worker: WorkerId, reports: Iterable[WorkerReport]) -> None:
-        """Put a worker's reports under way."""
+        """Send a worker's reports to the coordinator."""
         self.reports.setdefault((worker, COORDINATOR, "reports"), deque()).extend(reports)
 
     @property
     def reporting(self) -> bool:
-        """Whether there are reports that the coordinator has not looked at, but for those of sizes:
-        many bins have some under way all the time."""
+        """Return whether the coordinator has not read some reports. Bin sizes do not count, as many
+        bins always have some on their way."""
         queued = (report for queue in self.reports.values() for report in queue)
         heard = (report for _, report in self.reported)
         return any(not isinstance(report, BinSizes) for report in chain(heard, queued))
@@ -118,27 +117,27 @@ def _bring(sender: WorkerId, queue: deque[T], inbox: list[tuple[WorkerId, T]], c
 
 
 class SimLinks:
-    """One member's end of the network."""
+    """The links that one member has to the network."""
 
     def __init__(self, network: SimNetwork, me: WorkerId) -> None:
         self._network, self._me = network, me
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
-        """Put a frame under way. Raises MeanderError when it is longer than a real link takes."""
+        """Send a frame. Raises MeanderError where it is longer than a real link takes."""
         check_size(peer, frame)
         lane: Lane = (self._me, peer, "progress" if of_progress(frame) else "data")
         self._network.lanes.setdefault(lane, deque()).append(frame)
 
     def flush(self) -> None:
-        """Each frame is under way by itself, as one may be delayed against another."""
+        """Do nothing, as each frame travels alone and may be delayed against another."""
 
     def receive(self) -> Iterable[tuple[WorkerId, Frame]]:
-        """What has been delivered."""
+        """Return the delivered frames."""
         return self._network.inboxes.pop(self._me, [])
 
 
 class SimTopic:
-    """A state topic shared by all workers, whose answers take some turns."""
+    """A state topic that all workers share. Its answers take some turns."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -156,24 +155,25 @@ class SimTopic:
         return self._answer(RecordLocation(key, 0, len(self._records) - 1, len(payload)))
 
     def placed(self, ticket: Ticket) -> RecordLocation | None:
-        """The place, some turns later."""
+        """Return the location of a record some turns later, and None before."""
         answer = self._when_ready(ticket)
         assert answer is None or isinstance(answer, RecordLocation)
         return answer
 
     def here(self, places: Sequence[RecordLocation]) -> list[bytes]:
-        """Return records at once. Raises RecordGone where one is not at its place."""
+        """Return records at once. Raises RecordGone where one is not at its location."""
         return [self._read(place) for place in places]
 
     def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
-        """Ask for records."""
+        """Request records, and return the ticket."""
         try:
             return self._answer(self.here(places))
         except RecordGone as gone:
             return self._answer(gone)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """The records, some turns later. Raises RecordGone then where one is not at its place."""
+        """Return the records some turns later, and None before. Raises RecordGone where one is not
+        at its location."""
         answer = self._when_ready(ticket)
         if isinstance(answer, RecordGone):
             raise answer
@@ -181,18 +181,18 @@ class SimTopic:
         return answer
 
     def abandon(self, ticket: Ticket) -> None:
-        """Nobody asks for the answer any more."""
+        """Drop a ticket, and delete its record if it appended one."""
         answer = self._pending.pop(ticket)
         if isinstance(answer, RecordLocation):
             self.forget([answer])
 
     def forget(self, places: Sequence[RecordLocation]) -> None:
-        """Compact at once."""
+        """Delete records and compact at once."""
         for place in places:
             self._records[place.offset] = place.key, None
 
     def sweep(self, unnamed: Unnamed) -> None:
-        """Forget what nobody can name."""
+        """Delete orphans."""
         self.forget(
             [
                 RecordLocation(key, 0, offset, len(payload))
@@ -203,11 +203,11 @@ class SimTopic:
 
     @property
     def keys(self) -> set[bytes]:
-        """Of what lies here."""
+        """Return the keys of the records that lie here."""
         return {key for key, payload in self._records if payload is not None}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""
 
     def _read(self, place: RecordLocation) -> bytes:
         if place.offset >= len(self._records):
@@ -230,38 +230,38 @@ class SimTopic:
 
 @dataclass(slots=True)
 class DurableWorld:
-    """What outlives a flow: its topics."""
+    """A durable world that outlives the executions of a flow: its topics."""
 
     state: SimTopic
     in_flight: SimTopic
     ledger: Ledger
-    """What is committed."""
+    """The committed results."""
     journal: list[Written] = field(default_factory=list)
-    """All that coordinators have decided, of which of this life so much is durable for certain:"""
+    """All decisions of coordinators. The first `certain` ones are durable."""
     certain: int = 0
     checkpoints: list[Checkpoint] = field(default_factory=list)
     unsure: list[Checkpoint] = field(default_factory=list)
-    """Being written: whether one is there, nobody knows yet."""
+    """Checkpoints that are being written, durable or not."""
     before: Checkpoint | None = None
-    """What the flow of now has started from."""
+    """The checkpoint that the current execution started from."""
     earlier: Sequence[Checkpoint] = ()
-    """What there is to go back to before that."""
+    """The retained checkpoints before that."""
     execution: ExecutionId = _UNBORN
-    """Its life."""
+    """The current execution."""
     start: RestorePlan = field(init=False)
-    """The same over its workers."""
+    """The restore plan of the current execution."""
 
     @classmethod
     def empty(cls, rng: random.Random) -> Self:
-        """Before a flow's first life."""
+        """Return a world without earlier executions."""
         return cls(SimTopic(rng), SimTopic(rng), Ledger(random.Random(rng.random())))
 
     def begin(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
-        """A new life, from the newest checkpoint; nothing that the last one does counts any more.
-        `past` is known otherwise than by what is committed."""
+        """Start an execution from the newest checkpoint. The previous execution is fenced. `past`
+        holds overrides that the ledger does not know."""
         self.execution = ExecutionId(self.execution + 1)
         self.ledger.begin(self.execution)
-        # Of what the last life was writing some is there.
+        # Some of the previous execution's pending writes are durable.
         del self.journal[self.ledger.rng.randint(self.certain, len(self.journal)) :]
         self.checkpoints += [one for one in self.unsure if self.ledger.rng.random() < 0.5]
         self.unsure.clear()
@@ -282,14 +282,15 @@ class DurableWorld:
 
     @property
     def savepoints(self) -> list[Checkpoint]:
-        """Those that are kept besides the newest."""
+        """Return the checkpoints with a name."""
         return [one for one in self.checkpoints if one.savepoint]
 
     def _read(self, record: bytes) -> Checkpoint:
         return Checkpoint.from_bytes(record, self.in_flight.here)
 
     def write(self, life: ExecutionId, decision: Decision) -> Callable[[], bool]:
-        """Begin to write a life's decision, which is durable some turns later."""
+        """Start to write a decision of an execution. The returned function tells whether it is
+        durable, some turns later."""
         self.journal.append((life, decision))
         number = len(self.journal)
 
@@ -305,7 +306,8 @@ class DurableWorld:
     def taking(
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
     ) -> CheckpointCoordinator:
-        """The checkpoints of this life; each is durable when `durable` says so."""
+        """Return the checkpoint coordinator of this execution. `durable` decides when each
+        checkpoint is durable."""
         life = self.execution
 
         def append(record: bytes) -> Callable[[], int | None]:
@@ -346,12 +348,12 @@ class DurableWorld:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new worker joins, with the next number."""
+    """A command that adds a worker with the next number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A worker leaves."""
+    """A command that removes a worker."""
 
     id: str
     worker: int
@@ -359,7 +361,8 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A worker reads a partition of a source, named as in the flow, from now on."""
+    """A command that gives a partition of a source to a worker. `source` is its name in the
+    flow."""
 
     id: str
     source: str
@@ -369,7 +372,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class AbortMoves:
-    """A command that moves bins ends."""
+    """A command that ends a command that moves bins."""
 
     id: str
     command: str
@@ -377,8 +380,8 @@ class AbortMoves:
 
 @dataclass(frozen=True, slots=True)
 class AddPartition:
-    """A source's topic gets one more partition, on which these records lie: (milliseconds since
-    1970, value). The source is named as in the flow."""
+    """A command that adds a partition to a source's topic. Its records are (milliseconds since
+    1970, value), and `source` is its name in the flow."""
 
     source: str
     records: Sequence[tuple[int, object]] = ()
@@ -386,21 +389,22 @@ class AddPartition:
 
 @dataclass(frozen=True, slots=True)
 class TakeCheckpoint:
-    """A checkpoint is taken, by the flow's policy where it has none of its own."""
+    """A command that takes a checkpoint, by the flow's policy where it names none."""
 
     policy: Policy | None = None
     savepoint: str = ""
-    """Under which name it is kept."""
+    """The name of the savepoint, or ''."""
 
 
 Command = MoveBins | AbortMoves | Join | Leave | HandOver | AddPartition | TakeCheckpoint
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
-"""Makes one worker in its surroundings; the last says whether it joins a running flow."""
+"""Builds one worker in its surroundings. The last argument tells whether it joins a running
+flow."""
 
 
 @dataclass(slots=True)
 class Simulation:
-    """A controller and its workers under one adversarial schedule."""
+    """A simulation that runs a coordinator and its workers under one adversarial schedule."""
 
     plan: Plan
     rng: random.Random
@@ -414,22 +418,23 @@ class Simulation:
     actions: int = 0
     hired: int = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
-    """What those counted who have left."""
+    """The counters of workers that have left."""
     pauses: dict[WorkerId, int] = field(default_factory=dict)
-    """Members that take no turn before so many decisions have been taken."""
+    """The number of the decision before which a member takes no turn."""
     slowed: dict[tuple[WorkerId, WorkerId], int] = field(default_factory=dict)
-    """Links, by sender and receiver, on which nothing arrives before so many have been."""
+    """The number of the decision before which a link, by sender and receiver, delivers no frame."""
     began: int = 0
-    """Decisions taken before what is under way began: see `MOST_ACTIONS`."""
+    """The number of decisions before the current run: see `MOST_ACTIONS`."""
     journal: list[Decision] = field(default_factory=list)
-    """All that the coordinator has decided."""
+    """All decisions of the coordinator."""
 
     def __post_init__(self) -> None:
         self.hired = len(self.workers)
 
     @property
     def calm(self) -> bool:
-        """Whether nothing is held up, and no bins, members or reports are on their way."""
+        """Return whether no member or link is delayed, and no bins, members or reports are in
+        transit."""
         held = (*self.pauses.values(), *self.slowed.values())
         controller, reporting = self.controller, self.network.reporting
         moving = (
@@ -441,13 +446,13 @@ class Simulation:
 
     @property
     def done(self) -> bool:
-        """Whether all members are, and nothing reported is left to hear."""
+        """Return whether all members are done, and the coordinator has read all reports."""
         if self.commands or not self.controller.done or self.network.reporting:
             return False
         return all(w.done for w in self.workers)
 
     def act(self) -> None:
-        """One decision of the schedule."""
+        """Take one decision of the schedule."""
         self.actions += 1
         assert self.actions - self.began < MOST_ACTIONS, "the flow does not come to its end (I7)"
         busy = self.network.busy()
@@ -469,7 +474,7 @@ class Simulation:
             self.clock.advance(self.rng.random() * 0.004)
 
     def submit(self, command: Command) -> None:
-        """Give a command; a refusal is an event."""
+        """Submit a command. A rejection becomes an event."""
         try:
             self._submit(command)
         except Refused as refusal:
@@ -523,7 +528,7 @@ class Simulation:
         self.workers.remove(worker)
 
     def collect(self) -> None:
-        """Take over what the controller has said."""
+        """Collect new events of the coordinator."""
         self.events.extend(self.controller.events())
 
 
@@ -536,7 +541,7 @@ def simulate(
     commands: Sequence[Command] = (),
     past: OverrideHistory = NO_PAST,
 ) -> Simulation:
-    """Put a plan on simulated workers; from the newest checkpoint in the world, if any."""
+    """Build a simulation of a plan. It starts from the newest checkpoint in the world, if any."""
     clock, network = SimClock(), SimNetwork()
     world.begin(plan, workers, past)
     life = world.execution

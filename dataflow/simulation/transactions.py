@@ -1,8 +1,8 @@
-"""Transactions in memory, for flows on simulated workers.
+"""Transactions in memory for simulated workers.
 
-Guarantees what a broker does: a transaction is visible as a whole some turns after it was begun, or
-not at all, and whose life is over commits nothing any more; of what was being committed just then
-the seed says which of both it was.
+Guarantees the behaviour of a broker. A transaction becomes visible as a whole some turns after its
+start, or never. A fenced execution commits nothing any more, and the seed decides about its open
+transactions.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId
 
 Show = Callable[[], None]
-"""Makes what a transaction holds visible."""
+"""Makes the contents of a transaction visible."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What outlives a flow: the marks that are committed, and who may commit."""
+    """A ledger that outlives a flow: the committed commit markers, and the execution that may
+    commit."""
 
     rng: random.Random
     marks: list[CommitMarker] = field(default_factory=list)
     forgotten: int = 0
-    """How many before those that are."""
+    """The number of deleted commit markers before these."""
     life: ExecutionId | None = None
     open: list[tuple[CommitMarker, Show]] = field(default_factory=list)
-    """Being committed."""
+    """Transactions that are being committed."""
 
     def begin(self, life: ExecutionId) -> None:
-        """A new life: what earlier ones were committing is out by now, or never will be."""
+        """Start an execution. Open transactions of earlier ones commit now or never."""
         for mark, show in [*self.open]:
             if self.rng.random() < 0.5:
                 self.settle(mark, show)
@@ -46,7 +47,7 @@ class Ledger:
         self.life = life
 
     def trimming(self) -> MarkerRetention:
-        """Of the marks, some turns after it was asked for."""
+        """Return the marker retention, whose answers take some turns."""
 
         def ask() -> Callable[[], int | None]:
             end = self.forgotten + len(self.marks)
@@ -59,42 +60,42 @@ class Ledger:
         self.forgotten = end
 
     def expect(self, life: ExecutionId) -> None:
-        """Raises MeanderError for a life that is over."""
+        """Raise MeanderError for a fenced execution."""
         if life != self.life:
             raise MeanderError(f"life {life}", "a later one has fenced it off")
 
     def settle(self, mark: CommitMarker, show: Show) -> None:
-        """One is committed."""
+        """Commit an open transaction."""
         self.open = [one for one in self.open if one != (mark, show)]
         self.marks.append(mark)
         show()
 
 
 class InMemory(SinkWriter, Protocol):
-    """A writer in memory."""
+    """A writer that keeps results in memory."""
 
     def made(self, batch: Batch) -> Show:
-        """What makes a batch visible. Raises RowRefused."""
+        """Return a function that makes a batch visible. Raises RowRefused."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of a batch as it becomes visible. Raises RowRefused."""
+        """Return the checksum of a batch as it becomes visible. Raises RowRefused."""
 
 
 class ListTransactions:
-    """Implements `Transactions`, in memory."""
+    """A transaction service in memory that implements `Transactions`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._written: list[Show] = []
         self._open: tuple[CommitMarker, Show] | None = None
         self._pace = 1.0
-        """How likely it is to be done at a look."""
+        """The probability that a check finds the open transaction committed."""
         self.begun = self.done = 0
-        """Transactions."""
+        """The numbers of started and of committed transactions."""
 
     @property
     def busy(self) -> bool:
-        """Some turns long, or many."""
+        """Return whether a transaction is open. A random check commits it."""
         if self._open is None:
             return False
         mark, show = self._open
@@ -106,11 +107,11 @@ class ListTransactions:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything has been written since the last was begun."""
+        """Return whether a write waits for the next transaction."""
         return bool(self._written)
 
     def commit(self, mark: CommitMarker) -> None:
-        """Begin. Raises MeanderError once a later life has begun."""
+        """Start a transaction. Raises MeanderError for a fenced execution."""
         self._ledger.expect(mark.execution)
         written, self._written = self._written, []
 
@@ -124,16 +125,17 @@ class ListTransactions:
         self._ledger.open.append(self._open)
 
     def write(self, show: Show) -> int:
-        """To be seen with the next transaction; the number of that."""
+        """Add a write to the next transaction, and return the number of that transaction."""
         self._written.append(show)
         return self.begun + 1
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""
 
 
 class OnceWriter:
-    """Implements `ChecksummedWriter` by what another would write: tickets number transactions."""
+    """A writer that implements `ChecksummedWriter` by another writer. Its tickets number
+    transactions."""
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer
@@ -146,28 +148,28 @@ class OnceWriter:
         return self._transactions.write(show)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Of a batch, were it written."""
+        """Return the checksum of a batch without a write."""
         return self._writer.checksum(batch)
 
     @property
     def full(self) -> bool:
-        """Never: memory has room."""
+        """Return False, as memory has room."""
         return False
 
     def delivered(self) -> int:
-        """The number of the last transaction that is committed."""
+        """Return the number of the last committed transaction."""
         return self._transactions.done
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""
 
 
 ROOM = 40
-"""Batches that a `KeptWriter` takes over before some leave."""
+"""The most batches that a `KeptWriter` holds."""
 
 
 class KeptWriter:
-    """Implements `DeferredWriter` by what another would write."""
+    """A writer that implements `DeferredWriter` by another writer."""
 
     def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
         self._transactions, self._writer = transactions, writer
@@ -175,22 +177,22 @@ class KeptWriter:
         self._taken = 0
 
     def write(self, batch: Batch) -> int:
-        """Keep a batch."""
+        """Keep a batch, and return its ticket."""
         self._taken = self._keeper.add(self._writer.made(batch))
         return self._taken
 
     def release(self, ticket: int) -> None:
-        """All up to a ticket leaves with the next transaction."""
+        """Send all batches up to a ticket with the next transaction."""
         self._keeper.release(ticket)
 
     @property
     def full(self) -> bool:
-        """Whether there is no room."""
+        """Return whether there is no room."""
         return self._taken - self.delivered() >= ROOM
 
     def delivered(self) -> int:
-        """The last that is out."""
+        """Return the last ticket whose batch has left."""
         return self._keeper.delivered(self._transactions.done)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no resource is open."""

@@ -1,1 +1,1 @@
-"""Buffers of records that spill to disk."""
+"""Spill buffers of waiting records."""

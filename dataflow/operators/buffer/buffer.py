@@ -1,9 +1,8 @@
-"""Records that wait, in memory and, where that is full, on disk.
+"""The spill buffer: records that wait in memory, and on disk beyond a limit.
 
-Guarantees that what a frontier has passed comes out as it would from memory alone: in the total
-order once sorted, or each partition's records in the order in which they came. As long as
-anything that has passed lies on disk, what has passed in memory goes there too, and all is read
-back in slices. Cost: one look where nothing is on disk.
+Guarantees that passed records come out as from memory alone: in the total order once sorted, or in
+the order of arrival per partition. While passed records lie on disk, those in memory go there too,
+and all are read in slices. Cost: one check where the disk holds none.
 """
 
 from __future__ import annotations
@@ -19,47 +18,48 @@ from meander.state.times.time import Time
 
 
 class SpillBuffer:
-    """What waits in one place for a frontier; `overflow` opens the disk for records of a round."""
+    """A spill buffer that keeps records until a frontier passes them. `overflow` opens the disk for
+    records of some iterations."""
 
     def __init__(self, overflow: Callable[[Rounds], Overflow]) -> None:
         self._near, self._overflow = Waiting(), overflow
         self._far: dict[Rounds, Overflow] = {}
 
     def add(self, rows: Rows) -> None:
-        """Let some records wait."""
+        """Add waiting records."""
         self._near.add(rows)
 
     @property
     def size(self) -> int:
-        """About how many bytes wait in memory."""
+        """Return about the bytes that wait in memory."""
         return self._near.size
 
     @property
     def spilled(self) -> bool:
-        """Whether anything waits on disk."""
+        """Return whether records wait on disk."""
         return bool(self._far)
 
     @property
     def least(self) -> int | None:
-        """The least outer time that waits."""
+        """Return the least outer time of waiting records, or None."""
         far = (time for time, _ in self._firsts())
         near = self._near.least
         return min(far if near is None else (near, *far), default=None)
 
     @property
     def owed(self) -> Iterator[Time]:
-        """The times that wait, or lower bounds of them."""
+        """Yield the times of waiting records, or lower bounds of them."""
         yield from self._near.owed
         yield from (at(time, rounds) for time, rounds in self._firsts())
 
     def rows(self) -> Iterator[Rows]:
-        """All that waits, as of the call, what has waited longest first; it stays."""
+        """Return all waiting records as of the call, oldest first. They stay in the buffer."""
         far = [one.rows() for one in self._far.values()]
         return chain(chain.from_iterable(far), [rows.isolated() for rows in self._near.rows])
 
     def passed(self, frontier: Antichain) -> tuple[list[Rows], bool]:
-        """Take what the frontier has passed, or the first slice of it, and whether another call may
-        bring more though nothing has changed."""
+        """Remove the records that the frontier has passed, or the first slice of them. Return them,
+        and whether another call may return more at the same frontier."""
         if not self._far:
             return self._near.passed(frontier), False
         firsts = sorted(self._firsts())
@@ -76,7 +76,8 @@ class SpillBuffer:
         return [self._take(rounds, min(map(outer, until), default=None))], True
 
     def shed(self) -> int:
-        """Move the oldest records in memory to disk, some hundred; about how many bytes, or 0."""
+        """Move some hundred of the oldest records in memory to disk. Return about their bytes, or
+        0."""
         oldest = self._near.oldest(SLICE_ROWS, SLICE_BYTES)
         if oldest is None:
             return 0
@@ -89,7 +90,8 @@ class SpillBuffer:
             yield far.least, rounds
 
     def _move(self, passed: list[Rows]) -> bool:
-        """Move some hundred of these records to disk, and let the others wait on."""
+        """Move some hundred of these records to disk, and keep the others. Return whether there
+        were any."""
         room = SLICE_ROWS
         for rows in passed:
             now, later = rows.cut(room)

@@ -1,10 +1,9 @@
 """Records that wait for a stateful operator: from several inputs, in one total order.
 
-`Rows` is a batch that knows by which input each record came, and when, and of which rounds of the
-loops around it all are. Records wait in the batches they came in until their time has passed, then
-they are sorted once by (time, rounds, origin, partition, offset, index, input, bytes of the value).
-Cost: O(n log n) per record set that becomes ready, and a look at each waiting batch per advance of
-the frontier.
+`Rows` is a batch that also has the input and the arrival of each record, and the iterations of all.
+Records wait in the batches of their arrival until their time has passed. They are then sorted once
+by (time, iterations, origin, partition, offset, index, input, bytes of the value). Cost: O(n log n)
+per set of ready records, and one check of each waiting batch per advance of the frontier.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 ARRIVED = 56
-"""Bits of a mark that say when a record came, microseconds of the worker's clock; those above say
-by which input. In one column they cost what one of them does, on disk too."""
+"""The bits of a mark for the arrival, in microseconds of the worker's clock. The bits above name
+the input. One column costs half of two, on disk too."""
 _WHEN = (1 << ARRIVED) - 1
 NONE: Int64s = np.zeros(0, np.int64)
 Mask = npt.NDArray[np.bool_]
@@ -32,8 +31,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records and a mark of each, by which input and when it came, shape (n,); all of the same
-    rounds."""
+    """A batch of rows that have equal iterations, with a mark of each for its input and arrival,
+    shape (n,)."""
 
     batch: Batch
     marks: Int64s
@@ -41,13 +40,14 @@ class Rows:
 
     @staticmethod
     def of(batch: Batch, side: int, rounds: Rounds = (), arrived: float = 0.0) -> Rows:
-        """All of one input, which have come at one time of the worker's clock, seconds."""
+        """Return the records of one input that arrived at one time of the worker's clock, in
+        seconds."""
         mark = side << ARRIVED | int(arrived * MICROS)
         return Rows(batch, np.full(len(batch), mark, np.int64), rounds)
 
     @staticmethod
     def concat(many: list[Rows]) -> Rows:
-        """All records, in order; all are of the same rounds."""
+        """Return all records in order. All have equal iterations."""
         if len(many) == 1:
             return many[0]
         marks = np.concatenate([r.marks for r in many])
@@ -58,48 +58,48 @@ class Rows:
 
     @property
     def sides(self) -> Int64s:
-        """The number of the input each record came by, shape (n,)."""
+        """Return the number of the input of each record, shape (n,)."""
         return self.marks >> ARRIVED
 
     @property
     def arrived(self) -> Int64s:
-        """When each record came, microseconds of the worker's clock, shape (n,)."""
+        """Return the arrival of each record in microseconds of the worker's clock, shape (n,)."""
         return self.marks & _WHEN
 
     @property
     def least(self) -> int:
-        """The least outer time of the records; there is at least one."""
+        """Return the least outer time of the records, of which there is at least one."""
         return int(self.batch.times.min())
 
     @property
     def least_time(self) -> Time:
-        """The same with the rounds."""
+        """Return the same with the iterations."""
         return at(self.least, self.rounds)
 
     def take(self, rows: Int64s) -> Rows:
-        """The named rows, in the order named."""
+        """Return the named rows in the given order."""
         return Rows(self.batch.take(rows), self.marks[rows], self.rounds)
 
     def cut(self, at: int) -> tuple[Rows, Rows]:
-        """The first so many, and the others."""
+        """Return the first `at` records, and the others."""
         if at >= len(self):
             return self, self.take(NONE)
         return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
 
     def measured(self) -> Rows:
-        """The same with the batch's size known."""
+        """Return the same rows with a known size."""
         return self if self.batch.size else replace(self, batch=self.batch.measured())
 
     def isolated(self) -> Rows:
-        """The same with values of their own."""
+        """Return the same rows with copies of the values."""
         return replace(self, batch=self.batch.isolated())
 
     def split(self, chosen: Mask) -> tuple[Rows, Rows]:
-        """Those for which the mask holds, and the others."""
+        """Return the records for which the mask holds, and the others."""
         return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
 
     def sorted(self) -> Rows:
-        """In the total order of design 2."""
+        """Return the records in the total order of design 2."""
         b = self.batch
         columns = (self.sides, b.indexes, b.offsets, b.partitions, b.origins, b.times)
         order = np.lexsort(columns)
@@ -122,11 +122,12 @@ class Rows:
 
 
 EMPTY = Rows(Batch(NONE, NONE, NONE, NONE, NONE, [], [], NONE.view(np.uint64)), NONE)
-"""No records, keyed."""
+"""No records, with keys."""
 
 
 def in_order(many: list[Rows]) -> list[Rows]:
-    """Records of any rounds in the total order; those of one outer time and rounds together."""
+    """Return records of any iterations in the total order. Those of one outer time and equal
+    iterations share an element."""
     if not any(rows.rounds for rows in many):
         return [Rows.concat(many).sorted()]
     groups: dict[tuple[int, Rounds], list[Rows]] = {}
@@ -138,40 +139,40 @@ def in_order(many: list[Rows]) -> list[Rows]:
 
 
 class Waiting:
-    """Records whose time has not passed yet."""
+    """A queue that holds records whose time has not passed."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[int, Rows]] = []
 
     def add(self, rows: Rows) -> None:
-        """Let some records wait."""
+        """Add waiting records."""
         if len(rows):
             self._batches.append((rows.least, rows))
 
     @property
     def size(self) -> int:
-        """About how many bytes wait."""
+        """Return about the bytes of waiting records."""
         self._batches = [(least, rows.measured()) for least, rows in self._batches]
         return sum(rows.batch.weight for _, rows in self._batches)
 
     @property
     def least(self) -> int | None:
-        """The least outer time that waits."""
+        """Return the least outer time of waiting records, or None."""
         return min((least for least, _ in self._batches), default=None)
 
     @property
     def owed(self) -> Iterator[Time]:
-        """The times that wait, or lower bounds of them."""
+        """Return the times of waiting records, or lower bounds of them."""
         return (at(least, rows.rounds) for least, rows in self._batches)
 
     @property
     def rows(self) -> list[Rows]:
-        """All that waits, in order of arrival."""
+        """Return all waiting records in order of arrival."""
         return [rows for _, rows in self._batches]
 
     def oldest(self, most: int, size: int) -> Rows | None:
-        """Take those that came first, at most so many and about so many bytes, or one; None where
-        nothing waits."""
+        """Remove the oldest records, at most `most` and about `size` bytes, and at least one.
+        Return None where no record waits."""
         if not self._batches:
             return None
         first = self._batches.pop(0)[1].measured()
@@ -181,7 +182,7 @@ class Waiting:
         return rows
 
     def passed(self, frontier: Antichain) -> list[Rows]:
-        """Take what the frontier has passed, in order of arrival."""
+        """Remove and return the records that the frontier has passed, in order of arrival."""
         ready, kept = [], []
         for least, rows in self._batches:
             passed = settled(frontier, rows.rounds)
@@ -198,7 +199,7 @@ class Waiting:
 
 
 def later(times: Int64s, frontier: Antichain) -> Mask:
-    """Which outer times a frontier has not passed, shape (n,).
+    """Return a mask of the outer times that a frontier has not passed, shape (n,).
 
     >>> later(np.array([3, 4, 5]), Antichain.of(4)).tolist()
     [False, True, True]

@@ -1,9 +1,9 @@
-"""Records that wait on disk, as there is no room for them in memory (I6).
+"""The records on disk that have no room in memory (I6).
 
-Guarantees that they come back equal, in slices: in the total order of design 2, or, where records
-are applied as they arrive, by time and then in the order in which they were put. All disk of a
-worker is one budget; beyond it the flow ends with a clear error. Invariant: records of one place
-in the total order come back together. Cost: about 10 us a record, there and back.
+Guarantees that they come back equal, in slices: in the total order of design 2, or by time and
+order of arrival. All disk of a worker is one budget, and the flow ends with a clear error beyond
+it. Invariant: records of one place in the total order come back together. Cost: about 10 us a
+record, there and back.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from meander.state.encoding.codec import UnencodableError
 from meander.state.store.spill import Entry, Shelf
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
-"""What is read at once: about this, and all that stands at one place."""
+"""The approximate records and bytes of one read. Records of one place stay together."""
 NUMBER = 8
 """Bytes of a number in a key."""
 _SIGN = np.uint64(1 << 63)
 
 Refuse = Callable[[Batch, int, UnencodableError], None]
-"""Deals with a record whose value cannot be written: it is dropped then, or the flow ends."""
+"""Handles a record whose value cannot be encoded: the record is dropped, or the flow ends."""
 
 
 class Disk:
-    """What all operators of a worker have on disk, and how much that may be.
+    """A budget that bounds the bytes of all operators of a worker on disk.
 
     >>> disk = Disk(10)
     >>> disk.take("operator 'a'", 9); disk.give_back(4); disk.used
@@ -43,10 +43,10 @@ class Disk:
     def __init__(self, most: int) -> None:
         self.used, self._most = 0, most
         self.written = 0
-        """Bytes, since the start."""
+        """Bytes written since the start."""
 
     def take(self, place: str, size: int) -> None:
-        """Count what is written. Raises MeanderError beyond the budget."""
+        """Count written bytes. Raises MeanderError beyond the budget."""
         self.used += size
         self.written += size
         MemoryLimit(place, self._most, "max_spill").check(
@@ -54,12 +54,13 @@ class Disk:
         )
 
     def give_back(self, size: int) -> None:
-        """Count what has been read back."""
+        """Uncount bytes that have been read back."""
         self.used -= size
 
 
 class Overflow:
-    """The records of one operator, or of one bin of it, that wait on disk: of the same rounds."""
+    """An overflow that holds records of one operator, or of one of its bins, on disk. All have
+    equal iterations."""
 
     def __init__(
         self,
@@ -76,12 +77,12 @@ class Overflow:
 
     @property
     def least(self) -> int | None:
-        """The least outer time."""
+        """Return the least outer time, or None."""
         first = self._shelf.first
         return None if first is None else int(_numbers(first[:NUMBER])[0])
 
     def put(self, rows: Rows) -> None:
-        """Write some records. Raises MeanderError beyond the budget, or what `refuse` raises."""
+        """Write records. Raises MeanderError beyond the budget, and the errors of `refuse`."""
         batch, data, kept = rows.batch, [], []
         owned: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
         for row, (key, value) in enumerate(zip(owned, batch.values, strict=False)):
@@ -98,7 +99,7 @@ class Overflow:
         self._shelf.put(list(zip(keys, data, strict=True)))
 
     def rows(self) -> Iterator[Rows]:
-        """All of them, as of the call, in order, in slices; they stay."""
+        """Return all records as of the call in order, in slices. They stay on disk."""
         return self._sliced(self._shelf.entries())
 
     def _sliced(self, entries: Iterator[Entry]) -> Iterator[Rows]:
@@ -106,10 +107,11 @@ class Overflow:
             yield self._rows(some, sum(len(data) for _, data in some))
 
     def take(self, before: int | None) -> Rows:
-        """Read the first records, of outer times before one if one is given; there are some."""
+        """Remove and return the first records, of outer times before `before` where given. There is
+        at least one."""
         taken: list[Entry] = []
         following: bytes | None = None
-        # A mark begins with the input, which belongs to the place; when the record came does not.
+        # A mark begins with the input, which is part of the place. The arrival is not.
         size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
         end = None if before is None else _bytes(np.array([[before]], np.int64))
         for key, data in self._shelf.entries():
@@ -146,7 +148,7 @@ class Overflow:
             owned.append(key)
             values.append(value)
         times = np.ascontiguousarray(times)
-        # All records of a place have keys, or none has.
+        # All records of one input have keys, or none has.
         keys = [key for key in owned if key is not None]
         whole = np.ascontiguousarray(hashes).view(np.uint64)
         batch = Batch(
@@ -157,12 +159,12 @@ class Overflow:
 
 
 def _bytes(numbers: Int64s) -> bytes:
-    """Numbers as bytes in the same order."""
+    """Encode numbers as bytes that sort in the same order."""
     return bytes((np.ascontiguousarray(numbers).view(np.uint64) ^ _SIGN).astype(">u8").tobytes())
 
 
 def _numbers(data: bytes) -> Int64s:
-    """The inverse.
+    """Decode `_bytes`.
 
     >>> _numbers(_bytes(np.array([-2, 3]))).tolist(), _bytes(np.array([-2])) < _bytes(np.array([3]))
     ([-2, 3], True)

@@ -1,8 +1,8 @@
-"""The keys that a stateful operator calls back in one pass over its records.
+"""The calls of keys that a stateful operator makes in one pass over its records.
 
-Guarantees I3: at one time records come first, then timers, then notices, each in the order of keys;
-what a call asks for itself takes its place among those that were asked for before. Invariant: a
-pass makes at most `most` calls, so it calls no key but those of `along`. Cost: O(log n) per call.
+Guarantees I3: at one time records come first, then timers, then notifications, each in the order of
+keys. A call that another call asks for takes its place in this order. Invariant: a pass makes at
+most `most` calls, so it calls only keys of `along`. Cost: O(log n) per call.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 
 Why = Literal["timer", "notice"]
-"""Why a key is called back: its timer is due, or all of a time has come."""
+"""The reason of a call: the timer of a key is due, or all records of a time have arrived."""
 
 
 class Call(NamedTuple):
-    """One key that is called back."""
+    """A call that one key gets."""
 
     time: int
     """The outer time."""
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
 
 class Calls:
-    """Those of one pass, which are all of the same rounds and before `until`."""
+    """The calls that one pass makes. They have equal iterations and times before `until`."""
 
     def __init__(
         self,
@@ -50,15 +50,16 @@ class Calls:
         until: Antichain,
         most: int,
     ) -> None:
-        """Of an operator that answers such calls; `until` has one outer time or none."""
+        """Take timers and notifications of an operator that answers `answers`. `until` has one
+        outer time or none."""
         self._operator, self._origin, self._space = operator, origin, space
         self._timers, self._notices, self._answers = timers, notices, answers
         self.most, self.rounds = most, rounds
         self._until = min(map(outer, until), default=None)
 
     def along(self, keys: list[bytes], bins: Int64s) -> tuple[list[bytes], Int64s]:
-        """The keys of a pass and their bins: of its records, and behind them those that may be
-        called besides."""
+        """Return the keys of a pass and their bins: those of its records, then those that may be
+        called."""
         if self._first is None:
             return keys, bins
         timers = [] if self.rounds else self._timers.firsts(self._until, self.most)
@@ -68,7 +69,8 @@ class Calls:
         return [*keys, *others], np.concatenate([bins, theirs])
 
     def next(self) -> Call | None:
-        """The next that is due. Raises MeanderError where the operator has no function for it."""
+        """Return the next due call, or None. Raises MeanderError where the operator has no function
+        for it."""
         call = self._first
         if call is not None and call.why not in self._answers:
             raise MeanderError(
@@ -78,27 +80,27 @@ class Calls:
         return call
 
     def take(self, call: Call) -> None:
-        """The next is made."""
+        """Remove the next call, as it is made."""
         if call.why == "timer":
             self._timers.pop()
         else:
             self._notices.pop()
 
     def ask(self, key: bytes, now: int, timers: Sequence[int], notice: bool) -> None:
-        """A key of this pass wants to be called at some times, and once all of now has come."""
+        """Set timers for a key of this pass, and a notification for its time if `notice` holds."""
         for time in timers:
             self._timers.set(Bin(self._space.bin_of(key)), time, key)
         if notice:
             self._notices.ask(at(now, self.rounds), key)
 
     def fits(self, times: Int64s) -> int:
-        """How many records of these times, in order, no later call has to precede."""
+        """Return how many records of these times, in order, no later call has to precede."""
         if self._until is None:
             return len(times)
         return int(np.searchsorted(times, self._until, side="right"))
 
     def batch(self, calls: Sequence[Call]) -> Batch:
-        """Calls as records without values, each in its place in the total order."""
+        """Return calls as records without values, each in its place in the total order."""
         keys = [call.key for call in calls]
         hashes = self._space.hash_keys(keys)
         return Batch(

@@ -1,9 +1,9 @@
-"""Vectorised folds: one function over columns in place of one call per record.
+"""Vectorised folds: one function over columns replaces one call per record.
 
-A columnar step sees arrays in which every row is another key, and says `(states, values) ->
-(states, results)` elementwise, so it is the record's fold lifted to columns, and its results
-are the same to the last bit however records fall into batches. A key's second record of a batch
-is in the next round. Cost: O(rounds) calls per batch, where a round holds each key at most once.
+A columnar step gets arrays in which every row is another key: `(states, values) -> (states,
+results)`, elementwise. It lifts the fold of a record to columns. Its results are the same to the
+last bit for any batches. A key's second record of a batch is in the next pass. Cost: O(passes)
+calls per batch, where a pass holds each key at most once.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
 
 @dataclass(frozen=True, slots=True)
 class ColumnFold:
-    """A fold over columns: what `stream.fold(name, ...)` takes in place of init and step.
+    """A fold over columns that `stream.fold(name, ...)` takes in place of init and step.
 
-    `init` is the state of a new key, one plain value per state column; `dtypes` are the columns'
-    types, `dtype` the values'. `of` names the field of the value to use, None for the value itself.
-    What the step returns as states must be exactly what columns of these types hold. A key's state
-    is kept as a tuple, or as the number itself where there is one column of numbers.
+    `init` is the state of a new key, one plain value per state column. `dtypes` are the types of
+    these columns, and `dtype` is the type of the values. `of` names the field of the value to use,
+    None for the value itself.
+
+    The states that the step returns must fit columns of these types exactly. A key's state is a
+    tuple, or the number itself where there is one column of numbers.
 
     >>> total = ColumnFold((0,), lambda s, v: ((s[0] + v,), s[0] + v), ("int64",), "int64")
     >>> states, results = total.step((np.array([10, 20]),), np.array([1, 2]))
@@ -56,7 +58,7 @@ class ColumnFold:
 
     @property
     def layout(self) -> ColumnLayout:
-        """The columns of its states."""
+        """Return the columns of its states."""
         return ColumnLayout(self.init, self.dtypes)
 
     def __post_init__(self) -> None:
@@ -78,32 +80,32 @@ class ColumnFold:
 
 
 def count() -> ColumnFold:
-    """How many records each key has had."""
+    """Count the records of each key."""
     return ColumnFold((0,), lambda s, v: ((s[0] + 1,), s[0] + 1), ("int64",), "object")
 
 
 def sum(of: str | None = None, dtype: str = "float64") -> ColumnFold:
-    """The running sum; of integers with dtype='int64', where an overflow is an error."""
+    """Compute the running sum. With dtype='int64' it sums integers, and an overflow is an error."""
     return ColumnFold((0.0 if dtype == "float64" else 0,), _sum, (dtype,), dtype, of)
 
 
 def min(of: str | None = None, dtype: str = "float64") -> ColumnFold:
-    """The least value so far."""
+    """Compute the least value so far."""
     return _extreme(np.minimum, of, dtype)
 
 
 def max(of: str | None = None, dtype: str = "float64") -> ColumnFold:
-    """The greatest value so far."""
+    """Compute the greatest value so far."""
     return _extreme(np.maximum, of, dtype)
 
 
 def mean(of: str | None = None) -> ColumnFold:
-    """The mean so far."""
+    """Compute the mean so far."""
     return ColumnFold((0, 0.0), _mean, ("int64", "float64"), "float64", of)
 
 
 def last(of: str | None = None) -> ColumnFold:
-    """The newest value, of any plain type."""
+    """Return the newest value, of any plain type."""
     return ColumnFold((None,), lambda s, v: ((v,), v), ("object",), "object", of)
 
 
@@ -132,7 +134,7 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
 
 
 class _Numbers:
-    """The states of a batch's keys, to be read and set by row, as columns."""
+    """A view that reads and sets the states of a batch's keys by row, as columns of numbers."""
 
     def __init__(self, lent: StateBatch) -> None:
         self._cells, self._slots = lent.numbers, lent.slots
@@ -145,7 +147,7 @@ class _Numbers:
 
 
 class _Sealed:
-    """The same where states are no mere numbers: they are kept sealed, each as a tuple."""
+    """A view that reads and sets the states of a batch's keys by row, as sealed tuples."""
 
     def __init__(
         self, lent: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
@@ -174,7 +176,7 @@ _Lent = _Numbers | _Sealed
 
 
 class Columnar:
-    """The logic of a columnar fold."""
+    """The logic that applies a columnar fold."""
 
     answers: Collection[Why] = ()
 
@@ -184,7 +186,7 @@ class Columnar:
         self._sealing = sealing
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """One result per record, in order."""
+        """Return one result per record, in order."""
         taken, values = self._values(rows.batch)
         batch = rows.batch.take(taken) if len(taken) < len(bins) else rows.batch
         results: list[object] = [None] * len(batch)
@@ -222,7 +224,7 @@ class Columnar:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
                 return np.zeros(1, np.bool_)
-            # The culprit is found by asking for each row alone; states stand as before the call.
+            # A call per row finds the failing rows. States are as before the failed call.
             return np.concatenate(
                 [
                     self._round(states, batch, values, rows[i : i + 1], results)
@@ -242,10 +244,10 @@ class Columnar:
         return plain
 
     def _values(self, batch: Batch) -> tuple[Int64s, Column]:
-        """The rows that have a value of its type, and the column of these."""
+        """Return the rows whose values have the right type, and the column of these values."""
         try:
             return np.arange(len(batch)), self._column(batch.values)
-        except failure():  # the rows at fault are found one by one
+        except failure():  # the loop below finds the failing rows
             kept = [row for row in range(len(batch)) if self._fits(batch, row)]
         return np.array(kept, np.int64), self._column(pick(batch.values, kept))
 
@@ -274,8 +276,8 @@ class Columnar:
 
 
 def _rounds(hashes: UInt64s) -> list[Int64s]:
-    """The rows of each round: every key's first record, then every second, and so on. Two keys of
-    one hash are taken for one, which costs a round more.
+    """Return the rows of each pass: every key's first record, then every second, and so on. Two
+    keys with one hash count as one, which costs a further pass.
 
     >>> [rows.tolist() for rows in _rounds(np.array([7, 8, 7, 7], np.uint64))]
     [[0, 1], [2], [3]]

@@ -1,12 +1,12 @@
-"""Bins on their way into a stateful operator: S's second input (live reconfiguration, 2.2).
+"""The incoming bins of a stateful operator, its second input (Megaphone's S, 2.2).
 
-Guarantees I2 and I4: what is addressed to a bin at or after the time of its move waits until its
-state has been fetched, verified and installed, however early or late pointer, command and records
-come; and until all results of before the move are out, where sinks write what comes as it comes
-(I9). After a recovery both sides of a move may be in flight to one worker: records from the move on
-wait for those of before. What cannot be read is asked for once more: the old owner keeps its copy
-until the install.
-Cost: one mask per awaited bin and batch while bins are awaited, nothing otherwise.
+Guarantees I2 and I4: a record at or after the time of its bin's move waits until the state has been
+fetched, verified and installed. The order of handoff, decision and records does not matter. Where
+sinks write on arrival, the record also waits until all results before the move are out (I9).
+
+After a recovery both sides of a move may be in flight to one worker. Records from the move on wait
+for earlier ones. An unreadable layer is requested once more, as the old owner retains its bin until
+the install. Cost: one mask per incoming bin and batch, nothing without incoming bins.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
 ENTRIES = 2048
-"""Entries installed per bin and turn."""
+"""Entries that are installed per bin and turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingBin:
-    """A bin whose last layers are being installed."""
+    """An incoming bin that has its last layers being installed."""
 
     time: Time
     delivery: BinHandoff
@@ -52,7 +52,7 @@ class IncomingBin:
 
 
 class IncomingBins:
-    """The bins that one operator on one worker expects or installs."""
+    """The incoming bins that one operator on one worker expects or installs."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class IncomingBins:
         pointers: InputPort,
         out: Callable[[int], bool],
     ) -> None:
-        """`out` says whether all results of before a time have left."""
+        """Take stores and ports. `out` tells whether all results before a time have left."""
         self._out = out
         self._trace, self._store, self._timers = trace, store, timers
         self._topic, self._pointers, self._report = context.topic, pointers, context.report
@@ -72,29 +72,30 @@ class IncomingBins:
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
         self._followed: dict[Bin, list[int]] = {}
-        """Times of moves before a recovery, of before which not all is applied."""
+        """Times of moves before a recovery whose earlier records are not all applied."""
         self._stashed: dict[Bin, SpillBuffer] = {}
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, BinHandoff]] = []
         self._installing: list[IncomingBin] = []
         self._staging = PrefetchedBins(context, store)
         self._unreadable: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
-        """Moves of which the layers could not be read, and are awaited anew: by bin and time."""
+        """Moves with unreadable layers that wait for a second bin handoff, by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
-        """From `time` on the bin is ours; called once every command up to then is known."""
+        """Expect a bin that this worker owns from `time` on. Call this once every command up to
+        then is known."""
         if (bin, time) in self._early:
             self._early.remove((bin, time))
         else:
             insort(self._awaited.setdefault(bin, []), time)
 
     def follow(self, bin: Bin, time: int) -> None:
-        """The bin is here, and moved at `time` before the recovery with which the flow has begun:
-        its records from then on follow those of before."""
+        """Order a bin's records around its move at `time`, from before the recovery that this
+        execution began with. Later records wait for earlier ones."""
         insort(self._followed.setdefault(bin, []), time)
 
     def passed(self, frontier: Antichain) -> None:
-        """All records of before this are applied."""
+        """Note that all records before a frontier are applied."""
         for bin, times in list(self._followed.items()):
             left = [time for time in times if frontier.less_than(time)]
             if len(left) < len(times) and bin in self._stashed:
@@ -106,19 +107,19 @@ class IncomingBins:
 
     @property
     def following(self) -> bool:
-        """Whether records of any bin that is here may have to wait for those of before a move."""
+        """Return whether records of an installed bin may wait for those before its move."""
         return bool(self._followed)
 
     def _moves(self, bin: Bin) -> list[int]:
-        """The times of the moves that hold up records of a bin."""
+        """Return the times of the moves that delay records of a bin."""
         return [*self._awaited.get(bin, ()), *self._followed.get(bin, ())]
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
-        """Keep what has to wait for its bin; the rest may be applied."""
+        """Keep the records that wait for their bin, and return the others."""
         waiting = self._awaited.keys() | self._followed.keys() | self._released
         here = sorted(waiting.intersection(bins.tolist())) if waiting else ()
         for bin in here:
-            # A record of an installed bin queues behind the records stashed before it.
+            # A record of an installed bin waits behind the records stashed before it.
             time = MIN_TIME if bin in self._released else min(self._moves(bin))
             waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():
@@ -130,8 +131,8 @@ class IncomingBins:
         return rows
 
     def schedule(self, retain: Callable[[Message], None]) -> bool:
-        """Take pointers and install a little; whether anything was done. `retain` keeps the
-        capability that a pointer brings."""
+        """Take bin handoffs and install some entries. Return whether it worked. `retain` holds the
+        capability of a handoff."""
         if self._pointers.taken and not self.busy():
             return False
         worked = False
@@ -141,7 +142,7 @@ class IncomingBins:
             self._queued.append((message.time, message.payload))
             worked = True
         for one in list(self._queued):
-            # Fetching one overlaps installing another.
+            # One bin is fetched while another is installed.
             if self._pace.due.open and not self._staging.under_way(one[1].manifest.bin):
                 self._queued.remove(one)
                 self._installing.append(self._begin(*one))
@@ -154,8 +155,8 @@ class IncomingBins:
         return self._staging.step() or worked
 
     def stage(self, stage: Prefetch, time: Time) -> None:
-        """Fetch ahead what lies on the topic of a bin that is to come; told at a time."""
-        # An older copy may still be here, until its leaving is acknowledged.
+        """Prefetch the layers of a bin that will move here. `time` is that of the instruction."""
+        # A retained bin may still be here until its new owner has acknowledged it.
         bin = stage.manifest.bin
         self._newest[bin] = outer(time)
         self._store.drop(bin)
@@ -163,8 +164,7 @@ class IncomingBins:
 
     @property
     def deliveries(self) -> list[BinHandoff]:
-        """The bins that have come and are not whole here yet, also those that could not be read
-        and are awaited anew."""
+        """Return the bin handoffs that are not fully installed, unreadable ones included."""
         waiting = (message.payload for message in self._pointers.waiting)
         come = [
             *(one for one in waiting if isinstance(one, BinHandoff)),
@@ -177,23 +177,24 @@ class IncomingBins:
 
     @property
     def stashed(self) -> Iterator[Rows]:
-        """What waits for bins, as of the call, what has waited longest first; it stays."""
+        """Return the records that wait for bins as of the call, oldest first. They stay."""
         return chain.from_iterable([pool.rows() for pool in self._stashed.values()])
 
     def spare(self, bin: Bin) -> None:
-        """It is not to come, after all."""
+        """Cancel the prefetch of a bin."""
         self._staging.spare(bin)
 
     @property
     def staged(self) -> set[Bin]:
-        """Bins of which something is here, and that are another's."""
+        """Return the prefetched bins, which other workers own."""
         return self._staging.bins
 
     def release(self) -> tuple[list[Rows], bool]:
-        """Take what need wait no longer, or the first slice of it, and whether there is more."""
+        """Remove the records that no longer wait, or the first slice of them. Return them, and
+        whether there are more."""
         found: list[Rows] = []
         for bin in sorted(self._released):
-            # It may have left and be awaited again by now.
+            # The bin may have left, and this worker may expect it again.
             until = Antichain.of(*self._moves(bin))
             rows, more = self._stashed[bin].passed(until)
             found += rows
@@ -204,12 +205,12 @@ class IncomingBins:
         return found, bool(self._released)
 
     def shed(self) -> bool:
-        """Move some of what waits in memory to disk; whether there is any."""
+        """Move some waiting records to disk, and return whether there were any."""
         return any(pool.shed() for pool in self._stashed.values())
 
     @property
     def owed(self) -> Iterator[Time]:
-        """The times at which something is owed on behalf of bins on their way."""
+        """Yield the times of capabilities that incoming bins need."""
         for pool in self._stashed.values():
             yield from pool.owed
         yield from (time for time, _ in self._queued)
@@ -218,40 +219,41 @@ class IncomingBins:
 
     @property
     def ahead(self) -> Iterator[Time]:
-        """The times of what need wait no longer, or lower bounds of them."""
+        """Yield the times of records that no longer wait, or lower bounds of them."""
         for bin in self._released:
             yield from self._stashed[bin].owed
 
     @property
     def spilled(self) -> bool:
-        """Whether anything that need wait no longer is on disk."""
+        """Return whether records that no longer wait are on disk."""
         return any(self._stashed[bin].spilled for bin in self._released)
 
     @property
     def expecting(self) -> bool:
-        """Whether bins are to come, at times that are certain."""
+        """Return whether this worker expects bins at certain times."""
         return bool(self._awaited)
 
     @property
     def size(self) -> int:
-        """About how many bytes of records wait for their bins in memory."""
+        """Return about the bytes of records that wait for their bins in memory."""
         return sum(pool.size for pool in self._stashed.values())
 
     def has_come_since(self, bin: Bin, time: int) -> bool:
-        """Whether a later state of the bin is here, or on its way into the store."""
+        """Return whether a later state of the bin is here, or on its way into the store."""
         return self._newest.get(bin, -1) > time
 
     def busy(self) -> bool:
-        """Whether installations are under way."""
+        """Return whether bins are being installed."""
         return bool(self._installing or self._queued) or self._staging.busy
 
     def _late(self) -> list[Bin]:
-        """The bins that have come while what lies on the topic of them is being fetched."""
+        """Return the bins with a handoff whose prefetch still runs."""
         queued = (delivery.manifest.bin for _, delivery in self._queued)
         return [bin for bin in queued if self._staging.under_way(bin)]
 
     def _begin(self, time: Time, delivery: BinHandoff) -> IncomingBin:
-        """The last of a bin has come. What is written anew was first told of at an earlier time."""
+        """Start the install of a bin handoff. A rewritten bin keeps the time of its first
+        handoff."""
         manifest = delivery.manifest
         self._newest[manifest.bin] = manifest.epoch
         first, _ = self._unreadable.get((manifest.bin, manifest.epoch), (time, delivery))
@@ -262,7 +264,8 @@ class IncomingBins:
         return IncomingBin(first, delivery, rest, ahead)
 
     def _install(self, incoming: IncomingBin) -> bool:
-        """Install a little; whether it is over. Raises what cannot be read when it comes again."""
+        """Install some entries, and return whether the install has ended. Raises MeanderError for
+        layers that are unreadable a second time."""
         manifest, rest = incoming.delivery.manifest, incoming.installation
         move = manifest.bin, manifest.epoch
         try:
@@ -287,8 +290,8 @@ class IncomingBins:
         return True
 
     def add(self, bin: Bin, remainder: DeltaEntries, timers: Sequence[tuple[int, bytes]]) -> None:
-        """The layers of a bin are installed, the last of which had these timers: what they lack the
-        next one is to have."""
+        """Add the delta that the installed layers of a bin lack. `timers` are those of the last
+        layer. The next layer will hold the delta."""
         if remainder.keys:
             self._store.install_changed(bin, remainder.keys, remainder.states)
         if remainder.timers is not None:

@@ -1,9 +1,9 @@
-"""What a stateful operator does with its records: fold, or the general process function.
+"""The logic of a stateful operator: a fold, or the general process function.
 
-A logic is lent the states of the keys at hand and sees the records in order, with the calls that
-keys have asked for in their places between them; it changes the states and yields results. States
-are sealed after each record (`codec`): a function that fails half-way leaves the state as it
-was, and nobody keeps a reference to a state that changes.
+A logic gets the states of the current keys, and the records in order, with the calls of keys
+between them. It changes the states and yields results. States are sealed after each record
+(`codec`). A function that fails half-way therefore leaves the state unchanged, and no reference to
+a changing state remains.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from meander.state.store.store import Bins, Store
 from meander.state.times.time import from_millis, to_millis, whole
 
 States = list[object]
-"""Sealed states by slot; one that is `ABSENT` is of a key that has none yet."""
+"""Sealed states by slot. `ABSENT` stands for a key without a state."""
 
 LARGEST = STATE_LIMIT - ENTRY_BYTES
-"""Bytes of a key and its state, which are one entry of a layer."""
+"""The most bytes of a key and its state, which are one entry of a layer."""
 
 _WORD = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a pass has brought about."""
+    """The results that a pass has produced."""
 
     results: Batch
-    """At the first output, each under its input's place in the order."""
+    """The results of the first output, each at its input's place in the order."""
     rows: int
-    """How many of the records have been applied: the first ones."""
+    """The number of applied records, which are the first ones."""
     called: Batch | None = None
-    """The keys that have been called back."""
+    """The keys that have been called."""
     beside: Sequence[Batch] = ()
-    """What goes to the other outputs, one batch each."""
+    """The batches of the other outputs, one each."""
 
 
 class Logic(Protocol):
-    """The part of a stateful operator that differs."""
+    """The part of a stateful operator that differs between fold and process function."""
 
     answers: Collection[Why]
-    """For what it may call keys back."""
+    """The reasons for which it may call keys."""
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Apply records in order, and call keys back where their time is between those of records,
-        or later: at most as many of both as the calls say, but at least all records of a fold."""
+        """Apply records in order, and make the calls that are due between them or behind them.
+        Apply at most as many of both as the calls allow, but a fold applies all records."""
 
 
 class StateTooLargeError(MeanderError):
-    """A state that is too large for an entry of a layer, beside its key."""
+    """An error for a state that does not fit an entry of a layer beside its key."""
 
     def __init__(self, size: int, key: int) -> None:
         super().__init__(
@@ -81,19 +81,19 @@ class StateTooLargeError(MeanderError):
 
 
 class Sealing:
-    """How one operator's states are sealed: by the plain codec, or the user's own."""
+    """The sealing that one operator's states use: the plain codec, or the user's own."""
 
     def __init__(self, codec_: StateCodec) -> None:
         self.codec = codec_
         self.plain = codec_.name == codec.PLAIN.name
-        """Whether a plain value that nobody can change is its own seal."""
+        """Whether an immutable plain value needs no seal."""
 
     def seal(self, state: object, key: bytes) -> object:
-        """The state of a key so that nobody can change it. Raises MeanderError for one that could
-        not move: what a flow answers must not depend on whether its bins do."""
+        """Return the state of a key in a form that cannot change in place. Raises MeanderError for
+        a state that could not move, so results do not depend on moves."""
         sealed = codec.seal(state) if self.plain else self._own(state)
         room = LARGEST - len(key)
-        # What it takes in memory is known for less than its bytes, and is more than half of them.
+        # Its size in memory costs less than its bytes, and exceeds half of them.
         if weigh(sealed) > room // 2 and (size := len(codec.encoded(sealed))) > room:
             raise StateTooLargeError(size, len(key))
         return sealed
@@ -109,14 +109,14 @@ class Sealing:
         return codec.Sealed(data)
 
     def unseal(self, sealed: object) -> object:
-        """The state, afresh if it could be changed."""
+        """Return the state, as a copy if it could change in place."""
         if not isinstance(sealed, codec.Sealed):
             return sealed
         return codec.decode(sealed.data) if self.plain else self.codec.decode(sealed.data)
 
 
 class Fold:
-    """`(state, value) -> (state, result)`, one result per record."""
+    """A fold that computes one result per record: `(state, value) -> (state, result)`."""
 
     answers: Collection[Why] = ()
 
@@ -131,7 +131,7 @@ class Fold:
         self._plain = sealing.plain
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """One result per record that the function took."""
+        """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
         with store.lend(rows.batch.keys, bins) as lent:
             return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
@@ -153,7 +153,7 @@ class Fold:
                 elif type(state) is codec.Sealed:
                     state = unseal(state)
                 state, result = step(state, value)
-                # A short cut for the states of most folds; any other is looked at.
+                # Most folds have numbers as states, which need no check.
                 number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
                 states[slot] = state if number and plain else seal(state, keys[row])
             except failure() as error:
@@ -166,7 +166,7 @@ class Fold:
 
 
 class Context:
-    """What a process function may do besides changing its state."""
+    """A context that gives a process function its key, time, outputs, timers and notifications."""
 
     __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
 
@@ -178,17 +178,17 @@ class Context:
 
     @property
     def key(self) -> object:
-        """The record's key, in the one form that all equal keys have (`codec.encode_key`)."""
+        """Return the record's key, in the one form that all equal keys have
+        (`codec.encode_key`)."""
         return codec.decode(self._key)
 
     @property
     def time_ms(self) -> int:
-        """The record's logical time, milliseconds since 1970."""
+        """Return the record's logical time, in milliseconds since 1970."""
         return to_millis(self._time)
 
     def emit(self, result: object, to: str | None = None) -> None:
-        """Send a result at the record's time, by the operator's first output or the side output of
-        a name."""
+        """Send a result at the record's time, to the first output or to a side output by name."""
         if to not in self._emitted:
             raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
         emitted = self._emitted[to]
@@ -197,8 +197,8 @@ class Context:
         emitted.append(result)
 
     def timer(self, at_ms: int) -> None:
-        """Be called back for this key once the flow's time has passed `at_ms`, which must be later
-        than now. Setting one twice for one key and time is setting it once."""
+        """Set a timer for this key. `at_ms` must be later than now, and the call comes once the
+        frontier has passed it. A second timer for the same key and time has no effect."""
         time = from_millis(whole(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
@@ -207,8 +207,9 @@ class Context:
         self._timers.append(time)
 
     def notify(self) -> None:
-        """Be called back for this key once all of this time has come, before anything later: in a
-        loop once all of its round has. To ask twice for one key and time is to ask once."""
+        """Ask for a call of this key once all records of this time have been applied, and before
+        any later record. In a loop the call comes after this iteration. A second request for the
+        same key and time has no effect."""
         if "notice" not in self._calls:
             raise ValueError("the operator has no on_notify function to call, or it is this one")
         self._notice = True
@@ -226,14 +227,14 @@ def _with_value(on_value: OnValue, value: object, context: Context, state: objec
 
 @dataclass(slots=True)
 class _Emitted:
-    """What the process functions of one batch have emitted to one output."""
+    """The results that the process functions of one batch have emitted to one output."""
 
     rows: list[int]
     positions: list[int]
     values: list[object]
 
     def add(self, row: int, emitted: list[object]) -> None:
-        """The outputs of one row."""
+        """Add the results of one row."""
         self.rows.extend([row] * len(emitted))
         self.positions.extend(range(len(emitted)))
         self.values.extend(emitted)
@@ -241,24 +242,25 @@ class _Emitted:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the process functions of one pass have emitted, by the output's name; the first has
-    none."""
+    """The results that the process functions of one pass have emitted, by the output's name. The
+    first output has none."""
 
     emitted: dict[str | None, _Emitted]
 
     @staticmethod
     def of(side: Sequence[str]) -> _Outcome:
-        """Nothing so far."""
+        """Return an outcome without results."""
         return _Outcome({name: _Emitted([], [], []) for name in (None, *side)})
 
     def add(self, row: int, context: Context) -> None:
-        """What one call has emitted."""
+        """Add the results of one call."""
         for name, emitted in context._emitted.items():
             self.emitted[name].add(row, emitted)
 
 
 class Process:
-    """State, results and timers per key, for one or more inputs with one key space."""
+    """A process function that handles the records of one or more inputs with state and timers per
+    key."""
 
     def __init__(
         self,
@@ -277,10 +279,12 @@ class Process:
         self._side, self._sealing, self._guard = side, sealing, guard
         self.answers: Collection[Why] = tuple(self._back)
         self._in_notice = tuple(why for why in self._back if why != "notice")
-        """A notice that asks for another of its time would never end."""
+        """Reasons that a notification may ask for. A notification for its own time would never
+        end."""
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Call the function of each record's input, and those for timers and notices."""
+        """Call the function of each record's input, and the functions of due timers and
+        notifications."""
         batch, times, sides = rows.batch, rows.batch.times.tolist(), rows.sides.tolist()
         full = (batch.indexes >= MOST_INDEX).tolist()
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
@@ -320,8 +324,8 @@ class Process:
     def _call(
         self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
     ) -> BaseException | None:
-        """Change a key's state; what has failed: its function, or that it has emitted something at
-        the deepest level that an index can tell."""
+        """Change a key's state. Return the error of its function, or that of a result at the
+        deepest level that an index can hold."""
         if self._guard.pulse.due:
             self._guard.pulse.beat()
         try:

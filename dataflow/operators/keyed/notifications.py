@@ -1,9 +1,12 @@
-"""Notifications: an operator asks to be called once all of a time has come (Naiad, OnNotify).
+"""Notifications: calls that an operator asks for once all records of a time have arrived (Naiad,
+OnNotify).
 
-Guarantees that a key that asks at a time is called once, after all that the frontier had to pass
-for that time and before anything later in the total order; until then its time is owed, so no
-frontier passes it. A bin leaves at a later time than any that was asked for while it was here, so
-nothing has to move with it (I2). Cost: O(log n) to ask and to take.
+Guarantees that a key is called once per time it asks at, after all records that the frontier passes
+for that time. The call comes before any later record in the total order. A capability keeps every
+frontier from passing the time before.
+
+A bin leaves at a later time than any that was asked for while it was here, so notifications never
+move (I2). Cost: O(log n) to ask and to take.
 """
 
 from __future__ import annotations
@@ -15,14 +18,15 @@ from meander.state.times.antichain import MutableAntichain
 from meander.state.times.time import Time
 
 NOTICE_BYTES = 300
-"""About what one takes in memory, beside its key."""
+"""The approximate bytes of a notification in memory, beside its key."""
 
 Notice = tuple[Time, bytes]
-"""A time, and the encoded key that wants to be called once all of it has come."""
+"""A time, and the encoded key that is called once all records of it have arrived."""
 
 
 class Notifications:
-    """At most one per key and time, a time of any scope.
+    """A queue that holds the notifications of an operator, at most one per key and time of any
+    scope.
 
     >>> notices = Notifications()
     >>> for time in ((5, 1), (5, 0), (5, 0)): notices.ask(time, b"a")
@@ -32,13 +36,13 @@ class Notifications:
 
     def __init__(self) -> None:
         self.size = 0
-        """About how many bytes they take."""
+        """The approximate bytes of all notifications."""
         self._asked: set[Notice] = set()
         self._heap: list[Notice] = []
         self._times = MutableAntichain()
 
     def ask(self, time: Time, key: bytes) -> None:
-        """Have a key called once all of a time has come."""
+        """Add a call of a key once all records of a time have arrived."""
         notice = (time, key)
         if notice not in self._asked:
             self._asked.add(notice)
@@ -48,16 +52,16 @@ class Notifications:
 
     @property
     def first(self) -> Notice | None:
-        """The first in the order of time, as records are applied, and key."""
+        """Return the first notification in the order of time, as records are applied, and key."""
         return self._heap[0] if self._heap else None
 
     @property
     def rounds(self) -> Rounds:
-        """Those of the first; without any those of the outer scope."""
+        """Return the iterations of the first notification, or those of the outer scope."""
         return rounds_of(self._heap[0][0]) if self._heap else ()
 
     def pop(self) -> Notice:
-        """Take the first."""
+        """Remove and return the first notification."""
         notice = heapq.heappop(self._heap)
         self._asked.remove(notice)
         self._times.update(notice[0], -1)
@@ -65,8 +69,8 @@ class Notifications:
         return notice
 
     def firsts(self, rounds: Rounds, before: int | None, most: int) -> list[Notice]:
-        """The first that are of some rounds and before an outer time, at most so many, in order;
-        they stay."""
+        """Return the first notifications of some iterations before an outer time, at most `most`,
+        in order. They stay."""
         found: list[Notice] = []
         while len(found) < most and self._heap:
             time, _ = self._heap[0]
@@ -78,10 +82,10 @@ class Notifications:
         return found
 
     def all(self) -> list[Notice]:
-        """Who asked, and at what time, in order."""
+        """Return all notifications in order."""
         return sorted(self._asked)
 
     @property
     def owed(self) -> tuple[Time, ...]:
-        """The least times asked for."""
+        """Return the least times of notifications."""
         return self._times.frontier.times

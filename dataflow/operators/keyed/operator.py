@@ -1,11 +1,12 @@
-"""The stateful operator: S of live reconfiguration, for any logic and any number of inputs.
+"""The keyed operator (Megaphone's S), for any logic and any number of inputs.
 
-Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's state is here for
-s, in the total order once its time has passed (`order="event"`) or as it comes
-(`order="processing"`). Its output frontier never passes what it still owes: records that wait,
-timers, and bins on their way in. Invariant: what waits for a bin's arrival is applied before
-anything later of that bin. Records that wait spill past a bound, and nothing is taken while that is
-exceeded or the output blocked (I6). Cost: per slice one multi-get and one write of the keys in it.
+Guarantees I2 and I3: a record (bin b, time s) is applied here only while b's state is here for s.
+Records are applied in the total order once their time has passed (`order="event"`), or on arrival
+(`order="processing"`). Its output frontier never passes waiting records, timers or incoming bins.
+
+Invariant: records that wait for a bin are applied before any later record of that bin. Waiting
+records spill past a bound, and the operator takes none while it is exceeded or the output blocked
+(I6). Cost: per slice one multi-get and one write of the keys in it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SLICE = 3072
 
 
 class KeyedOperator(BaseOperator):
-    """One stateful operator on one worker."""
+    """A keyed operator that applies records to the states of their keys on one worker."""
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class KeyedOperator(BaseOperator):
         most_delivered: int,
         out: Callable[[int], bool],
     ) -> None:
-        """`out` says whether all results of before a time have left by the sinks behind it."""
+        """Take ports, logic and store. `out` tells whether all results before a time have left by
+        the sinks behind the operator."""
         self.name, self.store, self.timers = context.name, store, Timers()
         self._notices = Notifications()
         self.heat: Int64s = np.zeros(context.space.count, np.int64)
@@ -89,11 +91,12 @@ class KeyedOperator(BaseOperator):
 
     @property
     def frontier(self) -> Antichain:
-        """What may still leave, from any worker, in outer time: state before it is final."""
+        """Return the output frontier of all workers in outer time. State before it is final."""
         return outward(self._outputs.frontier)
 
     def schedule(self) -> bool:
-        """Install what arrives, take records, apply those whose turn it is, call back."""
+        """Install bins, take records, apply ready ones, and make due calls. Return whether the
+        operator worked."""
         frontier = self._passed()
         if self.arrivals.following:
             self.arrivals.passed(outward(self._until(frontier)))
@@ -110,33 +113,33 @@ class KeyedOperator(BaseOperator):
         return worked
 
     def wait_seconds(self) -> float | None:
-        """Soon, while layers are being read."""
+        """Return a short time while layers are being read."""
         return 0.001 if self.arrivals.busy() else None
 
     def finished(self) -> bool:
-        """Whether no bin is on its way in."""
+        """Return whether no bin is incoming."""
         return not self.arrivals.busy()
 
     def delivery(self, bin: Bin, at: int) -> BinHandoff | None:
-        """The bin as of `at`, once the output frontier has reached `at`, where little of it does
-        not lie on the state topic."""
+        """Return the bin handoff at the time `at`, once the output frontier has reached `at`.
+        Return None where its delta is not small."""
         remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
         if remainder is None:
             return None
         return BinHandoff(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
 
     def extraction(self, bin: Bin, at: int) -> LayerWriter:
-        """The same by way of the state topic, whatever it is."""
+        """Return a layer writer for the same bin, for a delta of any size."""
         return self.trace.write(bin, at, self.timers.of(bin))
 
     def standing(self, bin: Bin) -> Manifest | None:
-        """The layers of a bin, where these lack so little that it can be handed over with it."""
+        """Return the manifest of a bin with a delta that fits a bin handoff, else None."""
         if not self.trace.lacks_little(bin, self._most_delivered // 2):
             return None
         return Manifest(self.name, bin, self._now, self.trace.layers(bin))
 
     def snapshot(self, bin: Bin) -> LayerWriter:
-        """The bin's state as of about now."""
+        """Return a layer writer for the current state of a bin."""
         return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
 
     @property
@@ -144,13 +147,13 @@ class KeyedOperator(BaseOperator):
         return min(map(outer, self._outputs.frontier), default=MIN_TIME)
 
     def follow(self, bin: Bin, time: int) -> None:
-        """The bin moved at `time` before the recovery with which the flow has begun: what is in
-        flight from then on follows what is of before. Sorted by time, it does anyway."""
+        """Order a bin's records around its move at `time`, from before the recovery that this
+        execution began with. The order of time does this by itself."""
         if self._order == "processing":
             self.arrivals.follow(bin, time)
 
     def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
-        """The bin is on its way to its new owner, and its timers with it: these."""
+        """Release a bin that moves to its new owner, and return the timers that travel with it."""
         self.trace.release(bin)
         timers = self.timers.of(bin)
         self.timers.departed(bin)
@@ -160,8 +163,8 @@ class KeyedOperator(BaseOperator):
     # -- checkpoints
 
     def freeze(self, at: CheckpointId, others: Collection[Bin]) -> None:
-        """A checkpoint is to have the bins that are here as they are now, but these: of those that
-        have gone only copies are left, and some are still being loaded."""
+        """Freeze the installed bins for a checkpoint. `others` are retained bins, or bins that are
+        still being loaded."""
         coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
         bins = sorted(self._held - coming - self.arrivals.staged - set(others))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
@@ -169,12 +172,12 @@ class KeyedOperator(BaseOperator):
         self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
 
     def settle(self, at: CheckpointId) -> None:
-        """A checkpoint exists."""
+        """Note that a checkpoint is complete."""
         self.trace.settle(at)
         self.store.settle(at)
 
     def begins(self, at: CheckpointId) -> None:
-        """All bins are here, as a checkpoint has them."""
+        """Note that all bins are here as a checkpoint holds them."""
         self.store.remember(at, {bin: self.timers.all(bin) for bin in self._held})
 
     @property
@@ -182,7 +185,7 @@ class KeyedOperator(BaseOperator):
         return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
 
     def underway(self) -> Iterable[InFlight]:
-        """What waits for its time, for its bin, or in line."""
+        """Return the records that wait for their time, their bin or their turn."""
         queued = [rows.isolated() for _, rows in self._queue]
         waiting = chain(queued, self.arrivals.stashed, self._waiting.rows())
         return chain.from_iterable(map(self._by_input, waiting))
@@ -194,15 +197,15 @@ class KeyedOperator(BaseOperator):
 
     @property
     def notices(self) -> list[tuple[Time, bytes]]:
-        """The calls that keys have asked for, in order."""
+        """Return the notifications in order."""
         return self._notices.all()
 
     def resume(self, bottom: Time) -> None:
-        """States and timers are still to come, which may owe results of any time."""
+        """Hold a capability from `bottom` on while states and timers are being restored."""
         self._outputs.open(bottom)
 
     def begin(self, notices: Iterable[tuple[Time, bytes]]) -> None:
-        """All states and timers are here, and keys have asked for these calls."""
+        """Add restored notifications, as all states and timers are here."""
         for time, key in notices:
             self._notices.ask(time, key)
         self._keep()
@@ -210,7 +213,8 @@ class KeyedOperator(BaseOperator):
     # -- records
 
     def _passed(self) -> Antichain:
-        """All records before this have come, and all commands that say whose they are."""
+        """Return the frontier before which all records have arrived, and all decisions about their
+        owners."""
         passed = self._control()
         for port in self._inputs:
             passed = passed.meet(port.frontier)
@@ -228,8 +232,8 @@ class KeyedOperator(BaseOperator):
         return received
 
     def _relieve(self) -> bool:
-        """Make some room where too much waits; whether anything was done. Raises MeanderError where
-        too many timers do, which stay in memory."""
+        """Spill records where too many wait, and return whether any were spilled. Raises
+        MeanderError for too many timers, which stay in memory."""
         calls = self.timers.size + self._notices.size
         if calls > self._bound.most:
             since = to_millis(min(map(outer, self._owed_calls())))
@@ -245,7 +249,7 @@ class KeyedOperator(BaseOperator):
         ready, more = self._waiting.passed(bound)
         mine = [self.arrivals.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
         if more:
-            # What comes in slices may be earlier than what a bin has brought with it.
+            # Records of a slice may be earlier than those released with a bin.
             self._merge([rows for rows in mine if len(rows)])
         else:
             for rows in mine:
@@ -258,8 +262,8 @@ class KeyedOperator(BaseOperator):
         return in_order(many) if self._order == "event" else [Rows.concat(many)]
 
     def _admit(self) -> bool:
-        """Records whose bin has arrived come before all that is queued of that bin; whether any
-        have been admitted, or moved in order to be."""
+        """Queue the released records of installed bins before later records of these bins. Return
+        whether there were any, or more remain."""
         if self.arrivals.spilled and not self._precedes(self.arrivals.ahead):
             return False
         released, more = self.arrivals.release()
@@ -267,7 +271,7 @@ class KeyedOperator(BaseOperator):
         return bool(released) or more
 
     def _precedes(self, times: Iterable[Time]) -> bool:
-        """Whether any of these comes before all that is queued."""
+        """Return whether any of these times comes before all queued records."""
         if not self._queue:
             return True
         least, rows = self._queue[0]
@@ -310,8 +314,8 @@ class KeyedOperator(BaseOperator):
         return applied
 
     def _apply_some(self, frontier: Antichain, most: int) -> int:
-        """The next records, with the calls that come before, between and behind them; how many of
-        both."""
+        """Apply the next records, with the calls before, between and behind them. Return the number
+        of both."""
         rows, calls = self._next(frontier, most)
         if calls.next() is None and not len(rows):
             return 0
@@ -332,14 +336,14 @@ class KeyedOperator(BaseOperator):
         return count
 
     def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
-        """What is queued first, which stays there, and what is called along with it."""
+        """Return the first queued records, which stay queued, and the calls among them."""
         if self._order == "event" and not self._in_loop:
             rows = self._first(most)
             calls = self._calls(self._until(frontier, len(rows)), (), most)
             fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
             return (rows if fit == len(rows) else rows.take(np.arange(fit))), calls
-        # Records as they arrive are in no order of time, and in a loop those of a time are apart:
-        # what is called comes before them.
+        # Records on arrival are in no order of time, and a loop separates those of one time:
+        # calls come before them.
         bound = self._until(frontier)
         calls = self._calls(bound, self._notices.rounds, most)
         if calls.next() is not None:
@@ -358,20 +362,19 @@ class KeyedOperator(BaseOperator):
         )  # fmt: skip
 
     def _until(self, frontier: Antichain, taken: int = 0) -> Antichain:
-        """Before it, in the total order, are only calls, and so many records of what is queued
-        first: all others that need wait no longer, and all to come, are later or of its time."""
+        """Return the frontier before which only calls remain, and `taken` queued records. All other
+        records, here or to come, are at its times or later."""
         return Antichain.of(*frontier, *self._ahead(taken))
 
     def _overtakes(self) -> bool:
-        """Whether what is queued has to wait for slices of what is on disk: timers between the two
-        do."""
+        """Return whether queued records must wait for slices from disk, as timers lie between."""
         if not (self._waiting.spilled or self.arrivals.spilled):
             return False
         return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
 
     def _ahead(self, taken: int = 0) -> Iterator[Time]:
-        """The times of records that are applied before later timers and notices, or the first of
-        them, but for so many of what is queued first."""
+        """Yield the times of records that precede later calls, except the first `taken` queued
+        ones. Lower bounds may replace times."""
         yield from self._queued(taken)
         yield from self._waiting.owed
         yield from self.arrivals.ahead
@@ -390,14 +393,14 @@ class KeyedOperator(BaseOperator):
                 yield at(least, rows.rounds)
 
     def _first(self, most: int) -> Rows:
-        """The first records that are queued, of one piece, which stay there."""
+        """Return the first queued records of one piece. They stay queued."""
         if not self._queue or self._overtakes():
             return EMPTY
         rows = self._queue[0][1]
         return rows if most >= len(rows) else rows.take(np.arange(most))
 
     def _drop(self, count: int) -> None:
-        """So many of what is queued first are applied."""
+        """Remove the first `count` queued records, which are applied."""
         if count:
             _, rows = self._queue.popleft()
             self._queued_bytes -= rows.batch.weight
@@ -406,7 +409,7 @@ class KeyedOperator(BaseOperator):
                 self._queue.appendleft((rest.least, rest))
                 self._queued_bytes += rest.batch.weight
 
-    # -- what is owed
+    # -- capabilities
 
     def _keep(self) -> None:
         queued = (at(least, rows.rounds) for least, rows in self._queue)

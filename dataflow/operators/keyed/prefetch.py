@@ -1,8 +1,8 @@
-"""Bins that are to come: what of each lies on the state topic is fetched ahead of its move.
+"""The prefetch: layers of a bin that its next owner fetches ahead of the move.
 
-Guarantees that what is fetched is nobody's state until the bin has come: it is dropped when the bin
-is spared, or when a layer cannot be read, which is reported and harms nothing. Cost: as for an
-installation, spread over turns in which records go on.
+Guarantees that prefetched entries are no worker's state until the bin handoff arrives. They are
+dropped where the move is cancelled. They are also dropped where a layer is unreadable, which is
+reported and does no harm. Cost: that of an install, spread over turns in which records go on.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Store
 
 ENTRIES = 1024
-"""Entries installed per bin and turn, less than a millisecond."""
+"""Entries that are fetched per bin and turn, in less than a millisecond."""
 
 
 @dataclass(slots=True)
 class Staged:
-    """One bin."""
+    """A bin that is being prefetched."""
 
     number: int
-    """Of the preparation."""
+    """The number of the pre-copy."""
     manifest: Manifest
     installation: LayerLoader | None = None
-    """None while it waits for its turn."""
+    """The layer loader. None before the first slice."""
     done: bool = False
     steps: int = 0
-    """Slices taken: those that have had fewest come first."""
+    """Slices so far. Bins with the fewest come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedBin:
-    """What has been fetched of a bin that has come."""
+    """A prefetched bin that has received its bin handoff."""
 
     layers: tuple[LayerId, ...]
     timers: Timers
@@ -50,7 +50,7 @@ NOTHING = FetchedBin((), (), 0, 0)
 
 
 class PrefetchedBins:
-    """Those of one operator on one worker."""
+    """A set of prefetched bins that one operator on one worker holds."""
 
     def __init__(self, context: OperatorContext, store: Store) -> None:
         self._store, self._topic = store, context.topic
@@ -59,33 +59,33 @@ class PrefetchedBins:
 
     @property
     def bins(self) -> set[Bin]:
-        """All that are here and not this worker's."""
+        """Return all prefetched bins, which other workers own."""
         return set(self._bins)
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being fetched."""
+        """Return whether a prefetch runs."""
         return any(not staged.done for staged in self._bins.values())
 
     def begin(self, number: int, manifest: Manifest) -> None:
-        """A bin is to come, of which these layers lie on the topic."""
+        """Start the prefetch of a bin with the layers of a manifest."""
         self.spare(manifest.bin)
         self._bins[manifest.bin] = Staged(number, manifest)
 
     def spare(self, bin: Bin) -> None:
-        """It is not to come, after all."""
+        """Cancel the prefetch of a bin."""
         staged = self._bins.pop(bin, None)
         if staged is not None and staged.installation is not None:
             staged.installation.cancel()
             self._store.drop(bin)
 
     def under_way(self, bin: Bin) -> bool:
-        """Whether a bin is just being fetched: what comes of it later has to wait for that."""
+        """Return whether the prefetch of a bin runs. Its bin handoff must wait for the end."""
         staged = self._bins.get(bin)
         return staged is not None and staged.installation is not None and not staged.done
 
     def claim(self, bin: Bin) -> FetchedBin:
-        """A bin has come: what of it has been fetched."""
+        """Remove a bin whose handoff has arrived, and return its prefetched layers."""
         staged = self._bins.pop(bin, None)
         if staged is None or staged.installation is None:
             return NOTHING
@@ -94,11 +94,12 @@ class PrefetchedBins:
         return FetchedBin(layers, tuple(ahead.timers), ahead.bytes, ahead.count)
 
     def push(self, bin: Bin) -> bool:
-        """Fetch a little of a bin that is waited for; whether anything of it came."""
+        """Fetch entries of a bin with a waiting handoff, and return whether its prefetch has
+        ended."""
         return self._fetch(self._bins[bin])
 
     def step(self) -> bool:
-        """Fetch a little; whether anything has been done."""
+        """Fetch some entries, and return whether a prefetch has ended."""
         worked = False
         open = [staged for staged in self._bins.values() if not staged.done]
         for staged in sorted(open, key=lambda staged: staged.steps):
@@ -108,7 +109,7 @@ class PrefetchedBins:
         return worked
 
     def _fetch(self, staged: Staged) -> bool:
-        """Fetch a little of a bin; whether anything of it came."""
+        """Fetch some entries of a bin, and return whether its prefetch has ended."""
         manifest, staged.steps = staged.manifest, staged.steps + 1
         try:
             if staged.installation is None:
@@ -130,5 +131,5 @@ class PrefetchedBins:
 def bin_unreadable(
     manifest: Manifest, error: MeanderError, *, number: int | None = None, time: int | None = None
 ) -> BinUnreadableReport:
-    """The report that a bin's layers cannot be read, in a pre-copy or at the time of its move."""
+    """Return the report of unreadable layers, in a pre-copy or at the time of a move."""
     return BinUnreadableReport(manifest.operator, manifest.bin, number, time, str(error))

@@ -1,4 +1,4 @@
-"""Pending timers of a stateful operator: per key, in time order, movable by bin.
+"""The timers of a stateful operator: per key, in time order, movable by bin.
 
 Guarantees I2 for timers: one that is due at or after its bin's departure is not fired here but
 travels with the bin. Cost: O(log n) to set and to take, O(timers of the bin) to move.
@@ -13,16 +13,16 @@ from collections.abc import Collection, Iterable
 from meander.state.keys.ids import Bin
 
 TIMER_BYTES = 300
-"""About what one timer takes in memory, beside its key."""
+"""The approximate bytes of a timer in memory, beside its key."""
 SPARE = 1024
-"""Timers that have left may lie in the heap, however few are here."""
+"""The number of departed timers that the heap may hold in any case."""
 
 Timer = tuple[int, bytes]
-"""A time and the encoded key that wants to be called then."""
+"""A time, and the encoded key that is called then."""
 
 
 class Timers:
-    """At most one timer per key and time.
+    """A queue that holds the timers of an operator, at most one per key and time.
 
     >>> timers = Timers()
     >>> timers.set(Bin(0), 5, b"a"); timers.set(Bin(0), 9, b"a"); timers.depart(Bin(0), 9)
@@ -32,13 +32,13 @@ class Timers:
 
     def __init__(self) -> None:
         self.size = 0
-        """About how many bytes they take."""
+        """The approximate bytes of all timers."""
         self._bins: dict[Timer, Bin] = {}
-        """Of those that may be fired here."""
+        """Timers that may fire here, with their bins."""
         self._by_bin: dict[Bin, set[Timer]] = {}
-        """The same."""
+        """The same timers by bin."""
         self._heap: list[Timer] = []
-        """The same, and some that have left."""
+        """The same timers, and some that have departed."""
         self._frozen: dict[Bin, set[Timer]] = {}
         self._frozen_least: dict[Bin, int] = {}
         self._departures: dict[Bin, list[int]] = {}
@@ -61,13 +61,13 @@ class Timers:
 
     @property
     def first(self) -> Timer | None:
-        """The first that may be fired here, in the order of time and key."""
+        """Return the first timer that may fire here, in the order of time and key, or None."""
         while self._heap and self._heap[0] not in self._bins:
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
 
     def pop(self) -> Timer:
-        """Take the first."""
+        """Remove and return the first timer."""
         timer = self.first
         assert timer is not None, "none is pending"
         heapq.heappop(self._heap)
@@ -76,13 +76,13 @@ class Timers:
         return timer
 
     def firsts(self, before: int | None, most: int) -> list[Timer]:
-        """The first before a time, at most so many, in order; they stay."""
+        """Return the first timers before a time, at most `most`, in order. They stay."""
         found: list[Timer] = []
         while len(found) < most and (timer := self.first) is not None:
             if before is not None and timer[0] >= before:
                 break
             heapq.heappop(self._heap)
-            # One that has left and come back may lie there twice.
+            # The heap may hold a timer twice that has departed and come back.
             if not found or found[-1] != timer:
                 found.append(timer)
         for timer in found:
@@ -91,12 +91,12 @@ class Timers:
 
     @property
     def least(self) -> int | None:
-        """The least time of any timer, as long as it is here."""
+        """Return the least time of the timers that are here, departing ones included, or None."""
         here = () if self.first is None else (self.first[0],)
         return min((*here, *self._frozen_least.values()), default=None)
 
     def depart(self, bin: Bin, time: int) -> None:
-        """From `time` on the bin belongs to another worker: its timers from then on stay quiet."""
+        """Give the timers of a bin from `time` on to its next owner. They no longer fire here."""
         insort(self._departures.setdefault(bin, []), time)
         here = self._by_bin.get(bin, set())
         moving = {timer for timer in here if timer[0] >= time}
@@ -112,20 +112,20 @@ class Timers:
             self._frozen_least[bin] = min(least, self._frozen_least.get(bin, least))
 
     def of(self, bin: Bin) -> list[Timer]:
-        """The timers that travel with a departing bin, in order."""
+        """Return the timers that travel with a departing bin, in order."""
         return sorted(self._frozen.get(bin, ()))
 
     def all(self, bin: Bin) -> list[Timer]:
-        """All timers of a bin, in order."""
+        """Return all timers of a bin, in order."""
         return sorted([*self._by_bin.get(bin, ()), *self._frozen.get(bin, ())])
 
     @property
     def bins(self) -> Collection[Bin]:
-        """Those that have any."""
+        """Return the bins that have timers."""
         return {bin for bins in (self._by_bin, self._frozen) for bin, some in bins.items() if some}
 
     def departed(self, bin: Bin) -> None:
-        """The bin has left, and its timers with it."""
+        """Remove the timers of a bin that has left."""
         gone = self._frozen.pop(bin, set())
         self._frozen_least.pop(bin, None)
         self.size -= sum(TIMER_BYTES + len(key) for _, key in gone)
@@ -136,6 +136,6 @@ class Timers:
             del self._departures[bin]
 
     def install(self, bin: Bin, timers: Iterable[Timer]) -> None:
-        """Take over the timers of a bin that has arrived."""
+        """Set the timers of a bin that has arrived."""
         for time, key in timers:
             self.set(bin, time, key)

@@ -1,12 +1,13 @@
-"""The source operator: raw records become timed batches (design 2, time model).
+"""The source operator: gives raw records logical times (design 2, time model).
 
-Guarantees that a partition's times never decrease, and that nothing is sent before the partition's
-capability: a record's time is the running maximum, or the partition's frontier where that has
-moved on (a bump). Send first, then downgrade. A partition that is idle, or holds one time while
-others wait for it, moves on demand, by the sequence only; the earliest partition sends first and
-while others have data none runs `max_skew` ahead of the flow's frontier with more than a little
-(`Inflight.room`; I7: `held` announces who waits). Cost: O(partitions) per turn, vector operations
-per chunk.
+Guarantees that a partition's times never decrease, and that no record is sent before the
+partition's capability. A record's time is the running maximum, or the partition's frontier after an
+idle advance. The operator sends first and downgrades then.
+
+A partition that is idle, or holds one time while others wait for it, advances on demand, by the
+sequence only. The earliest partition sends first. While others have data, none runs `max_skew`
+ahead of the flow's frontier with more than a little (`Inflight.room`). I7: `held` announces waiting
+partitions. Cost: O(partitions) per turn, vector operations per chunk.
 """
 
 from __future__ import annotations
@@ -40,29 +41,30 @@ from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
 LATEST = np.iinfo(np.int64).max
-"""No time is later."""
+"""The latest time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a source has to know of the rest of the flow: locations, by kind."""
+    """The locations that a source must know of its flow, by kind."""
 
     sources: Sequence[Location]
-    """Where all sources of the flow hold their partitions' frontiers."""
+    """Locations at which all sources hold their partitions' frontiers."""
     read: Sequence[Location]
-    """Where they hold what they have read: the same, and what waits or has ended."""
+    """Locations at which they hold read records: the same, and those of waiting or ended
+    partitions."""
     waiting: Sequence[Location]
-    """Everywhere else but `demands`: what is held here may be waiting for a source."""
+    """All other locations except `demands`. A pointstamp here may wait for a source."""
     demands: Sequence[Location]
-    """Where commands without a time wait for the frontier to pass them."""
+    """Locations of advance requests."""
     ends: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
     unsorted: Sequence[Location]
-    """Where its own records have come in, or are outside, by their arrival."""
+    """Locations at which its own records are in the order of arrival, or leave the flow."""
 
 
 class SourceOperator:
-    """One source on one worker."""
+    """A source that reads partitions on one worker."""
 
     def __init__(
         self,
@@ -84,12 +86,12 @@ class SourceOperator:
         self._past = past
         self._unreadable = 0
         self.delays = Histogram()
-        """From the reader to the passing by all sinks, per chunk."""
+        """The delay of each chunk from the reader until all sinks have passed it."""
         self._full: Capability | None = None
         self.furthest = MIN_TIME
-        """The latest time that has been sent, by this worker or of a partition that it reads."""
+        """The latest time that this worker has sent, or a previous reader of its partitions."""
         self._limit: int | None = None
-        """Nothing later is sent for now."""
+        """The latest time that may be sent now, or None."""
         self._last: list[Capability] = []
         self._skew = span(options.max_skew)
         now = self._clock.monotonic()
@@ -100,14 +102,15 @@ class SourceOperator:
             if p not in known
         }
         self._ended: dict[Partition, PartitionHandoff] = {}
-        """The partitions that have come to their ends."""
+        """Partitions that have ended."""
         for parcel in known.values():
             lane = self._go_on(parcel, output.open(parcel.frontier))
             self._move_beyond(lane)
             self._await_before(lane)
 
     def schedule(self) -> bool:
-        """Read, send, and move on what stands still."""
+        """Read and send records, and advance partitions that stand still. Return whether the source
+        worked."""
         self._inflight.settle(self._passed(), self._clock.monotonic())
         adopted = self._adopt()
         read = self._read() or adopted
@@ -121,8 +124,8 @@ class SourceOperator:
         return read or moved or sent or closed
 
     def wait_seconds(self) -> float | None:
-        """Until the next partition counts as standing still, if anything waits for one. From now
-        on it is the reader that rouses the loop."""
+        """Return the seconds until the next partition counts as idle, if a pointstamp waits for
+        one. The reader wakes the loop from now on."""
         self._reader.watch()
         if not self._lanes or not self._progress.ready:
             return None
@@ -133,31 +136,32 @@ class SourceOperator:
 
     @property
     def total(self) -> int | None:
-        """How many partitions there are by now, on all workers; None where none may be added."""
+        """Return the number of partitions on all workers, or None where the number is final."""
         return self._reader.total
 
     def finished(self) -> bool:
-        """Whether every partition has ended, and been passed by the sinks."""
+        """Return whether every partition has ended, and the sinks have passed its records."""
         return not self._lanes and not self._last
 
     def standing(self) -> list[Standing]:
-        """How every partition that has not ended stands."""
+        """Return the standing of every partition that has not ended."""
         return [lane.standing(self._reader.idle(p)) for p, lane in self._lanes.items()]
 
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
 
-    # -- partitions that change hands
+    # -- handovers
 
     def reads(self, partition: Partition) -> bool:
-        """Whether a partition is read here, or has been to its end."""
+        """Return whether this worker reads a partition, or has read it to its end."""
         return partition in self._lanes or partition in self._ended
 
     def release(self, partition: Partition, at: int) -> PartitionHandoff | None:
-        """Let go of a partition once its frontier has come to `at`; None before."""
+        """Release a partition and return its handoff, once its frontier has reached `at`. Return
+        None before."""
         if (parcel := self._ended.pop(partition, None)) is not None:
-            # Nothing of it comes any more, but somebody has to say so to the next checkpoint.
+            # No record of it remains, but the next checkpoint must still list it.
             self._reader.release(partition)
             return replace(parcel, frontier=max(parcel.frontier, at))
         assert partition in self._lanes, "one order after the other, to whoever reads it (I1)"
@@ -190,19 +194,19 @@ class SourceOperator:
         return adopted
 
     def _move_beyond(self, lane: SourcePartition) -> None:
-        """Where nothing sorts it, what is sent of a partition later must not be of the time of what
-        has been; but who follows a past rules nothing else."""
+        """Advance a partition beyond its sent records where no operator sorts them, so that later
+        records get later times. A replay gives no further overrides."""
         if self._around.unsorted and not lane.replays:
             self._rule(lane, lane.newest + 1)
 
     def _await_before(self, lane: SourcePartition) -> None:
-        """Have a partition wait until all is through that was sent of it before, as its times
-        tell."""
+        """Let a partition wait until its earlier records, by their times, have passed the unsorted
+        ports."""
         if self._around.unsorted and lane.time > lane.newest:
             lane.after = lane.newest
 
     def _go_on(self, parcel: PartitionHandoff, capability: Capability) -> SourcePartition:
-        """Read a partition from where it was left."""
+        """Read a partition from the position of its handoff."""
         now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
         lane = SourcePartition(
             parcel.partition, capability, now, now, track, parcel.rest.offset,
@@ -213,8 +217,8 @@ class SourceOperator:
         return lane
 
     def parcels(self) -> list[PartitionHandoff]:
-        """Where another reader would have to go on, with each partition that is read here, or has
-        been to its end."""
+        """Return the handoff of each partition that this worker reads, has read to its end, or is
+        about to read."""
         here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
         to_come = [message.payload for message in self._parcels.waiting]
         return [
@@ -225,28 +229,28 @@ class SourceOperator:
 
     @staticmethod
     def _parcel(lane: SourcePartition, rest: Rest) -> PartitionHandoff:
-        """Of a partition of which a reader has handed out all but the rest."""
+        """Return the handoff of a partition whose reader has handed out all but `rest`."""
         if lane.queue:
             rest = Rest(lane.queue[0].offset, rest.end)
         return PartitionHandoff(lane.partition, rest, lane.maximum, lane.newest, lane.time)
 
     def sent_up_to(self, limit: int) -> bool:
-        """Whether nothing of that time or earlier is left to be sent, of what there is."""
+        """Return whether all known records up to a time have been sent."""
         return all(
             lane.time > limit or (not lane.queue and self._reader.idle(p))
             for p, lane in self._lanes.items()
         )
 
     def passed(self, time: int) -> bool:
-        """Whether all sinks have passed what is of a time, or earlier."""
+        """Return whether all sinks have passed the records up to a time."""
         return not self._passed().less_equal(time)
 
     def hold(self, limit: int | None) -> None:
-        """Until the next call nothing later than this is sent; None for no limit."""
+        """Send no record later than `limit` until the next call. None removes the limit."""
         self._limit = limit
 
     def underway(self) -> Iterable[InFlight]:
-        """Nothing: what it has not sent is read again."""
+        """Return nothing, as unsent records are read again."""
         return ()
 
     # -- reading
@@ -257,7 +261,7 @@ class SourceOperator:
         for chunk in chunks:
             lane = self._lanes[chunk.partition]
             limit = from_millis(self._clock.now_ms()) + span(self._options.max_future)
-            # Times end somewhere; what lies there is of the future for every clock.
+            # Times have a maximum, and records near it are future records for every clock.
             limit = min(limit, BEHIND_ALL - 1)
             pending = lane.queue_up(chunk, limit, now)
             self._counters["future_ignored"] += int(np.count_nonzero(pending.future))
@@ -269,7 +273,7 @@ class SourceOperator:
 
     def _choose_what_to_read(self) -> None:
         for lane in self._lanes.values():
-            # What a replay needs next was read here before, though less may have been in flight.
+            # A replay needs records that were read here before, even if less was in flight then.
             room = lane.replays or not self._inflight.overfull
             empty = not lane.queue and room
             wanted = not self._inflight.full or (empty and self._alone(lane))
@@ -279,7 +283,8 @@ class SourceOperator:
                 act(lane.partition)
 
     def _announce_full(self) -> None:
-        """While reading has to stop, what is in flight waits for those that stand still."""
+        """While reading has stopped, hold a capability, as in-flight records wait for idle
+        partitions."""
         if self._inflight.full and self._full is None and self._lanes:
             self._full = self._held.open(max(lane.time for lane in self._lanes.values()))
         elif self._full is not None and not (self._inflight.full and self._lanes):
@@ -287,7 +292,8 @@ class SourceOperator:
             self._full = None
 
     def _drained(self, floor: int) -> bool:
-        """Whether the sinks have passed all that can pass without the floor's moving on."""
+        """Return whether the sinks have passed all records that can pass before the floor
+        advances."""
         return not self._passed().less_than(floor)
 
     # -- sending
@@ -302,8 +308,8 @@ class SourceOperator:
         return sent
 
     def _may_go_on(self, lane: SourcePartition) -> bool:
-        """Whether there is room in the flow for more of this partition, or nothing drains without
-        it, and all is through that another worker, or an earlier life, sent of it."""
+        """Return whether a partition may send. The flow has room for its records, or drains none
+        without it. All records of it from another worker or earlier execution have passed."""
         enough = self._inflight.enough(self._reader, lane.partition)
         if enough and not (lane.replays or self._alone(lane)):
             return False
@@ -315,7 +321,8 @@ class SourceOperator:
         return True
 
     def _alone(self, lane: SourcePartition) -> bool:
-        """Whether it holds back the flow, and all others have passed what can pass without it."""
+        """Return whether a partition alone holds back the flow, and all other records have
+        passed."""
         floor = self._floor()
         return lane.time == floor and self._drained(floor)
 
@@ -333,8 +340,8 @@ class SourceOperator:
         return budget < ROWS
 
     def _count(self, lane: SourcePartition, times: Int64s, near: int) -> int:
-        """How many of the next records, which have these times, may leave: those that are near, or
-        little, and not beyond what a checkpoint waits for."""
+        """Return how many of the next records may leave. They are near or few, and within the limit
+        of a checkpoint."""
         head = lane.queue[0]
         room = self._inflight.room(self._reader, lane.partition)
         little = head.left * room // (head.size + ROW * head.left)
@@ -378,8 +385,8 @@ class SourceOperator:
     def _count_late_adjusted(
         self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]
     ) -> None:
-        """Of records that get another millisecond than they have asked for, how many and by how
-        much; those of the future are counted as such."""
+        """Count records whose time was raised to another millisecond, and by how much. Future
+        records are counted elsewhere."""
         asked = np.maximum(asked, MIN_TIME)
         raised = (times >> SEQUENCE_BITS) - (asked >> SEQUENCE_BITS)
         raised[future] = 0
@@ -387,7 +394,7 @@ class SourceOperator:
         self._counters["bumped_ms"] += int(raised.sum())
 
     def _announce(self, lane: SourcePartition, waits: bool) -> None:
-        """Move on to the next record's time, which is known; say so if it has to wait."""
+        """Advance to the time of the next record. Announce it if the record has to wait."""
         upcoming = lane.next_time
         self._move(lane, upcoming)
         if lane.held is not None and not (waits and lane.held.time == upcoming):
@@ -396,10 +403,10 @@ class SourceOperator:
         if waits and lane.held is None:
             lane.held = self._held.open(upcoming)
 
-    # -- moving on
+    # -- advancing
 
     def _move(self, lane: SourcePartition, time: int) -> bool:
-        """Whether it stood before that time, and so has moved."""
+        """Advance a partition to a time, and return whether it was before that time."""
         if time <= lane.time:
             return False
         lane.capability.downgrade(time)
@@ -407,17 +414,17 @@ class SourceOperator:
         return True
 
     def _rule(self, lane: SourcePartition, time: int) -> None:
-        """Move a partition on by itself, and say so: what comes next has at least that time."""
+        """Advance a partition without a record, and record the override for its next record."""
         if self._move(lane, time):
             ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, time)
             self._progress.overrides.append(ruling)
 
     def _rule_future(self, lane: SourcePartition, head: PendingChunk, times: Int64s) -> None:
-        """Say which of the records that are about to leave count for nothing."""
+        """Record overrides for future records that are about to leave."""
         rows = slice(head.row, head.row + len(times))
         offsets = head.chunk.offsets[rows]
         anew = head.future[rows] & ~lane.track.future(offsets)
-        # A run of them has one time, as none of them moves the partition.
+        # A run has one time, as no future record advances the partition.
         edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
         for first, behind in edges.reshape(-1, 2).tolist():
             places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
@@ -426,7 +433,8 @@ class SourceOperator:
             )
 
     def _follow_rulings(self) -> bool:
-        """Move as has been ruled, once all before that has been sent."""
+        """Follow known overrides, once all records before them have been sent. Return whether a
+        partition advanced."""
         moved = [self._move(lane, lane.floor) for lane in self._lanes.values()]
         return any(moved)
 
@@ -437,9 +445,9 @@ class SourceOperator:
             if not lane.queue and self._reader.ended(lane.partition)
         ]
         for lane in ended:
-            # What it has sent may wait for others until the sinks have passed it.
+            # Its records may wait for other partitions until the sinks have passed them.
             self._last.append(self._held.open(lane.time + 1))
-            # From now on times pass that what comes later, in another run, must not be of.
+            # Later records, in another run, must not have times that pass from now on.
             ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
             self._progress.overrides.append(ruling)
             self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
@@ -466,7 +474,8 @@ class SourceOperator:
         return moved
 
     def _stale(self) -> list[tuple[SourcePartition, int, float]]:
-        """Who holds back what waits, where each would have to move, and since when it stands."""
+        """Return the partitions that hold back waiting pointstamps, each with its target time and
+        the time since when it stands."""
         furthest = self._progress.furthest(self._around.read)
         demand = self._progress.furthest(self._around.demands)
         if furthest is None:
@@ -486,7 +495,7 @@ class SourceOperator:
         if lane.replays:
             return lane.time
         if lane.queue:
-            # It has data, all of one time: others may pass that time, its own data goes on there.
+            # All its records have one time. Others may pass that time, and its own follow there.
             holds = lane.time == lane.next_time == lane.newest == self._floor()
             return lane.time + 1 if holds else lane.time
         stuck = lane.paused and self._inflight.overfull
@@ -494,7 +503,7 @@ class SourceOperator:
             return lane.time
         if demand is not None and demand >= furthest:
             return demand + 1
-        # Only who has sent a record of the furthest time may pass it: so the moves end there.
+        # Only a partition with a record of the furthest time may pass it, so advances end there.
         beyond = lane.time == lane.newest == furthest
         return furthest + 1 if beyond else furthest
 
@@ -509,5 +518,5 @@ class SourceOperator:
 
 
 def _up_to(limit: int, times: Int64s) -> int:
-    """How many of these times, which ascend, are not later."""
+    """Return how many of these ascending times are not later than `limit`."""
     return int(np.searchsorted(times, limit, side="right"))

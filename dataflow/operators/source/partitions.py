@@ -1,9 +1,9 @@
-"""One partition on its way into the flow: what it has read, and which times that gets.
+"""The source partition: its read records, and the times that they get.
 
-Guarantees that its times never decrease, and that they follow from its log and from what has been
-ruled about it (I1, I3): a record's time is the running maximum of what is asked for, or the
-partition's frontier where that has moved on (a bump). What is known to have been ruled is followed;
-up to the mark of a replay nothing else is ruled. Cost: vector operations per chunk.
+Guarantees that its times never decrease, and follow from its log and its timestamp overrides (I1,
+I3). A record's time is the running maximum of the requested times, or the partition's frontier
+after an idle advance. Known overrides are followed, and a replay adds none before its mark. Cost:
+vector operations per chunk.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from meander.dataflow.records.loop_times import outer
 from meander.state.times.time import MIN_TIME
 
 State = Literal["sending", "paused", "idle", "reading"]
-"""It has records to send; may read no more; is read to its end; or is asking for records."""
+"""The partition has records to send; may read no more; is read to its end; or asks for records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How one partition stands: its frontier, and what it waits for."""
+    """The standing that a partition has: its frontier, and the reason it waits."""
 
     partition: Partition
     time: int
@@ -37,30 +37,30 @@ class Standing:
 
 @dataclass(slots=True)
 class PendingChunk:
-    """A chunk that has been read and not yet wholly sent."""
+    """A chunk that has been read and is not fully sent."""
 
     chunk: Chunk
     future: npt.NDArray[np.bool_]
-    """Which of its records ask for a time too far ahead."""
+    """A mask of the records whose requested time is too far ahead."""
     asked: Int64s
-    """What its records ask for; of the future's, nothing."""
+    """The requested times. Future records request none."""
     read_at: float
     size: int
-    """Bytes of what has not been sent."""
+    """Bytes of unsent records."""
     row: int = 0
 
     @property
     def offset(self) -> int:
-        """Of the first record that has not been sent."""
+        """Return the offset of the first unsent record."""
         return int(self.chunk.offsets[self.row])
 
     @property
     def left(self) -> int:
-        """How many records have not been sent."""
+        """Return the number of unsent records."""
         return len(self.chunk.values) - self.row
 
     def take(self, rows: int) -> int:
-        """So many more have been sent; their bytes."""
+        """Count `rows` more sent records, and return their bytes."""
         taken = self.size * rows // self.left
         self.size -= taken
         self.row += rows
@@ -69,39 +69,39 @@ class PendingChunk:
 
 @dataclass(slots=True)
 class SourcePartition:
-    """One partition, from its reader to the flow."""
+    """A source partition that carries one ordered log from its reader to the flow."""
 
     partition: Partition
     capability: Capability
     active_at: float
-    """When it last read a record, seconds."""
+    """The second at which it last read a record."""
     moved_at: float
-    """When its frontier last moved, seconds."""
+    """The second at which its frontier last advanced."""
     track: PartitionOverrides
-    """What is known to have been ruled about it."""
+    """Its known timestamp overrides."""
     next_offset: int = 0
-    """Behind the last record sent."""
+    """The offset behind the last sent record."""
     maximum: int = MIN_TIME
-    """The running maximum of what its records ask for."""
+    """The running maximum of the requested times."""
     newest: int = MIN_TIME
-    """The time of the last record sent: `maximum`, or later after a bump."""
+    """The time of the last sent record: `maximum`, or later after an idle advance."""
     reached: int = MIN_TIME
-    """The time of the last record read, as far as it is before the mark."""
+    """The time of the last read record, while it is before the mark."""
     held: Capability | None = None
     queue: deque[PendingChunk] = field(default_factory=deque)
     paused: bool = False
     after: int | None = None
-    """What another worker, or an earlier life, sent of it, up to this time, has to be through
-    before more is sent."""
+    """A time whose earlier records, sent by another worker or an earlier execution, must pass
+    first."""
 
     @property
     def time(self) -> int:
-        """The partition's frontier."""
+        """Return the partition's frontier."""
         return outer(self.capability.time)
 
     @property
     def next_time(self) -> int:
-        """The time of the next record, or the frontier where none is known."""
+        """Return the time of the next record, or the frontier where none is known."""
         if not self.queue:
             return self.time
         head = self.queue[0]
@@ -109,24 +109,24 @@ class SourcePartition:
 
     @property
     def replays(self) -> bool:
-        """Whether nothing is to be ruled about it that has not been."""
+        """Return whether it gives no new overrides, as it is before the mark."""
         return self.time < self.track.mark
 
     @property
     def floor(self) -> int:
-        """What the next record has at least, as has been ruled."""
+        """Return the least time of the next record by the known overrides."""
         ruled = self.next_offset < self.track.end
         return self.track.floor(self.next_offset) if ruled else MIN_TIME
 
     def standing(self, idle: bool) -> Standing:
-        """How it stands; `idle` where all that was on its log has been handed out."""
+        """Return its standing. `idle` tells that the reader has handed out its whole log."""
         state: State = "idle" if idle else "reading"
         if self.queue or self.paused:
             state = "sending" if self.queue else "paused"
         return Standing(self.partition, self.time, state)
 
     def queue_up(self, chunk: Chunk, limit: int, now: float) -> PendingChunk:
-        """Take in what has been read; what asks for more than `limit` asks for nothing."""
+        """Add a read chunk. Requested times beyond `limit` do not count."""
         future = chunk.times > limit
         if self.reached < self.track.mark:
             future[: self._replayed(chunk)] = False
@@ -139,7 +139,7 @@ class SourcePartition:
         return pending
 
     def next_rows(self, most: int) -> tuple[Int64s, Int64s]:
-        """The times of the next records of one chunk, and what they would be without its moves."""
+        """Return the times of the next records of one chunk, and their times without advances."""
         head = self.queue[0]
         asked = head.asked[head.row : head.row + most]
         natural = np.maximum.accumulate(np.maximum(asked, self.maximum))
@@ -150,7 +150,8 @@ class SourcePartition:
         return times, natural
 
     def _replayed(self, chunk: Chunk) -> int:
-        """How many of its records come while it is before the mark: they have been judged."""
+        """Return how many records of a chunk are before the mark, so that an earlier execution has
+        judged them."""
         floors = np.maximum(self.track.floors(chunk.offsets), self.reached)
         asked = np.where(self.track.future(chunk.offsets), MIN_TIME, chunk.times)
         times = np.maximum.accumulate(np.maximum(asked, floors))
