@@ -89,7 +89,8 @@ def shown(default: object, unit: str) -> str:
         return f"{default:g}"
     if default is PLAIN:
         return "`PLAIN`"
-    assert is_dataclass(default) and default == type(default)(), default
+    assert is_dataclass(default) and not isinstance(default, type), default
+    assert default == type(default)(), default
     return f"`{type(default).__name__}()`"
 
 
@@ -152,8 +153,7 @@ SHARED = {quoted(row[0])[0] for row in table(CLI, "option", "default", "effect")
 
 def commands(of: Command, path: str = "meander") -> Iterator[tuple[str, Command]]:
     """Yield each command that can be called alone, and its words."""
-    group = isinstance(of, TyperGroup)
-    if path != "meander" and (not group or of.invoke_without_command):
+    if path != "meander" and (not isinstance(of, TyperGroup) or of.invoke_without_command):
         yield path, of
     if isinstance(of, TyperGroup):
         for name, one in of.commands.items():
@@ -207,9 +207,15 @@ def test_the_options_of_the_program_are_named() -> None:
         assert all(f"`{name}`" in CLI for name in names_of(one))
 
 
-@pytest.mark.parametrize("name", ["reference/cli.md", "operations.md"])
-def test_the_exit_codes_are_those_of_the_product(name: str) -> None:
-    listed = {int(row[0]) for row in table(page(name), "code", "meaning")}
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("reference/cli.md", ("code", "meaning")),
+        ("operations.md", ("code", "meaning", "supervisor")),
+    ],
+)
+def test_the_exit_codes_are_those_of_the_product(name: str, head: tuple[str, ...]) -> None:
+    listed = {int(row[0]) for row in table(page(name), *head)}
     ended = {Interrupted(number).exit_code for number in (signal.SIGINT, signal.SIGTERM)}
     assert listed == {0, MeanderError.exit_code, SetupError.exit_code} | ended
 
