@@ -118,6 +118,12 @@ class Registration:
         return Peer(self.worker, self.register.address, self.register.public)
 
 
+def drop_when_silent(socket: zmq.Socket[bytes], seconds: float) -> None:
+    """Have a socket drop each connection whose other process stays silent for `seconds`."""
+    socket.heartbeat_ivl = int(seconds * 1000 / 5)
+    socket.heartbeat_timeout = int(seconds * 1000)
+
+
 class RegistrationServer:
     """The coordinator's side; `poll` never blocks. `heartbeat_timeout` is in seconds."""
 
@@ -130,8 +136,7 @@ class RegistrationServer:
         self._socket.curve_secretkey = self._keys.secret
         self._socket.maxmsgsize = MAX_KNOCK
         # The TTL of a worker's ping does not do: ZeroMQ forgets it as soon as a message follows.
-        self._socket.heartbeat_ivl = int(heartbeat_timeout * 1000 / 5)
-        self._socket.heartbeat_timeout = int(heartbeat_timeout * 1000)
+        drop_when_silent(self._socket, heartbeat_timeout)
         events = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
         self._events = self._socket.get_monitor_socket(events)
         self._lines = set[int]()

@@ -15,7 +15,7 @@ from typing import Self
 import zmq
 
 from meander.app.protocol.messages import REPLY, Alive, HeartbeatAck
-from meander.app.protocol.registration import LaunchToken
+from meander.app.protocol.registration import LaunchToken, drop_when_silent
 from meander.connectors.links.links import Keys
 
 
@@ -28,9 +28,7 @@ class Lifeline:
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.curve_publickey, self._dealer.curve_secretkey = keys.public, keys.secret
         self._dealer.curve_serverkey = ticket.public
-        self._dealer.heartbeat_ivl = int(heartbeat_timeout * 1000 / 5)
-        # Each end drops a connection on which the other process was silent for so long.
-        self._dealer.heartbeat_timeout = int(heartbeat_timeout * 1000)
+        drop_when_silent(self._dealer, heartbeat_timeout)
         # What is said while nobody answers is out of date when somebody does.
         self._dealer.immediate, self._dealer.sndhwm = True, 1
         self._dealer.connect(ticket.address)
