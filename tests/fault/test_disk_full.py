@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all, until
-from tests.support.process.flow_process import lines, meander, until_silent
+from tests.support.process.flow_process import lines, meander, run_command, until_silent
 from tests.support.process.word_counts import each_once
 
 HEARTBEAT_TIMEOUT, KEYS, ROUNDS = 2, 600, 3
@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
     module.write_text(FLOW.format(prefix=prefix, full=str(full)))
     words = [f"w{n % KEYS}" for n in range(ROUNDS * KEYS)]
     lines(broker.bootstrap, prefix, words[:KEYS])
-    run = "run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)
+    run = run_command(module, prefix, HEARTBEAT_TIMEOUT)
 
     def committed() -> Counter[str]:
         found = consume_all(broker.bootstrap, prefix + "counts", committed=True)

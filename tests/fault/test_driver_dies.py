@@ -26,6 +26,7 @@ from tests.support.process.flow_process import (
     kill,
     lines,
     meander,
+    run_command,
     until_silent,
 )
 from tests.support.process.word_counts import committed_counts, with_repeats, with_totals
@@ -84,7 +85,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
 ) -> None:
     module = flow_folder(tmp_path / "flow", prefix)
     lines(broker.bootstrap, prefix, texts(0, 1000))
-    run = ["run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)]
+    run = run_command(module, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as first:
         first.until_event("started")
         until(
@@ -142,16 +143,7 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
 ) -> None:
     module = flow_folder(tmp_path / "flow", prefix)
     lines(broker.bootstrap, prefix, texts(0, 1000))
-    run = [
-        "run",
-        str(module),
-        "--prefix",
-        prefix,
-        "--heartbeat-timeout",
-        str(HEARTBEAT_TIMEOUT),
-        "--workers",
-        "2",
-    ]
+    run = run_command(module, prefix, HEARTBEAT_TIMEOUT, "--workers", "2")
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         flow.until_event("started")
         until(

@@ -36,10 +36,11 @@ from tests.support.process.flow_process import (
     last_beat,
     lines,
     meander,
+    run_command,
 )
 from tests.support.process.word_counts import committed_counts, each_once
 
-HEARTBEAT_TIMEOUT = "4"
+HEARTBEAT_TIMEOUT = 4.0
 LOUD = """
 logging = __import__("logging")
 logging.getLogger("meander.waits").addHandler(logging.FileHandler({path!r}))
@@ -53,16 +54,7 @@ def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess
     """A flow of two workers that have all they need."""
     lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
     module = flow_folder(tmp_path, prefix)
-    words = [
-        "run",
-        str(module),
-        "--prefix",
-        prefix,
-        "--heartbeat-timeout",
-        HEARTBEAT_TIMEOUT,
-        "--startup-timeout",
-        str(PATIENCE),
-    ]
+    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE))
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield process
@@ -88,16 +80,7 @@ def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result
     rare = Checkpointing(interval=600)
     module = flow_folder(tmp_path, prefix, delivery="exactly_once", checkpoints=rare)
     ends = "--prefix", prefix, "--bootstrap", broker.bootstrap
-    words = (
-        "run",
-        str(module),
-        "--prefix",
-        prefix,
-        "--heartbeat-timeout",
-        HEARTBEAT_TIMEOUT,
-        "--startup-timeout",
-        str(PATIENCE),
-    )
+    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE))
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
         os.kill(process.workers[1], signal.SIGKILL)
@@ -137,7 +120,7 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
     options = Options(
         {"bootstrap.servers": broker.bootstrap},
         prefix=prefix,
-        heartbeat_timeout=float(HEARTBEAT_TIMEOUT),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
         startup_timeout=PATIENCE,
     )  # fmt: skip
     workers: dict[str, str] = {}
@@ -224,7 +207,7 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
     module, waits = flow_folder(tmp_path, prefix), tmp_path / "waits"
     with module.open("a") as text:
         text.write(LOUD.format(path=str(waits)))
-    words = ["run", str(module), "--prefix", prefix, "--heartbeat-timeout", str(PATIENCE)]
+    words = run_command(module, prefix, PATIENCE)
     with meander(tmp_path, broker.bootstrap, *words) as running:
 
         def answered(count: int) -> None:

@@ -21,7 +21,14 @@ from meander.connectors.kafka.client import admin
 from meander.connectors.topics.topics import ensure_internal, names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
-from tests.support.process.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
+from tests.support.process.flow_process import (
+    MEANDER,
+    FlowProcess,
+    flow_folder,
+    lines,
+    meander,
+    run_command,
+)
 
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
 
@@ -97,16 +104,7 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in ("app", "state"):
         (folder / f"{name}.py").write_text("X = 1")
         (folder / "flow" / f"{name}.py").write_text("X = 1")
-    words = [
-        "run",
-        str(module),
-        "--prefix",
-        prefix,
-        "--startup-timeout",
-        str(PATIENCE),
-        "--heartbeat-timeout",
-        "30",
-    ]
+    words = run_command(module, prefix, 30, "--startup-timeout", str(PATIENCE))
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         yield Running(broker.bootstrap, prefix, folder, module, process)

@@ -22,7 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, create_topic, produce, until
-from tests.support.process.flow_process import MEANDER, FlowProcess, flow_folder, lines, meander
+from tests.support.process.flow_process import (
+    MEANDER,
+    FlowProcess,
+    flow_folder,
+    lines,
+    meander,
+    run_command,
+)
 
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
 SILENT = 3
@@ -142,16 +149,7 @@ class Observed:
 
 @contextmanager
 def observed(broker: Broker, prefix: str, folder: Path, module: Path) -> Iterator[Observed]:
-    words = [
-        "run",
-        str(module),
-        "--prefix",
-        prefix,
-        "--startup-timeout",
-        str(PATIENCE),
-        "--heartbeat-timeout",
-        "30",
-    ]
+    words = run_command(module, prefix, 30, "--startup-timeout", str(PATIENCE))
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
         at = re.search(r"metrics_served address=(http://127\.0\.0\.1:\d+/metrics)", process.said)

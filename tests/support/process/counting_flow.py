@@ -8,7 +8,7 @@ from pathlib import Path
 from meander import Checkpointing
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import ends, until
-from tests.support.process.flow_process import FlowProcess, flow_folder, lines
+from tests.support.process.flow_process import FlowProcess, flow_folder, lines, run_command
 from tests.support.process.word_counts import committed_counts, each_once, expected_counts
 
 HEARTBEAT_TIMEOUT = 2
@@ -43,15 +43,7 @@ class CountingFlow:
         self._fed += count
 
     def run(self, *options: str) -> list[str]:
-        return [
-            "run",
-            str(self.module),
-            "--prefix",
-            self._prefix,
-            "--heartbeat-timeout",
-            str(HEARTBEAT_TIMEOUT),
-            *options,
-        ]
+        return run_command(self.module, self._prefix, HEARTBEAT_TIMEOUT, *options)
 
     @property
     def committed(self) -> Counter[tuple[str, int]]:

@@ -155,6 +155,16 @@ class FlowProcess:
         until(lambda: not self.living(), f"all have ended: {self.living()}")
 
 
+def run_command(module: Path, prefix: str, heartbeat_timeout: float, *options: str) -> list[str]:
+    """Return the words of `meander run` for a flow; times in seconds.
+
+    >>> run_command(Path("flow.py"), "t1.", 2, "--until-end")
+    ['run', 'flow.py', '--prefix', 't1.', '--heartbeat-timeout', '2', '--until-end']
+    """
+    timeout = "--heartbeat-timeout", str(heartbeat_timeout)
+    return ["run", str(module), "--prefix", prefix, *timeout, *options]
+
+
 @contextmanager
 def meander(folder: Path, bootstrap: str, *words: str) -> Iterator[FlowProcess]:
     """The command with these words while the block lasts; whatever is left is killed then."""

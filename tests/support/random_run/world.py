@@ -27,7 +27,7 @@ from confluent_kafka.admin import NewPartitions
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics.topics import names
 from tests.support.kafka.topics import PATIENCE, admin, consume_all, create_topic, partitions_of
-from tests.support.process.flow_process import FlowProcess, kill
+from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of
 from tests.support.random_run.answers import unanswered
 from tests.support.random_run.configuration import Configuration
@@ -77,10 +77,10 @@ class World:
             create_topic(bootstrap, self._prefix + topic, 4)
         module = self._folder / "flow.py"
         module.write_text(some.module(self._prefix))
-        words = [
-            "run", str(module), "--prefix", self._prefix, "--heartbeat-timeout",
-            str(HEARTBEAT_TIMEOUT), "--startup-timeout", str(PATIENCE), "--master", self._master,
-        ]  # fmt: skip
+        words = run_command(
+            module, self._prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE),
+            "--master", self._master,
+        )  # fmt: skip
         self.drivers = Drivers(self._folder, bootstrap, words, self.note)
         self._opened.callback(self.drivers.close)
         self.results = self._results()
