@@ -164,7 +164,8 @@ def measure(
 ) -> None:
     """Run all parts on a new broker, `runs` times, and those of `once` at the end.
 
-    What has been measured is told after each run; `method` says how, with {runs} for how many.
+    The report prints the figures after each run. `method` describes the runs, with {runs} for
+    their number.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     with broker_and_bar(runs * len(parts) + len(once)) as (bootstrap, bar):
@@ -180,7 +181,7 @@ def measure(
 
 @contextmanager
 def broker_and_bar(steps: int) -> Iterator[tuple[str, Progress]]:
-    """A new broker's address, and a bar for so many steps."""
+    """Start a broker and a progress bar of `steps` steps; yield the address and the bar."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
     with LocalBroker() as broker, bar:

@@ -100,8 +100,8 @@ class Running:
         return at
 
     def end(self, id: str, kind: type[E]) -> tuple[float, E]:
-        """The event by which a command has ended, once it has come. Raises Unavailable where the
-        flow rejects it, AssertionError where it fails."""
+        """Wait for the last event of a command, and return it with its time. Raises Unavailable
+        where the flow rejects the command, AssertionError where the command fails."""
         self.until(lambda: any(self.events(one, id) for one in (kind, *FAILURES)))
         for _, rejected in self.events(CommandRejected, id):
             raise Unavailable(rejected.reason)
@@ -109,16 +109,16 @@ class Running:
         return self.events(kind, id)[0]
 
     def until_more(self, kind: type[Event], count: int) -> None:
-        """Returns once there are more of a kind."""
+        """Return once there are more than `count` events of a kind."""
         self.until(lambda: len(self.events(kind)) > count)
 
     def until_results(self, count: int, seconds: float = 0.05) -> None:
-        """Returns once there are so many results."""
+        """Return once there are `count` results."""
         self.until(lambda: self.results() >= count, seconds)
 
     def until(self, holds: Callable[[], bool], seconds: float = 0.01) -> None:
-        """Looks every so many seconds. Raises AssertionError where it cannot be or takes too long,
-        with the last that the driver has said."""
+        """Check a condition every few `seconds`. Raises AssertionError, with the last events of the
+        driver, where the driver has ended or the condition takes too long."""
         deadline = time.monotonic() + PATIENCE
         while not holds():
             last = self._events[-3:]
@@ -173,7 +173,7 @@ def flow(
                 running = Running(bootstrap, topic, topics, tuple(_processes(log)), process, log,
                                   watcher, commands)  # fmt: skip
                 running.results()
-                # A driver whose events nobody reads comes to a halt.
+                # A driver stops where no process reads its events.
                 threading.Thread(target=_hear, args=(events, running._events), daemon=True).start()
                 yield running
         finally:

@@ -27,7 +27,7 @@ from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import SetupError
 
 OFFSET_BITS = 40
-"""An identity is a partition, and so many bits for an offset."""
+"""Bits of an identity that hold an offset; the partition stands above them."""
 RESULTS = 2
 """The results of one flight: one per plane, one per carrier."""
 
@@ -59,7 +59,7 @@ class Flights:
         return len(self.values)
 
     def load(self, topic: str, rate: int) -> Load:
-        """Return them as a load of so many records per second.
+        """Return the flights as a load of `rate` records per second.
 
         The last quarter is held back until a release, so that what moves last is still asked for.
         """
@@ -128,7 +128,7 @@ def unpack(folder: Path) -> Path:
 
 
 def load(table: Path, partitions: int) -> Flights:
-    """Return all flights of a table for a topic with so many partitions."""
+    """Return all flights of a table for a topic of `partitions` partitions."""
     rows = csv.read_csv(
         table,
         convert_options=csv.ConvertOptions(

@@ -118,7 +118,7 @@ def partitions(
             continue
         found[order, "handed"] = Wait(
             "handover",
-            f"all partitions of the source have come to {to_millis(order.time)} ms,"
+            f"all partitions of the source have reached {to_millis(order.time)} ms,"
             f" {member_name(reader)} has reported where it stopped, and {new} reads on",
             fields,
         )
@@ -139,11 +139,11 @@ def goings(
 ) -> dict[Hashable, Wait]:
     """Return the leaving workers, each by its stage."""
     found: dict[Hashable, Wait] = {}
-    for worker, leaver in leaving.items():
-        until, what = leaver.until, "leaving_worker"
+    for worker, leave in leaving.items():
+        until, what = leave.until, "leaving_worker"
         if until is None:
             stage = "the other workers own all its bins and partitions"
-        elif not leaver.released:
+        elif not leave.released:
             stage = f"every frontier has passed {to_millis(until)} ms, and its outbox is empty"
         elif LeaveDecision(worker, until) in unsent:
             what, stage = "decision", _WRITTEN

@@ -39,7 +39,7 @@ Settings = Mapping[str, str]
 TICK = 0.001
 """Seconds between two looks at what is due."""
 SILENCE = 30.0
-"""Seconds without a result, once all is sent, after which the other results count as lost."""
+"""Seconds without a result, after the last record is sent, after which missing results are lost."""
 MOST = 10_000
 """Results taken at once."""
 
@@ -81,7 +81,7 @@ class Wave:
         return f"{self.low:,g} and {self.high:,g} in turn (period {self.period:g} s)"
 
     def due(self, seconds: float) -> int:
-        """Return how many records are due within so many seconds.
+        """Return how many records are due within `seconds` of the start.
 
         >>> Wave(10, 30, period=2).due(1), Wave(10, 30, period=2).due(2.5)
         (10, 45)
@@ -185,7 +185,7 @@ class OpenLoop:
 
     @property
     def ended(self) -> bool:
-        """Whether all is sent and all results have come, or are given up."""
+        """Whether each record is sent, and each result has arrived or counts as lost."""
         return self._ended()
 
     def release(self) -> None:
