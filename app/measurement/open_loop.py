@@ -268,6 +268,8 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
             began += max(0.0, time.time() - began - load.wave.at(int(free)))
             free = load.total
         while len(due) < min(load.wave.due(time.time() - began), free):
+            if _here.stopped.is_set():
+                break
             _produce(producer, load.topic, next(records))
         _here.sent.value = len(due)
         producer.poll(0)
@@ -283,7 +285,8 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
 
 
 def _produce(producer: Producer, topic: str, record: LoadRecord) -> None:
-    while not _here.stopped.is_set():
+    """Send a record that is due, also where the block ends meanwhile: it counts as sent."""
+    while True:
         try:
             producer.produce(
                 topic, record.value, record.key, record.partition, headers=record.headers
