@@ -26,13 +26,13 @@ from pyspark.sql.types import BinaryType
 from meander.app.bootstrap.tasks import ENTRIES, LAYERS, Job, encode, write
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.driver.lease import beat_seconds, beside, claimed
+from meander.app.driver.lease import heartbeat_seconds, hold_lease, run_with_heartbeat
 from meander.app.driver.workers import spark_launcher
 from meander.app.flow.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
-from meander.app.recovery.checkpoint_index import Known, expect_kept
+from meander.app.recovery.checkpoint_index import CheckpointIndex, expect_retained
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import journal
+from meander.app.recovery.restart import read_decisions
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.topics import checkpoints, tombstones
@@ -93,11 +93,15 @@ def bootstrap(
     """
     prepared = prepare(Path(module), dataclasses.replace(options, workers=0))
     node = _node(prepared, operator)
-    with claimed(prepared, show, MetricsCollector()) as (prepared, told):
+    with hold_lease(prepared, show, MetricsCollector()) as (prepared, told):
         before = _newest(prepared)
         kept = _kept(before, prepared, operator, replace)
-        every = beat_seconds(prepared.options)
-        made = frame if isinstance(frame, DataFrame) else beside(frame, told, _idle, every, None)
+        every = heartbeat_seconds(prepared.options)
+        made = (
+            frame
+            if isinstance(frame, DataFrame)
+            else run_with_heartbeat(frame, told, _idle, every, None)
+        )
         columns = _columns(made, node, key, state)
         began = time.monotonic()
         manifests = _write(columns, _job(prepared, node, made), told, progress)
@@ -135,8 +139,8 @@ def _newest(prepared: PreparedFlow) -> Checkpoint | None:
     with checkpoints.reading(settings, names) as there:
         found = there.newest()
     if found is None:
-        known = Known.by(journal(settings, names.decisions))
-        expect_kept(known, prepared.flow, names.checkpoints)
+        known = CheckpointIndex.of(read_decisions(settings, names.decisions))
+        expect_retained(known, prepared.flow, names.checkpoints)
         return None
     return found[1]
 
@@ -248,10 +252,10 @@ def _write(
 
     before = tombstones.ends(job.kafka, job.topic)
     try:
-        rows = beside(collect, told, look, LOOK, None)
+        rows = run_with_heartbeat(collect, told, look, LOOK, None)
     except (PySparkException, Py4JError) as error:
         try:
-            beside(clear, told, _idle, LOOK, None)
+            run_with_heartbeat(clear, told, _idle, LOOK, None)
         except MeanderError as other:
             log.warning("bootstrap_cleanup_failed", topic=job.topic, reason=str(other))
         raise spark_launcher.translate("Spark", str(error)) from error

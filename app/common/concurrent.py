@@ -23,7 +23,7 @@ C = TypeVar("C", bound=_Closes)
 T = TypeVar("T")
 
 
-class SideBySide:
+class ConcurrentOpen:
     """What is under way; what has been opened is closed in the reverse order of its asking."""
 
     def __init__(self, ends: contextlib.ExitStack, pool: ThreadPoolExecutor) -> None:
@@ -41,7 +41,7 @@ class SideBySide:
 
 
 @contextlib.contextmanager
-def side_by_side() -> Iterator[SideBySide]:
+def open_concurrently() -> Iterator[ConcurrentOpen]:
     """To the block's end.
 
     >>> from io import StringIO
@@ -53,7 +53,7 @@ def side_by_side() -> Iterator[SideBySide]:
     True
     """
     with contextlib.ExitStack() as ends, ThreadPoolExecutor(AT_ONCE) as pool:
-        yield SideBySide(ends, pool)
+        yield ConcurrentOpen(ends, pool)
 
 
 def _close(future: Future[C]) -> None:

@@ -47,11 +47,11 @@ class PreparedFlow:
     execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """What the driver claims the flow with; `claiming` says which one it begins with."""
 
-    def under(self, execution: ExecutionId) -> PreparedFlow:
+    def with_execution(self, execution: ExecutionId) -> PreparedFlow:
         """The same with the execution of a claim."""
         return replace(self, execution=execution)
 
-    def anew(self, workers: int) -> PreparedFlow:
+    def next_execution(self, workers: int) -> PreparedFlow:
         """The same for the driver's next life, with this number of workers.
 
         The clock has no say: all executions of a claim lie before those of a later one.

@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from meander.app.common.clock import SystemClock
-from meander.app.common.concurrent import SideBySide, side_by_side
+from meander.app.common.concurrent import ConcurrentOpen, open_concurrently
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import (
     FROM_PEER,
@@ -50,7 +50,7 @@ from meander.app.protocol.messages import (
     WorkerHeartbeat,
 )
 from meander.app.protocol.registration import join, own_host
-from meander.app.recovery.restart import history_of
+from meander.app.recovery.restart import needed_history
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
@@ -101,7 +101,7 @@ CREDIT: Mapping[Hashable, Wait] = {
 class _Opening(NamedTuple):
     """What is being opened while a worker waits to be let in."""
 
-    opening: SideBySide
+    opening: ConcurrentOpen
     state: Future[KafkaStateTopic]
     in_flight: Future[KafkaStateTopic]
 
@@ -115,7 +115,7 @@ class WorkerProcess:
         self._beat_every = min(1.0, arguments.heartbeat_timeout / 5)
         self._heard = self._beat_at = time.monotonic()
         self._working = False
-        self._silence = silence(arguments.heartbeat_timeout)
+        self._silence = coordinator_waits(arguments.heartbeat_timeout)
         self._stop = self._bye = self._left = self._over = False
         self._again: Restart | None = None
         self._worker: Worker | None = None
@@ -126,19 +126,24 @@ class WorkerProcess:
         """Register, work, end; with what it goes on, where another has been lost. Raises
         MeanderError when the coordinator cannot be told any more."""
         keys = Keys.fresh()
-        host = own_host(self._arguments.door)
+        host = own_host(self._arguments.server)
         self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.heartbeat_timeout)
         self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
         try:
             with self._log.installed():
-                with side_by_side() as opening:
+                with open_concurrently() as opening:
                     begun = self._begin_to_open(opening)
-                    join(self._arguments.ticket, keys, self._links, self._arguments.startup_timeout)
+                    join(
+                        self._arguments.launch_token,
+                        keys,
+                        self._links,
+                        self._arguments.startup_timeout,
+                    )
                     self._attempt(begun)
                 self._take_leave()
         finally:
             self._links.close(linger=1.0)
-        return None if self._again is None else self._arguments.anew(self._again)
+        return None if self._again is None else self._arguments.restarted(self._again)
 
     def _attempt(self, begun: _Opening) -> None:
         """Work until told to stop; what goes wrong is told to the coordinator."""
@@ -186,7 +191,7 @@ class WorkerProcess:
         with contextlib.closing(Worker(plan, site, self._links)) as worker:
             yield worker
 
-    def _begin_to_open(self, opening: SideBySide) -> _Opening:
+    def _begin_to_open(self, opening: ConcurrentOpen) -> _Opening:
         arguments, wakeup = self._arguments, self._links.wakeup
         topics = names(arguments.prefix, arguments.flow)
         state, in_flight = (
@@ -227,7 +232,7 @@ class WorkerProcess:
             began = self._pulse.since = time.monotonic()
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
-            self._waits.look("links", links(worker.starved()))
+            self._waits.look("links", credit_waits(worker.starved()))
             for reports in in_frames(worker.reports()):
                 self._tell(Report(reports))
             self._keep_contact(worker)
@@ -248,7 +253,7 @@ class WorkerProcess:
         for peer in self._links.peers:
             if peer != COORDINATOR:
                 self._links.tell(peer, PeerLeft().to_bytes())
-        self._tell(beat_of(worker))
+        self._tell(heartbeat_of(worker))
         self._tell(Done(counters=dict(worker.counters)))
 
     def _alive(self) -> None:
@@ -264,7 +269,7 @@ class WorkerProcess:
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + self._beat_every
-            self._tell(beat_of(worker))
+            self._tell(heartbeat_of(worker))
         if now - self._heard > self._arguments.heartbeat_timeout:
             self._hear()  # what came while a function took its time
         silent = now - self._heard
@@ -347,7 +352,7 @@ class WorkerProcess:
         """Say that the process lives, and end it where the loop itself cannot: it is busy or hangs,
         and the coordinator is gone or has given this worker up; or it hangs in no operator."""
         every, alone, stood = self._beat_every, 0.0, 0.0
-        with Lifeline(self._arguments.ticket, self._arguments.heartbeat_timeout) as line:
+        with Lifeline(self._arguments.launch_token, self._arguments.heartbeat_timeout) as line:
             while not self._over:
                 since, heard = self._pulse.since, self._heard
                 kept = self._working and time.monotonic() - since > every
@@ -367,7 +372,7 @@ class WorkerProcess:
 def _start(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
     """What the flow starts from; who joins it later has no need of states."""
     life = ExecutionId(arguments.execution)
-    history = history_of(plan, arguments.kafka, topics, life)
+    history = needed_history(plan, arguments.kafka, topics, life)
     if arguments.checkpoint is None or arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
     with checkpoints.reading(arguments.kafka, topics) as there:
@@ -406,7 +411,7 @@ def in_frames(reports: Iterable[WorkerReport]) -> Iterator[list[WorkerReport]]:
         yield from ([one] for one in some) if large else [some]
 
 
-def beat_of(worker: Worker) -> WorkerHeartbeat:
+def heartbeat_of(worker: Worker) -> WorkerHeartbeat:
     """How a worker stands."""
     delays = worker.delays()
     sent, taken = worker.links()
@@ -440,7 +445,7 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
     )
 
 
-def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
+def coordinator_waits(heartbeat_timeout: float) -> dict[Hashable, Wait]:
     """Return the wait of a worker for a silent coordinator."""
     return {
         "": Wait(
@@ -450,7 +455,7 @@ def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
     }
 
 
-def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
+def credit_waits(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
     """Return the waits of a worker for credit, by operator, its target and the peer."""
     return {
         (source, target, peer): Wait(
