@@ -20,9 +20,9 @@ from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.status import StatusTopic
+from meander.schemas.log_lines import LineLogger
 
 T = TypeVar("T")
-from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
 

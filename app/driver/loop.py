@@ -37,6 +37,7 @@ from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import Waits
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     BinMoved,
     Completed,
@@ -47,7 +48,6 @@ from meander.schemas.status import (
     ReplayChecked,
 )
 from meander.state.keys.ids import WorkerId
-from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
 

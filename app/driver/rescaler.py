@@ -23,6 +23,7 @@ from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.events import Event as EngineEvent
 from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     CommandRejected,
@@ -34,7 +35,6 @@ from meander.schemas.status import (
     Rescaling,
 )
 from meander.state.keys.ids import WorkerId
-from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
 

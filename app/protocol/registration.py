@@ -40,8 +40,8 @@ from meander.app.protocol.messages import (
 )
 from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.schemas.log_lines import LineLogger
+from meander.state.keys.ids import COORDINATOR, WorkerId
 
 log = LineLogger(__name__)
 

@@ -42,9 +42,9 @@ from meander.dataflow.control.decisions import Begins, Joins, Obeys
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
+from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
 

@@ -14,8 +14,8 @@ from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Exit, WorkerHeartbeat
 from meander.connectors.links.links import CurveLinks, member_name
-from meander.state.keys.ids import WorkerId
 from meander.schemas.log_lines import LineLogger
+from meander.state.keys.ids import WorkerId
 
 log = LineLogger(__name__)
 

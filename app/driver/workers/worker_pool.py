@@ -39,9 +39,9 @@ from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.errors import lost
 from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger, LogLine
 from meander.schemas.status import LongCall
 from meander.state.keys.ids import WorkerId
-from meander.schemas.log_lines import LineLogger, LogLine
 
 log = LineLogger(__name__)
 

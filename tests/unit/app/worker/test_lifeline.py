@@ -104,7 +104,7 @@ def test_a_stopped_process_loses_its_connection_whatever_it_sent_last() -> None:
 
             def lives() -> bool:
                 door.poll()
-                return door.lives(ZERO, 0.0)
+                return door.is_alive(ZERO, 0.0)
 
             until(lives, "it has spoken")
             process.send_signal(signal.SIGSTOP)
