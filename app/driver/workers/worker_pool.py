@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from enum import IntEnum
 
+from msgspec import structs
+
 from meander.app.driver.workers.joining import JoiningWorkers
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end

@@ -65,7 +65,7 @@ def test_a_worker_lives_while_its_connection_does(door: RegistrationServer) -> N
     ticket = registered(door)
     assert not door.is_alive(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
     with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
-        until(lambda: line.speak("ask", 0.1), "an answer")
+        until(lambda: line.report("ask", 0.1), "an answer")
         assert (door.is_alive(ZERO, 0.0), door.registrations[ZERO].operator) == (True, "ask")
 
     def gone() -> bool:
@@ -85,7 +85,7 @@ token, address, public = sys.stdin.read().split()
 ticket = LaunchToken(bytes.fromhex(token), address, bytes.fromhex(public))
 with Lifeline(ticket, 1.0) as line:
     while True:
-        line.speak("", 0.02)
+        line.report("", 0.02)
 """
 
 
@@ -126,8 +126,8 @@ def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_aliv
     ticket, before = registered(door), sockets()
     with Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
         with looked_after(door):
-            until(lambda: line.speak("ask", 0.1), "an answer")
-        assert not line.speak("ask", 0.5), "the driver stands still"
+            until(lambda: line.report("ask", 0.1), "an answer")
+        assert not line.report("ask", 0.5), "the driver stands still"
         assert sockets() > before
     until(lambda: sockets() == before, "the connection has ended")
     door.poll()
@@ -138,9 +138,9 @@ def test_who_is_given_up_gets_no_answer(door: RegistrationServer) -> None:
     """I8: so the process ends, however busy its loop is."""
     ticket = registered(door)
     with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
-        until(lambda: line.speak("", 0.1), "an answer")
+        until(lambda: line.report("", 0.1), "an answer")
         door.reject_all("another execution begins")
         # What it said before may still be answered.
-        until(lambda: not line.speak("", 0.1), "silence")
-        assert not any(line.speak("", 0.1) for _ in range(3))
+        until(lambda: not line.report("", 0.1), "silence")
+        assert not any(line.report("", 0.1) for _ in range(3))
         assert not door.is_alive(WorkerId(1), HEARTBEAT_TIMEOUT)

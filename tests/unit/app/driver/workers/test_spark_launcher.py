@@ -15,7 +15,7 @@ from meander.app.driver import execution
 from meander.app.driver.workers import spark_launcher, survivors
 from meander.app.driver.workers.spark_launcher import expect_host, expect_master, translate
 from meander.app.status import publisher
-from meander.app.worker.daemon import let_go_of_archives
+from meander.app.worker.daemon import drop_archive_importers
 from meander.schemas.errors import SetupError
 
 SAID = {
@@ -125,6 +125,6 @@ def test_no_task_has_the_caches_of_archives_renewed(
         written.writestr("from_an_archive.py", "x = 1")
     monkeypatch.syspath_prepend(archive)
     monkeypatch.setitem(sys.path_importer_cache, str(archive), zipimporter(str(archive)))
-    let_go_of_archives()
+    drop_archive_importers()
     assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
     assert __import__("from_an_archive").x == 1, "what lies there is found as before"
