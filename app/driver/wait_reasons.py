@@ -104,11 +104,11 @@ def partitions(
             f"the Kafka client of {member_name(worker)} has noticed it, too",
             {"source": sources[number], "partition": partition},
         )
-    for handing, reader in handings:
-        order = handing.order
+    for transfer, reader in transfers:
+        order = transfer.order
         fields: dict[str, Value] = {"source": sources[order.source], "partition": order.partition}
-        if handing.id:
-            fields["id"] = handing.id
+        if transfer.id:
+            fields["id"] = transfer.id
         if order in unsent:
             found[order, "decided"] = Wait("decision", _WRITTEN, fields)
             continue
