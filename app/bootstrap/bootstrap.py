@@ -1,10 +1,9 @@
-"""A flow's history: states out of a Spark DataFrame, as the layers that the flow starts from.
+"""The bootstrap: it writes initial states from a Spark DataFrame as layers.
 
-Guarantees that a flow starts from all of them or from none: they count once the checkpoint that
-names them is on its topic, which is written last. The flow cannot run meanwhile. What a bootstrap
-has written that was refused, or whose Spark job failed, is taken off the state topic again; what
-one that was killed or interrupted has, stays there and is never read. Memory is Spark's, which
-sorts on disk.
+Guarantees that a flow starts from all these states or from none: the checkpoint that names them is
+written last. The flow cannot run meanwhile. A bootstrap that fails deletes its records from the
+state topic. Records of a killed or interrupted bootstrap stay there and are never read. Cost: the
+memory of Spark, which sorts on disk.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from pyspark.sql.types import BinaryType
 from meander.app.bootstrap.tasks import ENTRIES, LAYERS, Job, encode, write
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.driver.lease import beat_seconds, beside, claimed
+from meander.app.driver.lease import heartbeat_seconds, hold_lease, run_with_heartbeat
 from meander.app.driver.workers import spark_launcher
 from meander.app.flow.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
-from meander.app.recovery.checkpoint_index import Known, expect_kept
+from meander.app.recovery.checkpoint_index import CheckpointIndex, expect_retained
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import journal
+from meander.app.recovery.restart import read_decisions
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.topics import checkpoints, tombstones
@@ -47,29 +46,29 @@ from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
 from meander.state.layers.manifest import Manifest
 
 Names = str | Sequence[str]
-"""A column, or several that are taken together as a tuple."""
+"""A column, or several that form a tuple."""
 Progress = Callable[[int, int, int], None]
-"""Takes the number of Spark's step, how many of its tasks are done, and of how many."""
+"""A function of the number of Spark's step, its completed tasks, and all its tasks."""
 
-LOOK = 0.25
-"""Seconds between two looks at how far Spark is."""
+POLL = 0.25
+"""Seconds between two polls of Spark's progress."""
 ENDING = 10.0
-"""Seconds that the other tasks of a job which has failed get to end."""
+"""Seconds for the other tasks of a failed job to end."""
 
 log = LineLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrapped:
-    """What has been written."""
+    """A result of a bootstrap."""
 
     checkpoint: int
-    """Its number."""
+    """The number of its checkpoint."""
     keys: int
     bytes: int
-    """On the state topic."""
+    """The bytes of its layers on the state topic."""
     bins: int
-    """That hold a key."""
+    """The bins that hold a key."""
     seconds: float
 
 
@@ -85,37 +84,41 @@ def bootstrap(
     progress: Progress = lambda *_: None,
     show: Show = lambda _: None,
 ) -> Bootstrapped:
-    """Write the states that an operator of a flow's module starts from.
+    """Write the states from which an operator of a flow starts; return the result.
 
-    `frame` has a row per key, or makes what has, once the flow has been checked. States of other
-    operators that were written before stay; with `replace` those of this one go. Raises
-    MeanderError, SetupError where something has to be put right.
+    `frame` has one row per key, or is a function that returns such a frame after the preflight.
+    Earlier bootstrapped states of other operators stay, and `replace` replaces those of this one.
+    Raises SetupError where the flow or the data is unsuitable, and MeanderError for other failures.
     """
     prepared = prepare(Path(module), dataclasses.replace(options, workers=0))
     node = _node(prepared, operator)
-    with claimed(prepared, show, MetricsCollector()) as (prepared, told):
+    with hold_lease(prepared, show, MetricsCollector()) as (prepared, status):
         before = _newest(prepared)
-        kept = _kept(before, prepared, operator, replace)
-        every = beat_seconds(prepared.options)
-        made = frame if isinstance(frame, DataFrame) else beside(frame, told, _idle, every, None)
+        retained = _retained(before, prepared, operator, replace)
+        every = heartbeat_seconds(prepared.options)
+        made = (
+            frame
+            if isinstance(frame, DataFrame)
+            else run_with_heartbeat(frame, status, _idle, every, None)
+        )
         columns = _columns(made, node, key, state)
-        began = time.monotonic()
-        manifests = _write(columns, _job(prepared, node, made), told, progress)
+        started = time.monotonic()
+        manifests = _write(columns, _job(prepared, node, made), status, progress)
         number = 1 if before is None else before.number + 1
         _publish(Checkpoint(
             number, prepared.execution, prepared.plan.flow.space, SystemClock().now_ms(),
-            (*kept, *manifests),
+            (*retained, *manifests),
         ), before, prepared)  # fmt: skip
-        seconds = time.monotonic() - began
-        told.finished({})
+        seconds = time.monotonic() - started
+        status.finished({})
     layers = [layer for manifest in manifests for layer in manifest.layers]
     keys = sum(layer.count for layer in layers)
-    size = sum(place.size for layer in layers for place in layer.chunks)
+    size = sum(chunk.size for layer in layers for chunk in layer.chunks)
     return Bootstrapped(number, keys, size, len(manifests), seconds)
 
 
 def _idle() -> None:
-    """Nothing is to be looked at."""
+    """Poll nothing."""
 
 
 def _node(prepared: PreparedFlow, operator: str) -> KeyedNode:
@@ -135,13 +138,13 @@ def _newest(prepared: PreparedFlow) -> Checkpoint | None:
     with checkpoints.reading(settings, names) as there:
         found = there.newest()
     if found is None:
-        known = Known.by(journal(settings, names.decisions))
-        expect_kept(known, prepared.flow, names.checkpoints)
+        known = CheckpointIndex.of(read_decisions(settings, names.decisions))
+        expect_retained(known, prepared.flow, names.checkpoints)
         return None
     return found[1]
 
 
-def _kept(
+def _retained(
     before: Checkpoint | None, prepared: PreparedFlow, operator: str, replace: bool
 ) -> tuple[Manifest, ...]:
     """What the flow starts from besides. Raises SetupError where there is something in the way."""
@@ -150,9 +153,9 @@ def _kept(
     if before.cut != BEGINNING:
         raise SetupError(
             f"flow {prepared.flow!r}",
-            f"it has run: its checkpoint {before.number} says how far, and new states would not fit"
-            " what has been read",
-            f"forget that with meander reset {prepared.flow}, to have it start from states alone",
+            f"it has run up to checkpoint {before.number}, and new states would not match the"
+            " records that it has read",
+            f"run meander reset {prepared.flow}, so that it starts from these states alone",
         )
     if not replace:
         expect_fits(before, prepared.plan)
@@ -160,7 +163,7 @@ def _kept(
             raise SetupError(
                 f"flow {prepared.flow!r}",
                 f"its checkpoint {before.number} holds states of {operator!r} already",
-                "add --replace to have these in their stead",
+                "add --replace to replace them",
             )
     if before.space != prepared.plan.flow.space:
         return ()
@@ -169,20 +172,20 @@ def _kept(
 
 
 def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: PreparedFlow) -> None:
-    """From here on the flow starts from it, and from no layer that it does not name."""
+    """Write the checkpoint from which the flow starts, and delete the layers it does not name."""
     kafka, names = prepared.options.kafka, prepared.names
     checkpoints.append(kafka, names, checkpoint)
     if before is None:
         with contextlib.closing(DecisionTopic(kafka, names.decisions)) as decisions:
             decisions.write(to_bytes(prepared.execution, Takes(checkpoint.cut.time)))
     else:
-        gone = set(before.manifests).difference(checkpoint.manifests)
-        checkpoints.erase(kafka, names.state, gone)
+        replaced = set(before.manifests).difference(checkpoint.manifests)
+        checkpoints.erase(kafka, names.state, replaced)
         checkpoints.tombstone(kafka, names.in_flight, before.parts)
 
 
 def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> DataFrame:
-    """The two columns. Raises SetupError where there are none such."""
+    """Select the columns of keys and states. Raises SetupError where one is missing."""
     chosen = frame.select(
         _column(frame, key, "key").alias("key"), _column(frame, state, "state").alias("state")
     )
@@ -190,8 +193,8 @@ def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> Dat
     if Initial(node).has_own_codec and not isinstance(kind, BinaryType):
         raise SetupError(
             f"operator {node.name!r}",
-            f"it has a codec of its own, and the states are of type {kind.simpleString()}",
-            "give them as binary, as the codec has encoded them",
+            f"it has its own codec, but the states are of type {kind.simpleString()}",
+            "encode the states by that codec, as binary",
         )
     return chosen
 
@@ -202,8 +205,8 @@ def _column(frame: DataFrame, names: Names, what: str) -> Column:
         if name not in frame.columns:
             raise SetupError(
                 f"column {name!r}",
-                f"the data has none of that name, only {', '.join(frame.columns)}",
-                f"name that of the {what}: --{what}",
+                f"the data has no such column, only {', '.join(frame.columns)}",
+                f"name the column of the {what}: --{what}",
             )
     columns = [functions.col(f"`{name}`") for name in wanted]
     return columns[0] if isinstance(names, str) else functions.struct(*columns)
@@ -222,10 +225,10 @@ def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
 def _write(
     columns: DataFrame,
     job: Job,
-    told: FlowStatus,
+    status: FlowStatus,
     progress: Progress,
 ) -> list[Manifest]:
-    """Have Spark write all layers. Raises what is wrong with the data, with nothing left behind."""
+    """Let Spark write all layers; return their manifests. Raises the first error of the data."""
     spark = columns.sparkSession.sparkContext
     group = f"bootstrap-{uuid4().hex[:12]}"
     entries = columns.mapInArrow(lambda rows: encode(job, rows), ENTRIES)
@@ -236,7 +239,7 @@ def _write(
         spark.setJobGroup(group, "meander bootstrap", interruptOnCancel=True)
         return layers.collect()
 
-    def look() -> None:
+    def poll() -> None:
         if (step := _step(spark, group)) is not None:
             progress(*step)
 
@@ -248,10 +251,10 @@ def _write(
 
     before = tombstones.ends(job.kafka, job.topic)
     try:
-        rows = beside(collect, told, look, LOOK, None)
+        rows = run_with_heartbeat(collect, status, poll, POLL, None)
     except (PySparkException, Py4JError) as error:
         try:
-            beside(clear, told, _idle, LOOK, None)
+            run_with_heartbeat(clear, status, _idle, POLL, None)
         except MeanderError as other:
             log.warning("bootstrap_cleanup_failed", topic=job.topic, reason=str(other))
         raise spark_launcher.translate("Spark", str(error)) from error
@@ -267,18 +270,20 @@ def _write(
 
 
 def _step(spark: SparkContext, group: str) -> tuple[int, int, int] | None:
-    """The newest stage of a job: its number among those begun, its tasks that are done, and all."""
-    begun = [one for one in stages(spark, group) if one.numActiveTasks or one.numCompletedTasks]
-    return (len(begun), begun[-1].numCompletedTasks, begun[-1].numTasks) if begun else None
+    """Return the number of the newest started stage, its completed tasks, and all its tasks."""
+    started = [one for one in stages(spark, group) if one.numActiveTasks or one.numCompletedTasks]
+    if not started:
+        return None
+    return len(started), started[-1].numCompletedTasks, started[-1].numTasks
 
 
 def _await_tasks(spark: SparkContext, group: str) -> None:
-    """A job that fails does not wait for its other tasks, and what they still write would stay."""
+    """Wait for the other tasks of a failed job, which may still write to the state topic."""
     deadline = time.monotonic() + ENDING
     while time.monotonic() < deadline and any(
         stage.numActiveTasks for stage in stages(spark, group)
     ):
-        time.sleep(LOOK)
+        time.sleep(POLL)
 
 
 def stages(spark: SparkContext, group: str | None) -> list[SparkStageInfo]:

@@ -1,10 +1,9 @@
-"""What executors run of a bootstrap: rows become encoded entries, sorted entries become layers.
+"""The Spark tasks of a bootstrap: rows become encoded entries, and sorted entries become layers.
 
-Guarantees that a row which cannot be a key and its state stops the writing everywhere, and that
-what a task has written is told to the driver, whether all went well or not. Between the two steps
-Spark brings the entries of each bin together, in the order of their keys. What is wrong with the
-data travels as a row, in place of entries: an error would be Spark's, and say so on fifty lines.
-Cost: about 3 us a small entry, both steps together.
+Guarantees that an invalid row stops the writing of all tasks, and that each task reports its
+manifests to the driver, also after a failure. Between the two steps Spark sorts the entries by bin
+and key. An error of the data travels as a row, because Spark would wrap an exception in fifty
+lines. Cost: about 3 us for a small entry, both steps together.
 """
 
 from __future__ import annotations
@@ -39,38 +38,38 @@ from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 
 ENTRIES: Final = "part int, bin int, key binary, state binary"
-"""What travels from the first step to the second, as Spark has it."""
+"""The rows between the two steps, as a schema of Spark."""
 LAYERS: Final = "manifest binary, failure binary"
-"""What comes back: a row has one of them."""
+"""The rows of the result, each with one of the two columns."""
 AT_ONCE: Final = 16
-"""Layers that may be under way to the topic when one more is begun."""
-NAP: Final = 0.001
-"""Seconds between two looks at what has become durable."""
+"""The limit of layers that are being written when another starts."""
+POLL: Final = 0.001
+"""Seconds between two polls for durable chunks."""
 _FAILED: Final = -1
-"""In place of a bin: the key is a failure, which sorts before all entries."""
+"""The bin of a row whose key holds a failure; it sorts before all entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every task is told; it holds perhaps secrets of Kafka."""
+    """A description of the bootstrap for each task; it may contain secrets of Kafka."""
 
     source: Source = field(repr=False)
     operator: str
     codec: str
-    """The name of the operator's."""
+    """The name of the operator's codec."""
     environ: dict[str, str]
     """Environment variables that the flow's module may read."""
     kafka: dict[str, str] = field(repr=False)
     topic: str
-    """Of the flow's state."""
+    """The state topic."""
     execution: ExecutionId
     space: BinSpace
     parts: int
-    """Into how many parts the bins are divided, each of them one task's."""
+    """The number of ranges of bins, one for each task."""
 
 
 def encode(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of (key, state) as entries of their bins."""
+    """Encode rows of keys and states as entries of their bins."""
     os.environ.update(job.environ)
     with _folder() as name:
         try:
@@ -110,10 +109,10 @@ def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatc
 
 
 def _failed(job: Job, error: MeanderError) -> pa.RecordBatch:
-    """A failure for each part, so that none of them is written."""
+    """Return a failure for each part, so that no part is written."""
     parts = np.arange(job.parts, dtype=np.int32)
-    told = Failure.at("bootstrap", error, "").to_bytes()
-    return _batch(parts, np.full_like(parts, _FAILED), [told] * job.parts, [b""] * job.parts)
+    failure = Failure.at("bootstrap", error, "").to_bytes()
+    return _batch(parts, np.full_like(parts, _FAILED), [failure] * job.parts, [b""] * job.parts)
 
 
 def _batch(
@@ -127,7 +126,7 @@ def _batch(
 
 
 def write(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sorted entries as layers on the state topic; their manifests, once all are durable."""
+    """Write sorted entries as layers to the state topic; yield manifests once all are durable."""
     some = (batch for batch in batches if len(batch))
     first = next(some, None)
     if first is None:
@@ -149,7 +148,7 @@ def write(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 class _Writing:
-    """The layers of one part, each bin's while those before it become durable."""
+    """A writer of the layers of one part. It writes a bin while earlier ones become durable."""
 
     def __init__(self, job: Job, topic: KafkaStateTopic, tables: Path) -> None:
         self._job, self._topic, self._tables = job, topic, tables
@@ -158,24 +157,24 @@ class _Writing:
         # A second attempt of a task must not use the keys of the first.
         self._attempt = context.taskAttemptId()
         self._bin, self._given = _FAILED, Given(job.operator)
-        self._under_way: list[LayerWriter] = []
+        self._writing: list[LayerWriter] = []
         self.manifests: list[Manifest] = []
-        """Of what is durable."""
+        """The manifests of durable layers."""
         self.failure = b""
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Write all, or up to what is wrong."""
+        """Write all entries, or those before the first failure."""
         try:
             for batch in batches:
-                if not self._take(batch):
+                if not self._write(batch):
                     break
         except MeanderError as error:
             self.failure = Failure.at("bootstrap", error, "").to_bytes()
         self._given.end()
-        self._settle(most=0)
+        self._await_layers(most=0)
 
-    def _take(self, batch: pa.RecordBatch) -> bool:
-        """Write a batch's entries; whether there is nothing wrong with them."""
+    def _write(self, batch: pa.RecordBatch) -> bool:
+        """Write the entries of a batch; return False at a failure."""
         bins = batch.column(1).to_numpy()
         keys, states = batch.column(2).to_pylist(), batch.column(3).to_pylist()
         if bins[0] == _FAILED:
@@ -184,39 +183,39 @@ class _Writing:
         ends = (np.flatnonzero(np.diff(bins)) + 1).tolist()
         for start, end in pairwise((0, *ends, len(bins))):
             if (bin := int(bins[start])) != self._bin:
-                self._begin(Bin(bin))
+                self._start_bin(Bin(bin))
             self._given.add(keys[start:end], states[start:end])
             while left := self._given.left:
                 self._step()
                 if left == self._given.left:
-                    time.sleep(NAP)
+                    time.sleep(POLL)
         return True
 
-    def _begin(self, bin: Bin) -> None:
+    def _start_bin(self, bin: Bin) -> None:
         self._given.end()
-        self._settle(AT_ONCE)
+        self._await_layers(AT_ONCE)
         job = self._job
         self._bin, self._given = bin, Given(job.operator)
         layer = LayerId(job.execution, COORDINATOR, self._attempt << MAX_BITS | bin)
-        self._under_way.append(
+        self._writing.append(
             first_layer(self._given, layer, job.operator, bin, job.codec, self._topic, self._tables)
         )
 
-    def _settle(self, most: int) -> None:
-        """Wait until no more than so many layers are under way."""
+    def _await_layers(self, most: int) -> None:
+        """Wait until at most `most` layers are being written."""
         self._step()
-        while len(self._under_way) > most:
-            time.sleep(NAP)
+        while len(self._writing) > most:
+            time.sleep(POLL)
             self._step()
 
     def _step(self) -> None:
-        for extraction in list(self._under_way):
+        for layer in list(self._writing):
             try:
-                if not extraction.step(CHUNK_ENTRIES):
+                if not layer.step(CHUNK_ENTRIES):
                     continue
-                self.manifests.append(extraction.manifest)
+                self.manifests.append(layer.manifest)
             except MeanderError:
-                self._under_way.remove(extraction)
-                extraction.cancel()
+                self._writing.remove(layer)
+                layer.cancel()
                 raise
-            self._under_way.remove(extraction)
+            self._writing.remove(layer)

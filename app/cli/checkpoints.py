@@ -104,9 +104,9 @@ def reset(
     The next run starts from scratch. The topics that the flow reads and writes stay.
     """
     output, cluster, topics = to.output, to.kafka(), names(to.prefix, flow)
-    gone = admin.forgotten(topics)
+    gone = admin.reset_topics(topics)
     if not yes:
-        admin.expect_alone(cluster, topics, to.prefix, flow)
+        admin.expect_stopped(cluster, topics, to.prefix, flow)
         typer.echo("The next run starts from scratch and writes all results again.", err=True)
         typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
     admin.reset(cluster, topics, to.prefix, flow)

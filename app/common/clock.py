@@ -4,12 +4,12 @@ import time
 
 
 class SystemClock:
-    """Implements `dataflow.interfaces.Clock`."""
+    """A clock that implements `dataflow.interfaces.Clock`."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since 1970."""
+        """Return the wall clock in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards."""
+        """Return seconds that never decrease."""
         return time.monotonic()

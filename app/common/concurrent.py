@@ -1,6 +1,6 @@
-"""Things that take a while to open, opened side by side.
+"""Open several clients concurrently.
 
-Each client takes a tenth of a second or more to meet the broker, and a recovery waits for all.
+Each client needs a tenth of a second or more to reach the broker, and a recovery waits for all.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 AT_ONCE = 8
-"""Threads for them."""
+"""The number of threads."""
 
 
 class _Closes(Protocol):
     def close(self) -> None:
-        """Release what is held."""
+        """Release all resources."""
 
 
 C = TypeVar("C", bound=_Closes)
 T = TypeVar("T")
 
 
-class SideBySide:
-    """What is under way; what has been opened is closed in the reverse order of its asking."""
+class ConcurrentOpen:
+    """A group of concurrent calls. It closes opened objects in the reverse order of their calls."""
 
     def __init__(self, ends: contextlib.ExitStack, pool: ThreadPoolExecutor) -> None:
         self._ends, self._pool = ends, pool
 
     def open(self, make: Callable[[], C]) -> Future[C]:
-        """Begin to open one thing."""
+        """Start to open one object."""
         future = self._pool.submit(make)
         self._ends.callback(_close, future)
         return future
 
     def ask(self, question: Callable[[], T]) -> Future[T]:
-        """Begin to ask what needs no closing."""
+        """Start a call whose result needs no closing."""
         return self._pool.submit(question)
 
 
 @contextlib.contextmanager
-def side_by_side() -> Iterator[SideBySide]:
-    """To the block's end.
+def open_concurrently() -> Iterator[ConcurrentOpen]:
+    """Yield a group of concurrent calls, whose objects stay open until the end of the block.
 
     >>> from io import StringIO
     >>> with side_by_side() as opening:
@@ -53,7 +53,7 @@ def side_by_side() -> Iterator[SideBySide]:
     True
     """
     with contextlib.ExitStack() as ends, ThreadPoolExecutor(AT_ONCE) as pool:
-        yield SideBySide(ends, pool)
+        yield ConcurrentOpen(ends, pool)
 
 
 def _close(future: Future[C]) -> None:

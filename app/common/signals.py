@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: at once while a program sets up, at the next turn while a flow runs.
+"""Ctrl-C and SIGTERM: they interrupt a program at once as it starts, and a flow between two turns.
 
-Guarantees that a running flow is never interrupted between two halves of something: the loop asks
-`received`. A second signal does interrupt, for people without patience.
+Guarantees that the first signal never interrupts a turn of a running flow, because the loop checks
+`received`. A second signal interrupts at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CAUGHT = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal asks the program to end."""
+    """A request of a signal that the program ends."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,7 +23,7 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """The handlers of the main thread."""
+    """A set of signal handlers of the main thread."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -43,7 +43,7 @@ class Signals:
     @contextlib.contextmanager
     def deferred(self, rouse: Callable[[], None]) -> Iterator[None]:
         """Note the first signal and call `rouse` while the block lasts."""
-        # Anew, as Spark's context has put its own handler in place.
+        # Again, because Spark's context has installed its own handler.
         self._install()
         self._rouse = rouse
         try:

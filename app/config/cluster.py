@@ -1,4 +1,4 @@
-"""The settings that a command is given; where none names a broker, the local one that runs."""
+"""The cluster settings of a command. The default broker is the local one, if it runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from meander.connectors.local_broker.broker import broker_status
 from meander.connectors.local_broker.default import DATA
 
 
-def settings(config: Path | None, given: list[str] | None, bootstrap: str | None) -> Settings:
-    """File, then environment, then flags; the later wins."""
-    return Settings.load(config, os.environ, given or [], bootstrap, _local_broker())
+def settings(config: Path | None, flags: list[str] | None, bootstrap: str | None) -> Settings:
+    """Load settings from file, environment and flags; a later source overrides an earlier one."""
+    return Settings.load(config, os.environ, flags or [], bootstrap, _local_broker())
 
 
-def kafka(config: Path | None, given: list[str] | None, bootstrap: str | None) -> dict[str, str]:
-    """All of it as librdkafka takes it. Raises SetupError where no broker can be reached."""
-    found = settings(config, given, bootstrap).kafka()
+def kafka(config: Path | None, flags: list[str] | None, bootstrap: str | None) -> dict[str, str]:
+    """Return the settings for librdkafka. Raises SetupError where no broker answers."""
+    found = settings(config, flags, bootstrap).kafka()
     expect_reachable(found)
     return found
 
@@ -27,6 +27,6 @@ def _local_broker() -> str | None:
     try:
         running = broker_status(DATA)
     except (NotADirectoryError, PermissionError):
-        # Who has no home of their own, as services have none, has no broker there either.
+        # A user without a home, such as a service, has no local broker there.
         return None
     return None if running is None else running.bootstrap

@@ -1,4 +1,4 @@
-"""How a flow is run: what the command line asks for, or a program that calls `coordinator.run`."""
+"""The options of a run, from the command line or from a program that calls `driver.run`."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One run's options; times are in seconds."""
+    """A set of options of one run; times are in seconds."""
 
     kafka: dict[str, str] = field(repr=False)
-    """librdkafka's settings; they may hold secrets."""
+    """The settings of librdkafka, which may contain secrets."""
     workers: int = 2
     prefix: str = ""
-    """Begins the names of the flow's internal topics."""
+    """The prefix of the names of the flow's internal topics."""
     host: str = "127.0.0.1"
-    """This machine's address by which its workers reach it."""
+    """The address at which workers reach this machine."""
     until_end: bool = False
-    """Stop at what the source topics hold now."""
+    """Whether the run ends at the present ends of the source topics."""
     start: str = "earliest"
     """Where sources begin: 'earliest', 'latest' or milliseconds since 1970."""
     begin_from: str | None = None
-    """Which checkpoint to go on from, by its number or its name as a savepoint; None for the
-    newest."""
+    """The checkpoint to restore, by its number or the name of a savepoint; None for the newest."""
     allow_dropped_state: bool = False
-    """Whether states and records in flight may be dropped of operators that the flow has not."""
+    """Whether the start may drop states and in-flight records of operators that are gone."""
     allow_nondeterminism: bool = False
-    """Whether a flow that delivers exactly once goes on where its replay gives other results than
-    those that are out."""
+    """Whether an exactly-once flow continues where replayed results differ from committed ones."""
     skip_lost: bool = False
-    """Whether a flow goes on where retention has deleted records that it was to read."""
+    """Whether a flow continues where retention has deleted records that it has not read."""
     heartbeat_timeout: float = 10.0
-    """How long a worker, or the driver, may be silent before it counts as dead."""
+    """The silence after which a worker, or the driver, counts as dead."""
     wait: bool = False
-    """Whether to wait for the end of another driver's heartbeat timeout, in place of being
-    refused."""
+    """Whether to wait for the heartbeat timeout of another driver instead of failing at once."""
     startup_timeout: float = 30.0
-    """How long workers may take to start, and again to open what they read and write."""
+    """The time for workers to start, and again to open their topics."""
     metrics_port: int | None = None
-    """Where the driver serves metrics, on 127.0.0.1; 0 is any free port, None for nowhere."""
+    """The port of the driver's metrics on 127.0.0.1; 0 for any free port, None for no metrics."""
     log_level: int = 20
-    """What workers log to the driver, as `logging` numbers it."""
+    """The level at which workers log to the driver, as a number of `logging`."""

@@ -1,8 +1,8 @@
-"""Where Kafka is and how to reach it: file, then environment, then flags; the later wins.
+"""Settings of a Kafka cluster: from a file, the environment and flags, where a later one overrides.
 
-Guarantee: what `load` returns librdkafka takes, name by name and value by value; everything else
-is one sentence (SetupError). Neither `repr`, `shown` nor an error ever holds a secret; only
-`kafka` does. Cost: a millisecond per setting.
+Guarantees that librdkafka accepts each name and value that `load` returns; any other setting raises
+a SetupError of one sentence. Neither `repr`, `shown` nor an error contains a secret; only `kafka`
+does. Cost: a millisecond per setting.
 
     meander.toml:   bootstrap = "broker:9092"
                     [kafka]
@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from meander.schemas.errors import SetupError
 
 FILE = Path("meander.toml")
-"""Read from the working directory where no file is named."""
+"""The file in the working directory that is read where no other is named."""
 BOOTSTRAP = "bootstrap.servers"
 DEFAULT = "127.0.0.1:9092"
 HIDDEN = "********"
@@ -36,9 +36,9 @@ OWN = {
     "group.id": "a flow has a group of its own, meander.<flow>, as its workers share no partitions",
     "transactional.id": "each worker of a flow has one of its own, <flow>.worker-<number>",
 }
-"""What no user can set, and why."""
+"""Settings that no user can change, with the reasons."""
 
-# librdkafka knows these by two names; under one, the later source wins.
+# librdkafka knows these by two names. Under one name, a later source can override an earlier one.
 _ALIASES = {"bootstrap": BOOTSTRAP, "metadata.broker.list": BOOTSTRAP}
 _ALIASES |= {"sasl.mechanism": "sasl.mechanisms", "request.required.acks": "acks"}
 _SECRET = re.compile(r"passw|passphrase|secret|token|jaas|oauthbearer|credential|\.pem$")
@@ -54,7 +54,7 @@ Table = Mapping[str, "Leaf | Table"]
 
 
 class _File(BaseModel):
-    """What the file may hold; tables below `kafka` join their names by dots."""
+    """A content of the file; tables below `kafka` join their names by dots."""
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -64,7 +64,7 @@ class _File(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One librdkafka setting and where it came from; its value may be a secret."""
+    """A setting of librdkafka with its origin; its value may be a secret."""
 
     value: str = field(repr=False)
     origin: str
@@ -72,7 +72,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """All settings by librdkafka's names.
+    """A set of all settings, by librdkafka's names.
 
     >>> settings = Settings.load(None, {"MEANDER_KAFKA__SASL__PASSWORD": "pssst"}, ["acks=all"])
     >>> settings
@@ -94,9 +94,9 @@ class Settings:
     ) -> Self:
         """Read file (`FILE` where None is named and it exists), environment and flags.
 
-        `flags` are the `key=value` of each `--set`, `bootstrap` the value of `--bootstrap`;
-        `local` is the address of the local broker that runs, for where no other is named.
-        SetupError for a file that is missing or malformed, an unknown name, a value out of range.
+        `flags` are the `key=value` of each `--set`, and `bootstrap` is the value of `--bootstrap`.
+        `local` is the address of a running local broker, the default. Raises SetupError for a
+        missing or malformed file, an unknown name, or an invalid value.
         """
         nearest = Setting(local, "local broker") if local else Setting(DEFAULT, "default")
         values = {BOOTSTRAP: nearest}
@@ -121,11 +121,11 @@ class Settings:
         return self.values[BOOTSTRAP].value
 
     def kafka(self) -> dict[str, str]:
-        """What librdkafka gets; it may hold secrets."""
+        """Return the settings for librdkafka, which may contain secrets."""
         return {name: setting.value for name, setting in self.values.items()}
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Name, value and origin of each setting, by name; secrets are hidden."""
+        """Return name, value and origin of each setting, by name; secrets are hidden."""
         return [(name, redacted(name, s.value), s.origin) for name, s in self.values.items()]
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class Settings:
 
 
 def redacted(name: str, value: str) -> str:
-    """The value as it may be shown.
+    """Return a value as it may be shown, without secrets.
 
     >>> redacted("ssl.key.password", "x"), redacted("client.id", "http://me:pw@host:1")
     ('********', 'http://********@host:1')
@@ -170,7 +170,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _flat(concerns: str, above: str, table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Leaves of nested tables, their names joined by dots."""
+    """Yield the leaves of nested tables, with names joined by dots."""
     for key, value in table.items():
         name = f"{above}{key}"
         if isinstance(value, dict):
@@ -185,16 +185,16 @@ def _flat(concerns: str, above: str, table: Mapping[str, object]) -> Iterator[tu
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    given = environ.get("MEANDER_BOOTSTRAP")
-    if given:
-        yield "environment MEANDER_BOOTSTRAP", BOOTSTRAP, given
+    bootstrap = environ.get("MEANDER_BOOTSTRAP")
+    if bootstrap:
+        yield "environment MEANDER_BOOTSTRAP", BOOTSTRAP, bootstrap
     for variable, value in environ.items():
         if not variable.startswith(_ENVIRON):
             continue
         name = variable.removeprefix(f"{_ENVIRON}__").lower().replace("__", ".")
         if name == variable.lower() or not name:
             remedy = f"write {_ENVIRON}__SASL__USERNAME for sasl.username"
-            cause = "a setting's name begins after two underscores, and has two for each dot"
+            cause = "a setting's name follows two underscores, and has two for each dot"
             raise SetupError(f"environment {variable}", cause, remedy)
         yield f"environment {variable}", name, value
 
@@ -202,7 +202,7 @@ def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 def _split(flag: str) -> tuple[str, str]:
     name, equals, value = flag.partition("=")
     if not (equals and name.strip()):
-        # What was given is not repeated: it may be a secret that lost its name.
+        # The error does not repeat the flag, which may be a secret without a name.
         raise SetupError("--set", "it has no 'name=value'", "write --set sasl.username=me")
     return name.strip(), value.strip()
 
@@ -217,10 +217,10 @@ def _try_addresses(setting: Setting) -> None:
 
 
 def _try_all(values: Mapping[str, Setting]) -> None:
-    """Have librdkafka take all settings; SetupError that names the one that it does not take.
+    """Pass all settings to librdkafka; raise SetupError for the setting that it rejects.
 
-    Some are right only together, such as those of SASL, so the first to blame is one without which
-    all others are taken, and where there is none, one that is refused by itself.
+    Some settings are valid only together, such as those of SASL. The error names a setting without
+    which librdkafka accepts all others, else a setting that it rejects alone.
     """
     if _refusal(values) is None:
         return
@@ -231,7 +231,9 @@ def _try_all(values: Mapping[str, Setting]) -> None:
     if name is not None:
         raise _refused(name, values[name], alone[name])
     raise SetupError(
-        "the settings", f"librdkafka refuses them together: {_said(values)}", "correct one of them"
+        "the settings",
+        f"librdkafka rejects them together: {_reason(values)}",
+        "correct one of them",
     )
 
 
@@ -239,10 +241,10 @@ def _without(values: Mapping[str, Setting], name: str) -> dict[str, Setting]:
     return {other: setting for other, setting in values.items() if other != name}
 
 
-def _said(values: Mapping[str, Setting]) -> str:
+def _reason(values: Mapping[str, Setting]) -> str:
     refusal = _refusal(values)
     secret = any(_SECRET.search(name) for name in values)
-    return "it does not say why" if secret or refusal is None else str(refusal)
+    return "it gives no reason" if secret or refusal is None else str(refusal)
 
 
 def _refusal(values: Mapping[str, Setting]) -> Exception | None:
@@ -256,9 +258,9 @@ def _refusal(values: Mapping[str, Setting]) -> Exception | None:
 def _refused(name: str, setting: Setting, error: Exception) -> SetupError:
     concerns = f"setting '{name}' ({setting.origin})"
     if not isinstance(error, KafkaException):
-        return SetupError(concerns, "it takes a function of a program, not a text")
-    said = error.args[0].str().strip()
-    cause = "its value is refused" if _SECRET.search(name) else redacted(name, said)
-    known = "No such configuration property" not in said
+        return SetupError(concerns, "its value is a function of a program, not a text")
+    message = error.args[0].str().strip()
+    cause = "its value is invalid" if _SECRET.search(name) else redacted(name, message)
+    known = "No such configuration property" not in message
     remedy = "librdkafka's CONFIGURATION.md lists names and values"
     return SetupError(concerns, cause if known else "no such setting", remedy)

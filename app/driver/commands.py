@@ -1,10 +1,9 @@
-"""Commands of a flow on their way from the control topic to the controller, and what becomes of
-them on its way to the status topic.
+"""The command handler: it reads the control topic, submits commands and reports their outcome.
 
-Guarantees that every command on the control topic gets an answer, also one that has not ended when
-a life of the flow does, and that a command is marked as dealt with only when all decisions up to it
-are durable. Other records there are passed over. The mark lies in the journal (`Obeys`), which each
-start reads and nothing expires from; the consumer group's offset only shows it to lag tools.
+Guarantees that every command on the control topic gets an answer, even if the execution ends before
+the command does. A command counts as handled only once all decisions up to it are durable. The
+handler skips records that are no commands. The decision log holds the handled offset (`Obeys`),
+which each start reads. The offset of the consumer group only shows it to lag tools.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from meander.app.driver.rescaler import Rescaler
-from meander.app.recovery.decision_log import Journal
+from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
@@ -46,97 +45,100 @@ from meander.schemas.status import (
 
 log = LineLogger(__name__)
 
-_Told = (
+_Unchanged = (
     PartitionMoved | PartitionAdded | BinMoved | BinUnreadable | LayerUnreadable | Checkpointed
     | CheckpointFailed | ReplayChecked
 )  # fmt: skip
-_AS_THEY_ARE: Mapping[str, type[_Told]] = {
+_UNCHANGED: Mapping[str, type[_Unchanged]] = {
     "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
     "bin_unreadable": BinUnreadable, "layer_unreadable": LayerUnreadable,
     "checkpointed": Checkpointed, "checkpoint_failed": CheckpointFailed,
     "replay_checked": ReplayChecked,
 }  # fmt: skip
-"""What the engine says in the words of the status topic."""
-PART = 5_000
-"""Moves of bins in one event: a record of some 100 kB."""
-LIFE_OVER = "the life of the flow in which it was obeyed has ended: give it again"
+"""Events of the engine that the status topic reports with the same fields."""
+MOVES_PER_EVENT = 5_000
+"""The limit of bin moves in one event, which makes a record of about 100 kB."""
+EXECUTION_ENDED = "the execution that handled the command has ended; send it again"
 
 
-class Unended:
-    """Commands that have been obeyed and have not ended, over all lives of a flow.
+class OpenCommands:
+    """A record of the commands that were started and have not ended, over all executions.
 
-    >>> unended = Unended()
+    >>> commands = OpenCommands()
     >>> for event in Queued(id="m1", offset=3, after=[]), Queued(id="m2", offset=4, after=["m1"]):
-    ...     unended.note(event)
-    >>> [event.id for event in unended.end(4)], [event.id for event in unended.end(5)]
+    ...     commands.note(event)
+    >>> [event.id for event in commands.end(4)], [event.id for event in commands.end(5)]
     (['m1'], [])
     """
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
-        self.place: int | None = None
-        """The offset before which all commands have been dealt with; None before it is known."""
+        self.handled: int | None = None
+        """The offset before which all commands have been handled; None before it is known."""
 
     def note(self, event: Event) -> None:
-        """Follow what becomes of them."""
+        """Note an event that starts or ends a command."""
         match event:
             case Accepted() | Queued() | Rescaling() | CheckpointAccepted():
                 self._offsets[event.id] = event.offset
             case Completed() | Aborted() | Rescaled() | Checkpointed() | CheckpointFailed():
                 self._offsets.pop(event.id, None)
             case CommandRejected() if self._offsets.get(event.id) == event.offset:
-                # The same id may have been given to another by mistake.
+                # A user may have given another command the same id by mistake.
                 del self._offsets[event.id]
 
-    def end(self, begins: int) -> Iterator[Aborted]:
-        """They have ended with the lives before one that takes up commands from an offset on."""
+    def end(self, resumed: int) -> Iterator[Aborted]:
+        """End all commands of earlier executions; yield an event for each.
+
+        A new execution handles commands from the offset `resumed` on again.
+        """
         ended, self._offsets = self._offsets, {}
         for id, offset in ended.items():
-            if offset < begins:
-                yield Aborted(id=id, by="", ms=0.0, bins=0, bytes=0, reason=LIFE_OVER)
+            if offset < resumed:
+                yield Aborted(id=id, by="", ms=0.0, bins=0, bytes=0, reason=EXECUTION_ENDED)
 
 
 @dataclass(slots=True)
-class Open:
-    """A command of the control topic that is not yet marked as dealt with."""
+class PendingCommand:
+    """A record of the control topic that does not count as handled yet."""
 
     offset: int
     decisions: int | None = None
-    """How many had been taken when it was dealt with; None before."""
+    """The number of decisions when it was handled; None before."""
 
-    def settled(self, durable: int) -> bool:
-        """Whether all that it brought about is durable."""
+    def is_durable(self, durable: int) -> bool:
+        """Return whether all its decisions are durable, given the number of durable ones."""
         return self.decisions is not None and self.decisions <= durable
 
 
 class CommandHandler:
-    """Takes commands in, and tells what became of them."""
+    """A handler that starts commands, and yields events about them."""
 
     def __init__(
         self,
         plan: Plan,
         topic: ControlTopic,
-        journal: Journal,
+        decision_log: DecisionLog,
         controller: Controller,
         rescaler: Rescaler,
-        unended: Unended,
+        commands: OpenCommands,
     ) -> None:
-        self._unended = unended
+        self._commands = commands
         self._plan, self._rescaler = plan, rescaler
-        self._topic, self._journal, self._controller = topic, journal, controller
-        self._open: deque[Open] = deque()
+        self._topic, self._decision_log, self._controller = topic, decision_log, controller
+        self._pending: deque[PendingCommand] = deque()
         self._stop: control.Stop | None = None
-        """What ends the flow once its savepoint is taken, if it asks for one."""
+        """The command that ends the flow, after its savepoint if it asks for one."""
         self._saved = False
-        self._noted: Callable[[], bool] = lambda: True
-        """Whether the journal tells of all that is dealt with."""
+        self._logged: Callable[[], bool] = lambda: True
+        """Whether the decision log holds the newest handled offset."""
         self._offsets: dict[str, int] = {}
 
-    def take(self) -> Iterator[Event]:
-        """Obey what has come; what was refused."""
+    def poll(self) -> Iterator[Event]:
+        """Handle new commands; yield events, such as rejections."""
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
-            self._open.append(Open(raw.offset))
+            self._pending.append(PendingCommand(raw.offset))
             if not control.meant(raw.value):
                 log.debug("record_ignored", offset=raw.offset, reason="it is not a command")
                 continue
@@ -144,25 +146,25 @@ class CommandHandler:
                 command = control.parse_command(raw.value, self._plan.flow.space.count)
                 name = command.id
                 self._rescaler.expect_fresh(name)
-                yield from self._obey(command, raw.offset)
+                yield from self._handle(command, raw.offset)
             except control.Rejected as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
         yield from self._rescaler.step()
-        self._settle()
+        self._note_handled()
 
-    def _obey(self, command: control.Command, offset: int) -> Iterator[Event]:
-        """Do what a command asks for, or have it wait for its turn. Raises Refused."""
+    def _handle(self, command: control.Command, offset: int) -> Iterator[Event]:
+        """Start a command, or let it wait for its turn. Raises Refused."""
         match command:
             case control.Rescale():
-                self._rescaler.ask(command, offset)
+                self._rescaler.enqueue(command, offset)
             case control.Abort(id=by, command=other):
-                waited = self._rescaler.abort(other, by)
-                if not waited:
+                aborted = self._rescaler.abort(other, by)
+                if not aborted:
                     self._controller.abort(other, by)
-                yield from waited
+                yield from aborted
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -172,43 +174,43 @@ class CommandHandler:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
-                asked = MoveBins.asked(command, self._plan.flow.space)
+                moves = MoveBins.asked(command, self._plan.flow.space)
                 if command.dry_run:
-                    yield from self._planned(asked, offset)
-                elif self._rescaler.awaits(asked):
-                    self._rescaler.ask(asked, offset)
+                    yield from self._planned(moves, offset)
+                elif self._rescaler.must_wait(moves):
+                    self._rescaler.enqueue(moves, offset)
                 else:
-                    self._controller.submit(asked)
-                    self._offsets[asked.id] = offset
+                    self._controller.submit(moves)
+                    self._offsets[moves.id] = offset
 
-    def _settle(self) -> None:
-        """Mark what is dealt with: all that waits for no turn, once it is durable."""
-        unbegun = self._rescaler.unbegun
-        for dealt in self._open:
-            if dealt.decisions is None and dealt.offset not in unbegun:
-                dealt.decisions = self._journal.begun
-        dealt_with = None
-        while self._open and self._open[0].settled(self._journal.durable):
-            dealt_with = self._open.popleft().offset
-        if dealt_with is not None:
-            self._unended.place = dealt_with + 1
-            self._noted = self._journal(Obeys(dealt_with + 1))
-            self._topic.done(dealt_with)
+    def _note_handled(self) -> None:
+        """Log the offset of the last command that waits for no turn and is durable."""
+        queued = self._rescaler.queued
+        for pending in self._pending:
+            if pending.decisions is None and pending.offset not in queued:
+                pending.decisions = self._decision_log.started
+        handled = None
+        while self._pending and self._pending[0].is_durable(self._decision_log.durable):
+            handled = self._pending.popleft().offset
+        if handled is not None:
+            self._commands.handled = handled + 1
+            self._logged = self._decision_log(Obeys(handled + 1))
+            self._topic.done(handled)
 
     @property
     def stopped(self) -> bool:
-        """Whether the flow is to end: a later life does not find what has ended it."""
-        ends = self._stop is not None and self._saved and not self._open
-        return ends and self._noted()
+        """Whether the flow ends. No later execution finds the command that ended it."""
+        ends = self._stop is not None and self._saved and not self._pending
+        return ends and self._logged()
 
-    def happened(self) -> Iterator[Event]:
-        """What became of commands since the last call."""
+    def events(self) -> Iterator[Event]:
+        """Yield the engine's events since the last call, as events of the status topic."""
         for event in self._controller.events():
             yield from self._translate(event)
             self._note_savepoint(event)
 
     def _note_savepoint(self, event: EngineEvent) -> None:
-        """The flow ends once it is taken, and goes on if it cannot be."""
+        """End the flow once the savepoint is complete; let it continue if the savepoint failed."""
         if self._stop is None:
             return
         match event:
@@ -218,22 +220,22 @@ class CommandHandler:
                 self._stop = None
 
     def _planned(self, command: MoveBins, offset: int) -> Iterator[Event]:
-        """What a command would do, in parts that fit into a record each. Raises Refused."""
-        if self._rescaler.awaits(command):
+        """Yield the planned moves of a command, in events that fit a record. Raises Refused."""
+        if self._rescaler.must_wait(command):
             self._rescaler.expect(command)
             plan = self._controller.migrations.plan(command)
         else:
             plan = self._controller.plan(command)
         moves = [
-            (n, int(way.bin), int(way.source), int(way.target), plan.bytes(way.bin))
+            (n, int(move.bin), int(move.source), int(move.target), plan.bytes(move.bin))
             for n, round in enumerate(plan.rounds)
-            for way in round
+            for move in round
         ]
-        for first in range(0, max(1, len(moves)), PART):
-            part = moves[first : first + PART]
+        for first in range(0, max(1, len(moves)), MOVES_PER_EVENT):
+            some = moves[first : first + MOVES_PER_EVENT]
             yield Planned(
-                id=command.id, offset=offset, moves=part, rounds=len(plan.rounds),
-                estimate=plan.seconds, last=first + PART >= len(moves),
+                id=command.id, offset=offset, moves=some, rounds=len(plan.rounds),
+                estimate=plan.seconds, last=first + MOVES_PER_EVENT >= len(moves),
             )  # fmt: skip
 
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
@@ -248,11 +250,11 @@ class CommandHandler:
             case {"type": "completed", "id": str(name)}:
                 self._offsets.pop(name, None)
                 yield Completed.model_validate(event)
-            case {"type": str(kind)} if kind in _AS_THEY_ARE:
-                yield _AS_THEY_ARE[kind].model_validate(event)
+            case {"type": str(kind)} if kind in _UNCHANGED:
+                yield _UNCHANGED[kind].model_validate(event)
         yield from self._rescaler.note(event)
 
     def _offset(self, name: str) -> int:
-        """Where a command lies that has been obeyed, here or in its turn."""
+        """Return the offset of a command, whether it started at once or in its turn."""
         offset = self._offsets.get(name)
         return self._rescaler.offset(name) if offset is None else offset

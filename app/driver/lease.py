@@ -1,6 +1,7 @@
-"""A driver's tenure of a flow: no other has it meanwhile, and the status topic says how it ended.
+"""The lease of a driver on a flow: its claim, and heartbeats while a call blocks.
 
-Guarantees that a heartbeat goes out while something is waited for that blocks, as Spark does.
+Guarantees that no other driver runs the flow meanwhile, and that the status topic states how it
+ended. The driver sends heartbeats while it waits for a blocking call, such as the start of Spark.
 """
 
 from __future__ import annotations
@@ -27,77 +28,86 @@ log = LineLogger(__name__)
 
 
 @contextlib.contextmanager
-def claimed(
-    prepared: PreparedFlow, show: Show, board: MetricsCollector
+def hold_lease(
+    prepared: PreparedFlow, show: Show, metrics: MetricsCollector
 ) -> Iterator[tuple[PreparedFlow, FlowStatus]]:
-    """Have the flow, under the execution of the claim, while the block lasts; tell if it fails.
-    Raises SetupError while another driver has it."""
+    """Claim a flow while the block lasts; yield it with its execution id, and its status.
+
+    The status topic gets the error that ends the block. Raises SetupError while another driver
+    runs the flow.
+    """
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
-    with contextlib.closing(topic) as status:
-        prepared = claim(prepared, status)
-        told = FlowStatus(prepared, status, show, board)
+    with contextlib.closing(topic) as opened:
+        prepared = claim(prepared, opened)
+        status = FlowStatus(prepared, opened, show, metrics)
         try:
-            yield prepared, told
+            yield prepared, status
         except Interrupted:
-            told.finished({})
+            status.finished({})
             raise
         except BaseException as error:
-            told.failed(error)
+            status.failed(error)
             raise
 
 
-def beat_seconds(options: Options) -> float:
-    """From one heartbeat to the next."""
+def heartbeat_seconds(options: Options) -> float:
+    """Return the seconds between two heartbeats of the driver."""
     return min(1.0, options.heartbeat_timeout / 4)
 
 
-def beside(
-    call: Callable[[], T], told: FlowStatus, look: Callable[[], None], every: float,
+def run_with_heartbeat(
+    call: Callable[[], T], status: FlowStatus, poll: Callable[[], None], every: float,
     signals: Signals | None,
 ) -> T:  # fmt: skip
-    """What a call returns that blocks; `look` and a heartbeat come `every` so many seconds
-    meanwhile. Raises Interrupted at a signal, and what the call raises."""
-    doing: Future[T] = Future()
-    roused = threading.Event()
+    """Return the result of a blocking call, with a `poll` and a heartbeat `every` few seconds.
+
+    Raises the error of the call, and Interrupted at a signal.
+    """
+    called: Future[T] = Future()
+    wakeup = threading.Event()
 
     def run() -> None:
         try:
-            doing.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised anew by `result`
-            doing.set_exception(error)
-        roused.set()
+            called.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again by `result`
+            called.set_exception(error)
+        wakeup.set()
 
     with contextlib.ExitStack() as opened:
         if signals is not None:
-            opened.enter_context(signals.deferred(roused.set))
+            opened.enter_context(signals.deferred(wakeup.set))
         # A daemon, so that a signal ends the program without waiting for the call.
-        threading.Thread(target=run, name="beside", daemon=True).start()
-        while not doing.done():
+        threading.Thread(target=run, name="blocking-call", daemon=True).start()
+        while not called.done():
             if signals is not None and signals.received:
                 raise Interrupted(signals.received)
-            look()
-            told.starting()
-            told.pump()
-            roused.wait(every)
-    return doing.result()
+            poll()
+            status.starting()
+            status.pump()
+            wakeup.wait(every)
+    return called.result()
 
 
 class RetryUnreachable:
-    """Asks Kafka between two lives: an outage is waited for, as long as it takes; arguments as of
-    `beside`."""
+    """A caller that repeats calls to Kafka between two executions until a broker answers.
+
+    It sends heartbeats to the survivors with `poll`; arguments as for `run_with_heartbeat`.
+    """
 
     def __init__(
-        self, told: FlowStatus, look: Callable[[], None], every: float, signals: Signals | None
+        self, status: FlowStatus, poll: Callable[[], None], every: float, signals: Signals | None
     ) -> None:
-        self._told, self._look, self._every, self._signals = told, look, every, signals
-        self._said = False
+        self._status, self._poll, self._every, self._signals = status, poll, every, signals
+        self._logged = False
 
-    def answer(self, ask: Callable[[], T]) -> T:
-        """What it says, once it does. Raises Interrupted at a signal."""
+    def call(self, call: Callable[[], T]) -> T:
+        """Return the result of a call once Kafka answers. Raises Interrupted at a signal."""
         while True:
             try:
-                return beside(ask, self._told, self._look, self._every, self._signals)
+                return run_with_heartbeat(
+                    call, self._status, self._poll, self._every, self._signals
+                )
             except Unreachable:
-                if not self._said:
-                    self._said = True
+                if not self._logged:
+                    self._logged = True
                     log.warning("recovery_paused", reason="no broker answers")

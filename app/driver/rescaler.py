@@ -1,10 +1,10 @@
-"""Workers that come and go because somebody asked for it: one command after the other.
+"""The rescaler: commands that add workers to a running flow or remove them, one at a time.
 
-Guarantees that each command is answered, and ends: those that come are launched, join one by one
-and then get their share of bins and partitions, or the bins that a migration names; those that go
-(the highest numbers) give theirs away, and their processes end. Numbers are never used twice in a
-life of a flow, as keys on the state topic hold them. A newcomer that does not come is told of and
-done without; one that has come for a migration, and gets nothing by it, goes again.
+Guarantees that each command is answered and ends. New workers start, join one by one, and get their
+share of bins and partitions, or the bins that a migration names. The workers with the highest ids
+leave: they give bins and partitions away, and their processes exit. No execution uses a worker id
+twice, because keys on the state topic contain it. A worker that fails to join is reported, and the
+command continues without it. A worker that joined for a migration and gets no bin leaves again.
 """
 
 from __future__ import annotations
@@ -38,85 +38,90 @@ from meander.state.keys.ids import WorkerId
 
 log = LineLogger(__name__)
 
-MOST_AHEAD = 1000
-"""By how much the number of a worker that is to be started may be ahead of the next."""
+MAX_AHEAD = 1000
+"""The limit by which a new worker's id may exceed the next free id."""
 
 
 @dataclass(slots=True)
 class Change:
-    """A command under way."""
+    """A command in progress."""
 
     id: str
     offset: int
-    began: float
+    started_at: float
     then: Callable[[Change], Iterable[Event]]
-    """What is done once nobody and nothing is awaited any more."""
-    coming: set[WorkerId] = field(default_factory=set)
-    going: set[WorkerId] = field(default_factory=set)
-    """Who has not come, or gone, yet."""
-    came: list[WorkerId] = field(default_factory=list)
+    """The next step, once no worker and no move is awaited."""
+    joining: set[WorkerId] = field(default_factory=set)
+    """The workers that have not joined yet."""
+    leaving: set[WorkerId] = field(default_factory=set)
+    """The workers that have not left yet."""
+    joined: list[WorkerId] = field(default_factory=list)
     moves: set[object] = field(default_factory=set)
-    """What is on its way to them."""
+    """The ids of moves to the workers that have joined."""
     migration: MoveBins | None = None
-    """What is to be obeyed once its worker has come."""
-    missed: str = ""
-    """What could not be done of it, and why."""
+    """The command to submit once its worker has joined."""
+    failure: str = ""
+    """The part of the command that failed, and the reason."""
 
 
 class Rescaler:
-    """Obeys `Rescale` commands, and migrations to workers that are not there yet.
+    """A handler of `Rescale` commands, and of migrations to workers that do not exist yet.
 
-    `slots` is how many workers fit, where that is known.
+    `slots` is the number of workers that fit on the master, where that is known.
     """
 
     def __init__(
-        self, controller: Controller, crew: WorkerPool, clock: Clock, slots: int | None
+        self, controller: Controller, pool: WorkerPool, clock: Clock, slots: int | None
     ) -> None:
-        self._controller, self._crew, self._clock = controller, crew, clock
+        self._controller, self._pool, self._clock = controller, pool, clock
         self._slots = slots
-        self._next = len(crew.hands)
-        self._asked: deque[tuple[Rescale | MoveBins, int]] = deque()
+        self._next_id = len(pool.handles)
+        self._queue: deque[tuple[Rescale | MoveBins, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
-        """Who has come for a migration and got nothing so far, with what brought it."""
+        """The workers that joined for a migration and got no bin yet, with that change."""
         self._offsets: dict[str, int] = {}
-        """Where migrations lie that have been obeyed here and have not ended."""
+        """The offsets of migrations that were submitted here and have not ended."""
 
-    # -- what is asked
+    # -- commands
 
-    def ask(self, command: Rescale | MoveBins, offset: int) -> None:
-        """A command has come; its turn comes once all work and those before it have ended."""
-        self._asked.append((command, offset))
+    def enqueue(self, command: Rescale | MoveBins, offset: int) -> None:
+        """Queue a command. It starts once all workers run and earlier commands have ended."""
+        self._queue.append((command, offset))
 
     def expect_fresh(self, id: str) -> None:
-        """Raises Refused for the id of a command that is under way here, or waits for its turn."""
-        under_way = set() if self._change is None else {self._change.id}
-        if id in under_way | {command.id for command, _ in self._asked}:
+        """Raise Refused for the id of a command that is in progress or queued here."""
+        in_progress = set() if self._change is None else {self._change.id}
+        if id in in_progress | {command.id for command, _ in self._queue}:
             raise used_before(id)
 
-    def awaits(self, command: MoveBins) -> bool:
-        """Whether a migration has to wait for its worker: one that is yet to be started, by a
-        number never used before, or that those before it wait for."""
-        new = self._next <= command.worker < self._next + MOST_AHEAD
-        coming = set() if self._change is None else self._change.coming
-        return new or command.worker in coming | self._named | self._unused.keys()
+    def must_wait(self, command: MoveBins) -> bool:
+        """Return whether a migration has to wait until the worker that it names has joined.
+
+        This is so for an unused id, and for a worker that earlier commands wait for.
+        """
+        new = self._next_id <= command.worker < self._next_id + MAX_AHEAD
+        joining = set() if self._change is None else self._change.joining
+        return new or command.worker in joining | self._awaited_workers | self._unused.keys()
 
     def expect(self, command: MoveBins) -> None:
-        """Raises Refused where a migration cannot be obeyed once its worker has come."""
+        """Raise Refused where a migration could not start once its worker has joined."""
         self._controller.expect(command)
-        self._expect_slots(len(self._crew.hands) + (command.worker >= self._next))
+        self._expect_slots(len(self._pool.handles) + (command.worker >= self._next_id))
 
     def abort(self, id: str, by: str) -> list[Event]:
-        """Give up a migration that waits for its worker, or for its turn: what is to be told of
-        it, and nothing where none of that id does. A worker on its way to it comes, and goes again.
-        Raises Refused."""
-        for command, offset in self._waiting:
+        """Abort a migration that waits for its worker or its turn; return the events about it.
+
+        Returns no event where no such migration waits. A worker that joins for it leaves again.
+        Raises Refused.
+        """
+        for command, offset in self._waiting_migrations:
             if command.id == id:
                 self._controller.use(by)
                 if self._change is not None and self._change.migration is command:
                     self._change.migration = None
                 else:
-                    self._asked.remove((command, offset))
+                    self._queue.remove((command, offset))
                 why = f"command {by!r} has aborted it before it began"
                 bins = [int(bin) for bin in command.bins]
                 return [
@@ -125,129 +130,130 @@ class Rescaler:
                 ]
         return []
 
-    # -- what is known
+    # -- state
 
     @property
-    def unbegun(self) -> set[int]:
-        """Where the commands lie whose turn has not come."""
-        return {offset for _, offset in self._asked}
+    def queued(self) -> set[int]:
+        """The offsets of queued commands."""
+        return {offset for _, offset in self._queue}
 
     def offset(self, name: str) -> int:
-        """Where a migration lies that was obeyed here; what is no command of its own belongs to the
-        one under way."""
+        """Return the offset of a migration that was submitted here.
+
+        Other ids belong to the command in progress.
+        """
         if name in self._offsets:
             return self._offsets[name]
         assert self._change is not None
         return self._change.offset
 
-    def waits(self) -> dict[Hashable, Wait]:
-        """The commands whose turn has not come."""
+    def wait_reasons(self) -> dict[Hashable, Wait]:
+        """Return the waits of queued commands."""
         change = self._change
         when = "all workers run" if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
-        for command, offset in self._asked:
+        for command, offset in self._queue:
             kind = "rescale" if isinstance(command, Rescale) else "migration"
             found[offset] = Wait(kind, when, {"id": command.id})
             when = f"{command.id!r} has ended"
         return found
 
     @property
-    def _waiting(self) -> list[tuple[MoveBins, int]]:
-        """The migrations that have not been obeyed, and where they lie."""
-        found = [(one, offset) for one, offset in self._asked if isinstance(one, MoveBins)]
+    def _waiting_migrations(self) -> list[tuple[MoveBins, int]]:
+        """The migrations that have not been submitted, and their offsets."""
+        found = [(one, offset) for one, offset in self._queue if isinstance(one, MoveBins)]
         if (change := self._change) is not None and change.migration is not None:
             found.append((change.migration, change.offset))
         return found
 
     @property
-    def _named(self) -> set[WorkerId]:
-        """The workers that they name."""
-        return {command.worker for command, _ in self._waiting}
+    def _awaited_workers(self) -> set[WorkerId]:
+        """The workers that waiting migrations name."""
+        return {command.worker for command, _ in self._waiting_migrations}
 
-    # -- the steps
+    # -- steps
 
     def step(self) -> Iterator[Event]:
-        """What can be done now; what is to be told of it."""
+        """Continue the command in progress, or start the next; yield events."""
         if self._change is not None:
-            yield from self._go_on(self._change)
-        if self._change is None and self._crew.working and self._controller.ready:
-            yield from self._take_turn()
+            yield from self._continue(self._change)
+        if self._change is None and self._pool.working and self._controller.ready:
+            yield from self._start_next()
 
     def note(self, event: EngineEvent) -> Iterator[Event]:
-        """The engine's part of it goes on."""
+        """Note an event of the engine; yield events of the command in progress."""
         change = self._change
         match event:
             case {"type": "joined", "worker": int(number)} if change is not None:
                 worker = WorkerId(number)
-                change.coming.discard(worker)
-                change.came.append(worker)
+                change.joining.discard(worker)
+                change.joined.append(worker)
                 yield Joined(id=change.id, worker=worker)
             case {"type": "left", "worker": int(number)}:
-                self._crew.release(WorkerId(number))
+                self._pool.release(WorkerId(number))
             case {"type": "completed" | "aborted" | "partition_moved", "id": str(name)}:
                 self._offsets.pop(name, None)
                 if change is not None and name in change.moves:
                     change.moves.discard(name)
                     if event.get("unmoved"):
-                        change.missed = "not all bins have moved, as the flow's sources have ended"
+                        change.failure = "not all bins have moved, as the flow's sources have ended"
 
-    def _take_turn(self) -> Iterator[Event]:
-        """Begin the next change, where there is one."""
-        if idle := self._unused.keys() - self._named:
-            self._send_back(min(idle))
-        elif self._asked:
-            command, offset = self._asked.popleft()
+    def _start_next(self) -> Iterator[Event]:
+        if idle := self._unused.keys() - self._awaited_workers:
+            self._remove_unused(min(idle))
+        elif self._queue:
+            command, offset = self._queue.popleft()
             if isinstance(command, Rescale):
-                yield from self._begin(command, offset)
+                yield from self._start_rescale(command, offset)
             else:
-                yield from self._hire(command, offset)
+                yield from self._start_migration(command, offset)
 
-    def _begin(self, command: Rescale, offset: int) -> Iterator[Event]:
-        members = sorted(self._crew.hands)
+    def _start_rescale(self, command: Rescale, offset: int) -> Iterator[Event]:
+        members = sorted(self._pool.handles)
         more = command.workers - len(members)
-        coming = [WorkerId(self._next + n) for n in range(more)]
-        going = members[command.workers :]
+        joining = [WorkerId(self._next_id + n) for n in range(more)]
+        leaving = members[command.workers :]
         try:
-            if coming:
+            if joining:
                 self._expect_slots(command.workers)
-            if going:
-                self._controller.leave(command.id, going)
+            if leaving:
+                self._controller.leave(command.id, leaving)
             else:
                 self._controller.use(command.id)
         except Refused as refusal:
             yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
             return
-        # Whoever asks for a number of workers counts all that there are.
+        # A rescale names the number of all workers, so none of them is unused any more.
         self._unused.clear()
-        self._next += len(coming)
-        self._crew.newcomers.launch(coming)
-        then = self._share if coming else self._end
+        self._next_id += len(joining)
+        self._pool.joining.launch(joining)
+        then = self._share if joining else self._end
         self._change = Change(
-            command.id, offset, self._clock.monotonic(), then, {*coming}, {*going}
+            command.id, offset, self._clock.monotonic(), then, {*joining}, {*leaving}
         )
         yield Rescaling(
             id=command.id, offset=offset, workers=command.workers,
-            joining=list(coming), leaving=list(going),
+            joining=list(joining), leaving=list(leaving),
         )  # fmt: skip
 
-    def _hire(self, command: MoveBins, offset: int) -> Iterator[Event]:
-        """Start the worker that a migration names; where that number is used, obey it."""
-        if command.worker < self._next:
-            yield from self._obey(command, offset)
+    def _start_migration(self, command: MoveBins, offset: int) -> Iterator[Event]:
+        """Start the worker that a migration names; submit the migration where its id is in use."""
+        if command.worker < self._next_id:
+            yield from self._submit(command, offset)
             return
         try:
             self.expect(command)
         except Refused as refusal:
             yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
             return
-        self._next = command.worker + 1
-        self._crew.newcomers.launch([command.worker])
+        self._next_id = command.worker + 1
+        self._pool.joining.launch([command.worker])
         self._change = Change(
             command.id, offset, self._clock.monotonic(), self._migrate, {command.worker},
             migration=command,
         )  # fmt: skip
         yield Rescaling(
-            id=command.id, offset=offset, workers=len(self._crew.hands) + 1,
+            id=command.id, offset=offset, workers=len(self._pool.handles) + 1,
             joining=[command.worker], leaving=[],
         )  # fmt: skip
 
@@ -258,44 +264,44 @@ class Rescaler:
                 " fewer workers, or start the flow on a master with more"
             )
 
-    def _go_on(self, change: Change) -> Iterator[Event]:
-        newcomers = self._crew.newcomers
-        for worker in newcomers.ready:
+    def _continue(self, change: Change) -> Iterator[Event]:
+        joining = self._pool.joining
+        for worker in joining.ready:
             try:
                 self._controller.join(worker)
             except Refused as refusal:
-                newcomers.give_up(worker, f"{member_name(worker)}: {refusal}", self._crew.hands)
+                joining.drop(worker, f"{member_name(worker)}: {refusal}", self._pool.handles)
             else:
-                self._crew.enlist(worker)
-        for worker, why in newcomers.lost():
-            change.coming.discard(worker)
+                self._pool.promote(worker)
+        for worker, why in joining.dropped():
+            change.joining.discard(worker)
             yield JoinFailed(id=change.id, worker=worker, reason=why)
-        for worker, counters in self._crew.gone():
-            change.going.discard(worker)
+        for worker, counters in self._pool.removed():
+            change.leaving.discard(worker)
             yield Left(id=change.id, worker=worker, counters=counters)
-        if not (change.coming or change.going or change.moves):
+        if not (change.joining or change.leaving or change.moves):
             yield from change.then(change)
 
-    # -- what follows once all have come, or gone
+    # -- next steps, once all workers have joined or left
 
     def _share(self, change: Change) -> Iterable[Event]:
-        """Those who have come get what is theirs."""
+        """Move a share of bins and partitions to the workers that have joined."""
         change.then = self._end
         try:
-            if change.came:
-                change.moves |= self._controller.share(change.id, change.came)
+            if change.joined:
+                change.moves |= self._controller.share(change.id, change.joined)
         except Refused as refusal:
-            change.missed = f"the newcomers get no share: {refusal}"
+            change.failure = f"the joined workers get no share: {refusal}"
         return ()
 
     def _migrate(self, change: Change) -> Iterable[Event]:
-        """Obey a migration, unless it has been aborted, now that its worker has come or has not."""
+        """Submit a migration, unless it was aborted, once its worker has joined or failed to."""
         self._change = None
-        self._unused |= dict.fromkeys(change.came, change)
+        self._unused |= dict.fromkeys(change.joined, change)
         command, change.migration = change.migration, None
-        return () if command is None else self._obey(command, change.offset)
+        return () if command is None else self._submit(command, change.offset)
 
-    def _obey(self, command: MoveBins, offset: int) -> Iterable[Event]:
+    def _submit(self, command: MoveBins, offset: int) -> Iterable[Event]:
         try:
             self._controller.submit(command)
         except Refused as refusal:
@@ -304,26 +310,25 @@ class Rescaler:
         self._unused.pop(command.worker, None)
         return ()
 
-    def _send_back(self, worker: WorkerId) -> None:
-        """Have a worker go that nobody needs any more."""
+    def _remove_unused(self, worker: WorkerId) -> None:
+        """Let a worker leave that no migration needs any more."""
         self._change = change = self._unused.pop(worker)
         change.then = self._end
         try:
-            self._controller.leave(self._fresh(f"{change.id}/back"), [worker])
+            self._controller.leave(self._unused_command_id(f"{change.id}/back"), [worker])
         except Refused as refusal:
-            change.missed = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
+            change.failure = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
         else:
-            change.going.add(worker)
+            change.leaving.add(worker)
 
-    def _fresh(self, name: str) -> str:
-        """An id that no command has had."""
+    def _unused_command_id(self, prefix: str) -> str:
         ids = self._controller.migrations.ids
-        return next(id for id in (f"{name}-{n}" for n in count()) if id not in ids)
+        return next(id for id in (f"{prefix}-{n}" for n in count()) if id not in ids)
 
     def _end(self, change: Change) -> Iterable[Event]:
         self._change = None
-        if change.missed:
-            log.warning("rescale_fell_short", id=change.id, reason=change.missed)
-        ms = round_ms(self._clock.monotonic() - change.began)
-        workers = len(self._crew.hands)
-        return (Rescaled(id=change.id, workers=workers, ms=ms, reason=change.missed),)
+        if change.failure:
+            log.warning("rescale_fell_short", id=change.id, reason=change.failure)
+        ms = round_ms(self._clock.monotonic() - change.started_at)
+        workers = len(self._pool.handles)
+        return (Rescaled(id=change.id, workers=workers, ms=ms, reason=change.failure),)

@@ -1,5 +1,4 @@
-"""What a driver reads and writes on Kafka in one life of its flow, opened in one go; it has the
-status topic and the journal through all of them."""
+"""The topics that a driver opens for one execution. Status and decisions stay open over all."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from meander.app.common.concurrent import side_by_side
+from meander.app.common.concurrent import open_concurrently
 from meander.app.flow.preflight import PreparedFlow
 from meander.connectors.topics import tombstones
 from meander.connectors.topics.checkpoints import CheckpointsTopic
@@ -18,32 +17,32 @@ from meander.connectors.topics.truncation import TrimmedTopic
 
 @dataclass(frozen=True, slots=True)
 class DriverTopics:
-    """Those of one life of a flow."""
+    """A set of topics that the driver of one execution reads and writes."""
 
     control: ControlTopic
-    written: CheckpointsTopic
-    marks: TrimmedTopic
-    checkpoints: TrimmedTopic
-    lying: Mapping[str, Sequence[int]]
-    """How far the in-flight and the state topic reach, by partition, before the life begins."""
+    checkpoints: CheckpointsTopic
+    truncated_markers: TrimmedTopic
+    truncated_checkpoints: TrimmedTopic
+    ends: Mapping[str, Sequence[int]]
+    """The ends of the in-flight and state topic's partitions before the execution starts."""
 
 
 @contextlib.contextmanager
 def opened(prepared: PreparedFlow) -> Iterator[DriverTopics]:
-    """All, to the block's end. Raises MeanderError where one cannot be opened; then none is."""
+    """Open all topics while the block lasts. Raises MeanderError, with none left open."""
     kafka, names = prepared.options.kafka, prepared.names
-    with side_by_side() as opening:
+    with open_concurrently() as opening:
         control = opening.open(lambda: ControlTopic(kafka, names.control, prepared.group))
         written = opening.open(lambda: CheckpointsTopic(kafka, names))
-        marks, checkpoints = (
+        markers, checkpoints = (
             opening.open(partial(TrimmedTopic, kafka, topic))
             for topic in (names.marks, names.checkpoints)
         )
-        lying = {
+        ends = {
             topic: opening.ask(partial(tombstones.ends, kafka, topic))
             for topic in (names.in_flight, names.state)
         }
         yield DriverTopics(
-            control.result(), written.result(), marks.result(), checkpoints.result(),
-            {topic: ends.result() for topic, ends in lying.items()},
+            control.result(), written.result(), markers.result(), checkpoints.result(),
+            {topic: found.result() for topic, found in ends.items()},
         )  # fmt: skip

@@ -90,7 +90,7 @@ def _stage(round: Round) -> tuple[str, Wait]:
 
 
 def partitions(
-    handings: Iterable[tuple[PartitionTransfer, WorkerId | None]],
+    transfers: Iterable[tuple[PartitionTransfer, WorkerId | None]],
     sources: Sequence[str],
     unsent: Collection[Decision],
     unread: Mapping[Place, WorkerId],
@@ -104,11 +104,11 @@ def partitions(
             f"the Kafka client of {member_name(worker)} has noticed it, too",
             {"source": sources[number], "partition": partition},
         )
-    for handing, reader in handings:
-        order = handing.order
+    for transfer, reader in transfers:
+        order = transfer.order
         fields: dict[str, Value] = {"source": sources[order.source], "partition": order.partition}
-        if handing.id:
-            fields["id"] = handing.id
+        if transfer.id:
+            fields["id"] = transfer.id
         if order in unsent:
             found[order, "decided"] = Wait("decision", _WRITTEN, fields)
             continue
@@ -125,7 +125,7 @@ def partitions(
     return found
 
 
-def comings(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
+def joins(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
     """Return the joining workers that are ready and whose decision is not written yet."""
     return {
         one: Wait("decision", _WRITTEN, {"joining_worker": one.worker})
@@ -134,7 +134,7 @@ def comings(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
     }
 
 
-def goings(
+def leaves(
     leaving: Mapping[WorkerId, Leaving], unsent: Collection[Decision]
 ) -> dict[Hashable, Wait]:
     """Return the leaving workers, each by its stage."""
@@ -153,14 +153,14 @@ def goings(
     return found
 
 
-def partings(hands: Mapping[WorkerId, WorkerHandle]) -> dict[Hashable, Wait]:
+def exits(handles: Mapping[WorkerId, WorkerHandle]) -> dict[Hashable, Wait]:
     """Return the workers that have left, and whose final messages are on their way."""
     found: dict[Hashable, Wait] = {}
-    for worker, hand in hands.items():
-        if not hand.leaves:
+    for worker, handle in handles.items():
+        if not handle.leaving:
             continue
-        deaf = sorted(hands.keys() - {worker} - hand.released)
-        if hand.done and deaf:
+        deaf = sorted(handles.keys() - {worker} - handle.acknowledged_by)
+        if handle.done and deaf:
             until = f"{', '.join(map(member_name, deaf))} acknowledges it"
             found[worker, "heard"] = Wait("final_message", until, {"worker": worker})
         else:

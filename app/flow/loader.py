@@ -1,9 +1,9 @@
-"""The user's flow module: found and loaded at the driver, carried to executors, loaded there.
+"""The loader of the user's flow module: at the driver, and from the bytes it sends on executors.
 
-Guarantees that executors need nothing installed for it: the `.py` files beside the module, and the
-packages there as a whole, travel as bytes. A module inside a package is loaded by its dotted name,
-so that its relative imports work; any other under a name of its own, so that several flows called
-`flow.py` can be loaded in one process. Cost: the bytes of the folder, at most `MAX_BYTES`.
+Guarantees that executors need no installation of the module: the `.py` files next to it, and the
+packages there with all files, travel as bytes. A module in a package loads under its dotted name,
+so its relative imports work. Any other module gets a unique name, so one process can load several
+files called `flow.py`. Cost: the bytes of the folder, at most `MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from meander.dataflow.operators.error_policy import failure, told
 from meander.schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20
-"""Of all files that travel with a module."""
+"""The limit of bytes of all files that travel with a module."""
 
 
 @dataclass(slots=True)
 class _Loaded:
-    """The folder of the flow loaded last, and what it brought: top-level names of modules."""
+    """A record of the last loaded flow: its folder, and the top-level modules in it."""
 
     root: str = ""
     names: frozenset[str] = frozenset()
@@ -43,25 +43,25 @@ _last = _Loaded()
 
 
 class _Sources(SourceFileLoader):
-    """Compiles a file each time, so that the driver runs what it sends to executors.
+    """A loader that compiles a file each time, so the driver runs the source that it sends.
 
-    What Python keeps of a file counts as that of another of the same size and the same second.
+    Python's cache would accept another file of the same size and the same second.
     """
 
     def path_stats(self, path: str) -> Never:
-        raise OSError(f"{path}: nothing that was compiled before is of use")
+        raise OSError(f"{path}: this loader uses no compiled files")
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A flow's module and the files it may import, by their path below one folder."""
+    """A source of a flow: its module and all files that it may import, by path below a folder."""
 
     entry: str
     """The module's file below that folder, such as `my_flow.py` or `pack/flow.py`."""
     files: dict[str, bytes]
 
     def unpack(self, folder: Path) -> Path:
-        """Write all files below a folder; returns the module's file."""
+        """Write all files below a folder; return the file of the module."""
         for name, content in self.files.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Source:
 
 
 def collect(file: Path) -> Source:
-    """The source of a flow. Raises SetupError when there is none, or too much of it."""
+    """Collect the source of a flow. Raises SetupError where it is missing or too large."""
     file = file.resolve()
     if file.suffix != ".py" or not file.is_file():
         cause = "there is no such Python file"
@@ -91,7 +91,7 @@ def collect(file: Path) -> Source:
 
 
 def load_flow(file: Path) -> Flow:
-    """Import a flow's module and return its one Flow. Raises SetupError."""
+    """Import a module and return its only Flow. Raises SetupError where that fails."""
     file = file.resolve()
     try:
         with _no_silent_exit(file):
@@ -129,14 +129,14 @@ def _no_silent_exit(file: Path) -> Iterator[None]:
 
 
 def _line(file: Path, error: BaseException) -> str:
-    """Where in the module that was."""
+    """Return in words the line of the module at which an error was raised."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     return f" (line {frames[-1].lineno})" if frames else ""
 
 
 def _load(file: Path) -> ModuleType:
     root = _root(file)
-    _make_way(root, {path.parent for path in _travelling(root, file)})
+    _import_from(root, {path.parent for path in _travelling(root, file)})
     if root != file.parent:
         name = ".".join(file.relative_to(root).with_suffix("").parts)
         sys.modules.pop(name, None)
@@ -152,8 +152,8 @@ def _load(file: Path) -> ModuleType:
     return module
 
 
-def _make_way(root: Path, folders: set[Path]) -> None:
-    """Import from this root first, and no longer from that of the flow loaded before."""
+def _import_from(root: Path, folders: set[Path]) -> None:
+    """Import from this root first, and no longer from the root of the last flow."""
     for name in [name for name in sys.modules if name.partition(".")[0] in _last.names]:
         del sys.modules[name]
     if _last.root in sys.path:
@@ -163,12 +163,12 @@ def _make_way(root: Path, folders: set[Path]) -> None:
         sys.path_importer_cache[folder] = FileFinder(folder, (_Sources, SOURCE_SUFFIXES))
     here = {path.stem for path in root.glob("*.py")}
     here |= {path.parent.name for path in root.glob("*/__init__.py")}
-    # What was there before the flow is not the flow's: Meander itself, for one.
+    # Modules loaded before the flow are not its own, such as Meander itself.
     _last.root, _last.names = str(root), frozenset(here - sys.modules.keys())
 
 
 def _root(file: Path) -> Path:
-    """The folder that imports start from: above all packages that the file is in."""
+    """Return the folder from which imports start: above all packages that contain the file."""
     folder = file.parent
     while (folder / "__init__.py").exists():
         folder = folder.parent

@@ -1,8 +1,8 @@
-"""What is seen to before a flow is launched.
+"""The preflight: it checks a flow and its topics before a launch.
 
-Guarantees that all that can be checked at the driver has been: where to start is a position, the
-module loads and defines a flow, the topics it reads and writes exist and are none of its own, and
-the internal topics are as they must be. Cost: some round trips to Kafka.
+Guarantees for a prepared flow: its start is a valid position, and its module loads and defines one
+flow. The topics that it reads and writes exist, and none is one of its internal topics. The
+internal topics exist with the right settings. Cost: some round trips to Kafka.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ log = LineLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PreparedFlow:
-    """A flow for which everything stands that workers will need."""
+    """A flow that has passed the preflight, with everything that workers need."""
 
     plan: Plan
     source: Source
     options: Options
     names: Names
     topics: tuple[str, ...]
-    """What each source reads, by number: '' where that is no topic."""
+    """The name and id of the topic of each source, by number; '' for a source without a topic."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The settings of the topics that sinks write to, as far as they may be seen."""
+    """The visible settings of the topics that sinks write to."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
-    """What the driver claims the flow with; `claiming` says which one it begins with."""
+    """The id with which the driver claims the flow; `claiming` returns the first id to use."""
 
-    def under(self, execution: ExecutionId) -> PreparedFlow:
-        """The same with the execution of a claim."""
+    def with_execution(self, execution: ExecutionId) -> PreparedFlow:
+        """Return the flow with the execution id of a claim."""
         return replace(self, execution=execution)
 
-    def anew(self, workers: int) -> PreparedFlow:
-        """The same for the driver's next life, with this number of workers.
+    def next_execution(self, workers: int) -> PreparedFlow:
+        """Return the flow for the driver's next execution, with this number of workers.
 
-        The clock has no say: all executions of a claim lie before those of a later one.
+        The id does not depend on the clock, so all ids of a claim precede those of a later claim.
         """
         next_ = ExecutionId(self.execution + 1)
         return replace(self, execution=next_, options=replace(self.options, workers=workers))
@@ -71,7 +71,7 @@ class PreparedFlow:
 
 
 def prepare(module: Path, options: Options) -> PreparedFlow:
-    """Load a flow and see to its topics. Raises SetupError."""
+    """Load a flow and check its topics. Raises SetupError for the first failed check."""
     position(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
@@ -95,35 +95,35 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
 
 
 def _expect_committable(plan: Plan) -> None:
-    """Raises SetupError for a sink that could not leave in a transaction."""
+    """Raise SetupError for a sink that cannot write in a transaction."""
     for node in plan.nodes:
         if isinstance(node, SinkNode) and not isinstance(node.spec, KafkaSink):
             raise SetupError(
                 f"sink {node.name!r}",
-                "only a KafkaSink takes part in transactions, and the flow delivers exactly once",
+                "only a KafkaSink supports transactions, and the flow delivers exactly once",
                 "give the flow delivery='at_least_once', or the sink a topic",
             )
 
 
 def _expect_others(plan: Plan, prefix: str) -> None:
-    """Raises SetupError for a source or sink whose topic is one of the flow's own."""
+    """Raise SetupError for a source or sink whose topic is an internal topic of the flow."""
     own = {topic.name: topic.purpose for topic in internal(prefix, plan.flow.name)}
     for kind, topic in _topics(plan):
         if topic in own:
             raise SetupError(
                 f"{kind} topic {topic!r}",
-                f"it is the flow's own ({own[topic]})",
+                f"it is an internal topic of the flow ({own[topic]})",
                 "give the flow or the topic another name, or the flow's topics a --prefix",
             )
 
 
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
-    """Raises SetupError for a sink of records without keys whose topic takes none of these."""
+    """Raise SetupError for a sink of records without keys whose topic requires keys."""
     for node, spec in _sinks(plan):
         if compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
             raise SetupError(
                 f"sink {node.name!r}",
-                f"topic {spec.topic!r} is compacted and takes no records without keys",
+                f"topic {spec.topic!r} is compacted and accepts no records without keys",
                 "call key_by before the sink, or name a topic with cleanup.policy=delete",
             )
 
@@ -142,7 +142,7 @@ def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
 
 
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
-    """What each topic is for, and its name."""
+    """Yield the purpose and the name of each topic."""
     for source in plan.sources:
         if isinstance(source.spec, KafkaSource):
             yield "source", source.spec.topic
@@ -151,7 +151,7 @@ def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def environ() -> dict[str, str]:
-    """What a flow's module may read of the driver's environment: MEANDER_*, without settings."""
+    """Return the variables of the driver that a module may read: MEANDER_*, no settings."""
     return {
         name: value
         for name, value in os.environ.items()

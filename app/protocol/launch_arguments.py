@@ -1,4 +1,4 @@
-"""What a task is told: everything a worker needs, as the bytes that travel with its Spark job."""
+"""The launch arguments of a worker, as bytes that travel with its Spark job."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from meander.state.keys.ids import WorkerId
 
 
 class Arguments(FrozenStruct, forbid_unknown_fields=True):
-    """One worker's arguments; they hold its launch token and perhaps secrets of Kafka."""
+    """A set of one worker's arguments, with its launch token and perhaps secrets of Kafka."""
 
     flow: str
     execution: int
     worker: int
     joins: bool
-    """Whether the flow runs already."""
+    """Whether the worker joins a running flow."""
     workers: int
-    """With how many it began."""
+    """The number of workers at the start of the execution."""
     token: bytes
-    door: str
-    door_key: bytes
+    server: str
+    server_key: bytes
     entry: str
     files: dict[str, bytes]
     environ: dict[str, str]
@@ -36,12 +36,12 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     until_end: bool
     start: str
     topics: dict[str, str]
-    """By name the id of each topic that the flow reads."""
+    """The id of each topic that the flow reads, by name."""
     skip_lost: bool
     checkpoint: int | None
-    """The offset of the one that the flow starts from; None where it starts without states."""
+    """The offset of the checkpoint that the flow starts from; None where it starts without."""
     heartbeat_timeout: float
-    """Seconds without a word from the coordinator after which the worker ends itself."""
+    """Seconds without a message of the driver after which the worker ends itself."""
     startup_timeout: float
     """Seconds that registration may take."""
     log_level: int
@@ -52,40 +52,41 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
         """Leave out the launch token and the settings of Kafka."""
         return f"Arguments(flow={self.flow!r}, worker={self.worker})"
 
-    def anew(self, again: Restart) -> Arguments:
-        """Those in another life of the flow, for the same process."""
-        return structs.replace(self, **structs.asdict(again), joins=False)
+    def restarted(self, restart: Restart) -> Arguments:
+        """Return the arguments of this process in the next execution."""
+        return structs.replace(self, **structs.asdict(restart), joins=False)
 
-    def again(self) -> Restart:
-        """What a worker that outlives another needs of them."""
+    def restart(self) -> Restart:
+        """Return the arguments that a survivor needs in the next execution."""
         return Restart(
             worker=self.worker, workers=self.workers, execution=self.execution,
-            checkpoint=self.checkpoint, token=self.token, door=self.door, door_key=self.door_key,
+            checkpoint=self.checkpoint, token=self.token, server=self.server,
+            server_key=self.server_key,
         )  # fmt: skip
 
     def to_bytes(self) -> bytes:
-        """As they travel."""
+        """Encode the arguments."""
         return msgspec.msgpack.encode(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> Arguments:
-        """The inverse. Raises ValueError."""
+        """Decode the arguments. Raises ValueError."""
         return msgspec.msgpack.decode(data, type=Arguments)
 
     @property
-    def ticket(self) -> LaunchToken:
-        """For the coordinator's door."""
-        return LaunchToken(self.token, self.door, self.door_key)
+    def launch_token(self) -> LaunchToken:
+        """The token with which the worker registers."""
+        return LaunchToken(self.token, self.server, self.server_key)
 
     @property
     def source(self) -> Source:
-        """The flow's module."""
+        """The source of the flow's module."""
         return Source(self.entry, self.files)
 
-    def context(self, wakeup: Wakeup, max_waiting: int, pulse: Keepalive) -> WorkerContext:
-        """What connectors get."""
+    def context(self, wakeup: Wakeup, max_waiting: int, keepalive: Keepalive) -> WorkerContext:
+        """Return the context that connectors get."""
         return WorkerContext(
             self.flow, self.prefix, WorkerId(self.worker), self.workers, dict(self.kafka),
-            self.until_end, self.start, wakeup, max_waiting, pulse, self.outside,
+            self.until_end, self.start, wakeup, max_waiting, keepalive, self.outside,
             self.topics, self.skip_lost,
         )  # fmt: skip

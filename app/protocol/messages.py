@@ -271,8 +271,8 @@ class Restart(_Message):
     execution: int
     checkpoint: int | None
     token: bytes
-    door: Address
-    door_key: Key
+    server: Address
+    server_key: Key
 
     def __repr__(self) -> str:
         """Leave out the launch token."""

@@ -1,11 +1,11 @@
-"""How workers find each other: the coordinator's door.
+"""Registration: the driver admits each launched worker and names its peers.
 
-A worker comes with its launch token, good for one time, and a key pair made in its own process; it
-gets the roster, admits everybody, says so, and once all have is told to connect; who comes once the
-flow runs is brought in one by one (`joining`). Whoever comes with another token, a used one,
-or other versions than the driver's is turned away with a sentence.
-The door's public key travels with the task, so who has not been given one cannot knock at all.
-A worker that works says there that its process lives (`app.worker.lifeline`).
+A worker sends its launch token, which is valid once, and the public key of a pair that it made
+itself. It gets the list of members, admits them, and reports that it is ready. Once all are ready,
+each connects. A worker that joins a running flow does so alone (`joining`). The server rejects
+unknown and used tokens, and other versions than the driver's, with a sentence. Its public key
+travels with the task, so no stranger can send it a request. A working worker also reports here that
+its process is alive (`app.worker.lifeline`).
 """
 
 from __future__ import annotations
@@ -48,15 +48,16 @@ log = LineLogger(__name__)
 PACKAGES = (
     "confluent-kafka", "msgpack", "msgspec", "numpy", "pyarrow", "pyzmq", "rocksdict", "xxhash",
 )  # fmt: skip
-"""Whose versions must be the same on all members: they decide what is on the wire and on disk."""
+"""Packages whose versions must agree on all members, because they determine encoded bytes."""
 ROOMS = ("schemas", "state", "dataflow", "connectors")
-"""Whose source must be the same, for the same reason; what is in `app` checks its messages."""
-MAX_KNOCK = 64 * 1024
+"""Packages of Meander whose source must agree. `app` checks the messages that it reads."""
+MAX_REQUEST = 64 * 1024
+"""The limit of bytes of a request."""
 
 
 @cache
 def versions() -> dict[str, str]:
-    """What this process runs: Python, Meander (by a digest of its source) and `PACKAGES`."""
+    """Return the versions of Python, Meander (as a digest of its source) and `PACKAGES`."""
     found = {"Python": ".".join(platform.python_version_tuple()[:2]), "Meander": _digest()}
     for package in PACKAGES:
         try:
@@ -75,7 +76,7 @@ def _digest() -> str:
 
 
 def differences(here: dict[str, str], there: dict[str, str]) -> str:
-    """What a worker has other than the driver, in words; '' when they agree.
+    """Return in words where a worker's versions differ from the driver's; '' where they agree.
 
     >>> differences({"Python": "3.11", "numpy": "2.4"}, {"Python": "3.12", "numpy": "2.4"})
     'Python is 3.12 there and 3.11 at the driver'
@@ -89,7 +90,7 @@ def differences(here: dict[str, str], there: dict[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LaunchToken:
-    """What a worker needs to come to the door."""
+    """A token with which a worker registers once, and the address and key of the server."""
 
     token: bytes = field(repr=False)
     address: str
@@ -98,23 +99,24 @@ class LaunchToken:
 
 @dataclass(slots=True)
 class Registration:
-    """A worker that has registered."""
+    """A record of a worker that has registered."""
 
     worker: WorkerId
     register: Register
     route: bytes
     ready: bool = False
-    inside: bool = False
-    alive: float = 0.0
-    """When its process last said that it lives."""
+    connecting: bool = False
+    """Whether it was told to connect."""
+    alive_at: float = 0.0
+    """When its process last reported that it is alive."""
     operator: str = ""
-    """The one whose turn kept its loop then."""
-    line: int | None = None
-    """The connection on which it does so, while that is up."""
+    """The operator whose turn blocked its loop then."""
+    connection: int | None = None
+    """The open connection on which it reports that."""
 
     @property
     def peer(self) -> Peer:
-        """As the others reach it."""
+        """The address and key at which other members reach it."""
         return Peer(self.worker, self.register.address, self.register.public)
 
 
@@ -125,7 +127,10 @@ def drop_when_silent(socket: zmq.Socket[bytes], seconds: float) -> None:
 
 
 class RegistrationServer:
-    """The coordinator's side; `poll` never blocks. `heartbeat_timeout` is in seconds."""
+    """A server at the driver, with which workers register.
+
+    `poll` never blocks. `heartbeat_timeout` is in seconds.
+    """
 
     def __init__(self, host: str, links: CurveLinks, heartbeat_timeout: float) -> None:
         self._links = links
@@ -134,192 +139,195 @@ class RegistrationServer:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keys.secret
-        self._socket.maxmsgsize = MAX_KNOCK
-        # The TTL of a worker's ping does not do: ZeroMQ forgets it as soon as a message follows.
+        self._socket.maxmsgsize = MAX_REQUEST
+        # The TTL of a worker's ping is no substitute: ZeroMQ drops it as soon as a message follows.
         drop_when_silent(self._socket, heartbeat_timeout)
         events = zmq.Event.ACCEPTED | zmq.Event.DISCONNECTED
         self._events = self._socket.get_monitor_socket(events)
-        self._lines = set[int]()
-        """The connections that are up."""
+        self._connections = set[int]()
+        """The open connections."""
         self._socket.bind(f"tcp://{host}:*")
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokens: dict[bytes, WorkerId] = {}
-        self.guests: dict[WorkerId, Registration] = {}
-        self.open = False
-        """Whether all have been told to connect."""
-        self._unknown = "its launch token is unknown"
-        """What those are told who have none that is good."""
+        self.registrations: dict[WorkerId, Registration] = {}
+        self.connected = False
+        """Whether all workers of the start have been told to connect."""
+        self._invalid = "its launch token is unknown"
+        """The reason for which a request without a valid token is rejected."""
 
     def expect(self, worker: WorkerId) -> LaunchToken:
-        """A token for a worker that is about to be launched."""
+        """Return a token for a worker that is about to be launched."""
         token = secrets.token_bytes(32)
         self._tokens[token] = worker
         return LaunchToken(token, self._address, self._keys.public)
 
     def poll(self) -> None:
-        """Answer whoever has come. Raises SetupError when a worker's versions differ."""
+        """Answer all requests. Raises SetupError where the versions of a worker differ."""
         while self._socket.poll(0):
             route, *parts = self._socket.recv_multipart(copy=False)
             try:
-                knock = KNOCK.read(b"".join(part.bytes for part in parts))
+                request = KNOCK.read(b"".join(part.bytes for part in parts))
             except ValueError:
                 log.warning("request_rejected", reason="it is malformed")
                 continue
-            if isinstance(knock, Alive):
-                self._hear(route, knock)
+            if isinstance(request, Alive):
+                self._note_alive(route, request)
             else:
-                self._answer(route.bytes, knock)
-        self._look_at_lines()
+                self._answer(route.bytes, request)
+        self._poll_connections()
 
-    def lives(self, worker: WorkerId, heartbeat_timeout: float) -> bool:
-        """Whether the process of a worker that works is known to live."""
-        guest = self.guests.get(worker)
-        if guest is None:
+    def is_alive(self, worker: WorkerId, heartbeat_timeout: float) -> bool:
+        """Return whether the process of a working worker is known to live."""
+        found = self.registrations.get(worker)
+        if found is None:
             return False
-        return guest.line is not None or time.monotonic() - guest.alive < heartbeat_timeout
+        silent = time.monotonic() - found.alive_at
+        return found.connection is not None or silent < heartbeat_timeout
 
-    def alive(self, worker: WorkerId) -> float:
-        """When a worker's process last said that it lives, by this machine's clock."""
-        guest = self.guests.get(worker)
-        return 0.0 if guest is None else guest.alive
+    def last_alive(self, worker: WorkerId) -> float:
+        """Return when a worker's process last reported that it lives, by this machine's clock."""
+        found = self.registrations.get(worker)
+        return 0.0 if found is None else found.alive_at
 
-    def _hear(self, route: zmq.Frame, knock: Alive) -> None:
-        worker = self._tokens.get(knock.token)
-        if worker is None or worker not in self.guests:
-            return  # the flow has given it up: without an answer its process ends
-        # What is still to be told of a connection of this number is of one before.
-        self._look_at_lines()
-        guest, line = self.guests[worker], int(route.get(zmq.SRCFD))
-        guest.alive, guest.operator = time.monotonic(), knock.operator
-        # A word may be read after its connection has ended, and its number may be another's by now.
-        self._hang_up(line)
-        guest.line = line if line in self._lines else None
+    def _note_alive(self, route: zmq.Frame, request: Alive) -> None:
+        worker = self._tokens.get(request.token)
+        if worker is None or worker not in self.registrations:
+            return  # a removed worker: without an answer its process ends
+        # Older events may still name an earlier connection of the same number.
+        self._poll_connections()
+        found, connection = self.registrations[worker], int(route.get(zmq.SRCFD))
+        found.alive_at, found.operator = time.monotonic(), request.operator
+        # The connection may have ended, and another worker's may have its number by now.
+        self._close_connection(connection)
+        found.connection = connection if connection in self._connections else None
         self._reply(route.bytes, HeartbeatAck())
 
-    def _look_at_lines(self) -> None:
+    def _poll_connections(self) -> None:
         while self._events.poll(0):
-            told = recv_monitor_message(self._events)
-            line = int(told["value"])
-            self._hang_up(line)
-            if told["event"] == zmq.Event.ACCEPTED:
-                self._lines.add(line)
+            event = recv_monitor_message(self._events)
+            connection = int(event["value"])
+            self._close_connection(connection)
+            if event["event"] == zmq.Event.ACCEPTED:
+                self._connections.add(connection)
             else:
-                self._lines.discard(line)
+                self._connections.discard(connection)
 
-    def _hang_up(self, line: int) -> None:
-        """A connection is of none of the workers that had it."""
-        for guest in self.guests.values():
-            if guest.line == line:
-                guest.line = None
+    def _close_connection(self, connection: int) -> None:
+        """Note that no worker has a connection of this number any more."""
+        for found in self.registrations.values():
+            if found.connection == connection:
+                found.connection = None
 
-    def _answer(self, route: bytes, knock: Register | Ready) -> None:
-        worker = self._tokens.get(knock.token)
+    def _answer(self, route: bytes, request: Register | Ready) -> None:
+        worker = self._tokens.get(request.token)
         if worker is None:
-            self._turn(route, self._unknown)
-        elif isinstance(knock, Ready):
-            self.guests[worker].ready = True
-            if not self.open and all(self._guest_ready(w) for w in self._tokens.values()):
-                self._let_all_in()
-        elif worker in self.guests:
-            self._turn(route, f"{member_name(worker)} has registered before: a token is used once")
+            self._reject(route, self._invalid)
+        elif isinstance(request, Ready):
+            self.registrations[worker].ready = True
+            if not self.connected and all(map(self._is_ready, self._tokens.values())):
+                self._let_all_connect()
+        elif worker in self.registrations:
+            name = member_name(worker)
+            self._reject(route, f"{name} has registered before: a token is used once")
         else:
-            self._register(worker, route, knock)
+            self._register(worker, route, request)
 
     def _register(self, worker: WorkerId, route: bytes, register: Register) -> None:
         if wrong := differences(versions(), register.versions):
-            self._turn(route, wrong)
-            if self.open:
-                return  # its task says so, and the flow goes on without it
+            self._reject(route, wrong)
+            if self.connected:
+                return  # its task reports the error, and the flow continues without it
             raise SetupError(
                 f"{member_name(worker)} on {register.host}", wrong,
                 "install the same versions on driver and executors, and set PYSPARK_PYTHON there",
             )  # fmt: skip
-        self.guests[worker] = Registration(worker, register, route)
-        if not self.open and len(self.guests) == len(self._tokens):
-            self._links.admit(guest.peer for guest in self.guests.values())
-            for guest in self.guests:
-                self.introduce(guest, self.guests)
+        self.registrations[worker] = Registration(worker, register, route)
+        if not self.connected and len(self.registrations) == len(self._tokens):
+            self._links.admit(found.peer for found in self.registrations.values())
+            for one in self.registrations:
+                self.send_members(one, self.registrations)
 
-    def introduce(self, worker: WorkerId, members: Iterable[WorkerId]) -> None:
-        """Tell one who has registered of all the others: it is to admit them."""
-        others = [self.guests[member].peer for member in members if member != worker]
+    def send_members(self, worker: WorkerId, members: Iterable[WorkerId]) -> None:
+        """Send a registered worker the list of all other members, which it then admits."""
+        others = [self.registrations[member].peer for member in members if member != worker]
         others.append(Peer(COORDINATOR, self._links.address, self._links.public))
-        self._reply(self.guests[worker].route, MemberList(peers=list(map(listed, others))))
+        route = self.registrations[worker].route
+        self._reply(route, MemberList(peers=list(map(member_info, others))))
 
-    def let_in(self, worker: WorkerId) -> None:
-        """All have admitted it, and it them: tell it to connect."""
-        guest = self.guests[worker]
-        guest.inside = True
-        self._reply(guest.route, Go())
-        at = guest.register
+    def let_connect(self, worker: WorkerId) -> None:
+        """Tell a worker to connect, once it and all members have admitted each other."""
+        found = self.registrations[worker]
+        found.connecting = True
+        self._reply(found.route, Go())
+        at = found.register
         log.info("worker_started", worker=worker, process=at.pid, host=at.host)
 
-    def _let_all_in(self) -> None:
-        for worker in self.guests:
-            self.let_in(worker)
-        self._links.connect(guest.peer for guest in self.guests.values())
-        self.open = True
+    def _let_all_connect(self) -> None:
+        for worker in self.registrations:
+            self.let_connect(worker)
+        self._links.connect(found.peer for found in self.registrations.values())
+        self.connected = True
 
-    def dismiss(self, worker: WorkerId, reason: str) -> None:
-        """Forget one; who has not been let in is sent home."""
+    def remove(self, worker: WorkerId, reason: str) -> None:
+        """Remove a worker; reject it with a reason where it was not told to connect yet."""
         self._tokens = {token: one for token, one in self._tokens.items() if one != worker}
-        guest = self.guests.pop(worker, None)
-        if guest is not None and not guest.inside:
-            self._turn(guest.route, reason)
+        found = self.registrations.pop(worker, None)
+        if found is not None and not found.connecting:
+            self._reject(found.route, reason)
 
-    def _guest_ready(self, worker: WorkerId) -> bool:
-        return worker in self.guests and self.guests[worker].ready
+    def _is_ready(self, worker: WorkerId) -> bool:
+        return worker in self.registrations and self.registrations[worker].ready
 
-    def _turn(self, route: bytes, reason: str) -> None:
+    def _reject(self, route: bytes, reason: str) -> None:
         log.warning("registration_rejected", reason=reason)
         self._reply(route, Rejection(reason=reason))
 
     def _reply(self, route: bytes, reply: Reply) -> None:
         self._socket.send_multipart([route, reply.to_bytes()])
 
-    def turn_all(self, reason: str) -> None:
-        """Send home who has registered and was not let in, and whoever still comes."""
-        self._unknown = reason
+    def reject_all(self, reason: str) -> None:
+        """Reject all workers that were not told to connect, and all later requests."""
+        self._invalid = reason
         self._tokens.clear()
-        for guest in self.guests.values():
-            if not guest.inside:
-                self._turn(guest.route, reason)
+        for found in self.registrations.values():
+            if not found.connecting:
+                self._reject(found.route, reason)
 
     def close(self) -> None:
-        """Close; replies under way get a moment to leave."""
+        """Close the server, after a moment for replies in flight."""
         self._context.destroy(linger=500)
 
 
-def listed(peer: Peer) -> MemberInfo:
-    """A member as it is named to others."""
+def member_info(peer: Peer) -> MemberInfo:
+    """Return the message that names a member to other members."""
     return MemberInfo(worker=peer.worker, address=peer.address, public=peer.public)
 
 
-def own_host(door: str) -> str:
-    """The address of this machine by which it reaches the door, so that others reach it too.
+def own_host(server: str) -> str:
+    """Return the address of this machine on the route to the driver, for other members to use.
 
     >>> own_host("tcp://127.0.0.1:4711")
     '127.0.0.1'
     """
-    host, port = door.removeprefix("tcp://").rsplit(":", 1)
+    host, port = server.removeprefix("tcp://").rsplit(":", 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, int(port)))
         return str(probe.getsockname()[0])
 
 
-def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: float) -> None:
-    """A worker's side: come to the door, and return once the links to all others are open.
+def join(token: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: float) -> None:
+    """Register a worker with the driver; return once its links to all members are open.
 
-    Raises MeanderError when it is turned away, or nobody answers for `startup_timeout` seconds.
+    Raises MeanderError where the driver rejects it, or is silent for `startup_timeout` seconds.
     """
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     try:
         dealer.curve_publickey, dealer.curve_secretkey = keys.public, keys.secret
-        dealer.curve_serverkey = ticket.public
-        dealer.connect(ticket.address)
+        dealer.curve_serverkey = token.public
+        dealer.connect(token.address)
         register = Register(
-            token=ticket.token, address=links.address, public=links.public,
+            token=token.token, address=links.address, public=links.public,
             pid=os.getpid(), host=socket.gethostname(), versions=versions(),
         )  # fmt: skip
         dealer.send(register.to_bytes())
@@ -327,11 +335,11 @@ def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: fl
         for reply in _replies(dealer, time.monotonic() + startup_timeout):
             match reply:
                 case Rejection(reason=reason):
-                    raise MeanderError(member_name(links.me), f"it is turned away: {reason}")
-                case MemberList(peers=listed):
-                    peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in listed]
+                    raise MeanderError(member_name(links.me), f"the driver rejected it: {reason}")
+                case MemberList(peers=members):
+                    peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in members]
                     links.admit(peers)
-                    dealer.send(Ready(token=ticket.token).to_bytes())
+                    dealer.send(Ready(token=token.token).to_bytes())
                 case Go():
                     links.connect(peers)
                     return
@@ -344,4 +352,4 @@ def join(ticket: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: fl
 def _replies(dealer: zmq.Socket[bytes], deadline: float) -> Iterator[Reply]:
     while dealer.poll(max(0, int((deadline - time.monotonic()) * 1000))):
         yield REPLY.read(dealer.recv())
-    raise MeanderError("the coordinator", "it does not answer at its door")
+    raise MeanderError("the driver", "it does not answer the registration")

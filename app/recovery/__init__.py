@@ -1,1 +1,1 @@
-"""Starting the next execution: claims, checkpoints, decisions, and what no execution names."""
+"""Recovery: claims, restarts, the checkpoint index, the decision log and orphan cleanup."""

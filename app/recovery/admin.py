@@ -1,7 +1,8 @@
-"""What is done to a flow that does not run: savepoints dropped, or all of it forgotten.
+"""Operations on a stopped flow: drop a savepoint, or reset the flow.
 
-Guarantees that no driver has the flow meanwhile, by a claim as a driver's own, and that a savepoint
-is known no more before anything goes that it names. Users' topics are never touched.
+Guarantees that no driver runs the flow meanwhile, because each operation claims the flow. A
+savepoint leaves the checkpoint index before any of its records is deleted. Topics of users are
+never touched.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
-from meander.app.recovery.checkpoint_index import Known, kept
+from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_checkpoints
 from meander.app.recovery.claiming import claim_for
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import fence, journal, registered
+from meander.app.recovery.restart import fence, read_decisions, used_worker_ids
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints
@@ -31,15 +32,15 @@ from meander.state.keys.ids import ExecutionId
 log = LineLogger(__name__)
 
 HEARTBEAT_TIMEOUT = 60.0
-"""Seconds after which whoever died at this has the flow no longer: there are no heartbeats."""
+"""Seconds after which the claim of a failed operation ends. An operation sends no heartbeats."""
 
 
 @contextlib.contextmanager
-def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[ExecutionId]:
-    """Have a flow while the block lasts. Raises SetupError while a driver has it."""
+def _claimed(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[ExecutionId]:
+    """Claim a flow while the block lasts. Raises SetupError while a driver runs it."""
     admin = client.admin(settings)
     expect_ran(admin, names.control, flow)
-    # A claim reads the journal, which a reset that ended half-way has deleted.
+    # A claim reads the decision log, which an interrupted reset may have deleted.
     ensure_internal(admin, prefix, flow)
     driver = uuid4().hex[:12]
     claimed = Claimed(
@@ -54,30 +55,33 @@ def _alone(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator
             status.flush(client.ANSWER)
 
 
-def expect_alone(settings: Settings, names: Names, prefix: str, flow: str) -> None:
-    """Raises SetupError while a driver has a flow, or where there is none of that name."""
-    with _alone(settings, names, prefix, flow):
+def expect_stopped(settings: Settings, names: Names, prefix: str, flow: str) -> None:
+    """Raise SetupError while a driver runs a flow, or where no flow has that name."""
+    with _claimed(settings, names, prefix, flow):
         pass
 
 
 def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: str) -> None:
-    """Keep a savepoint no longer; what only it names leaves its topics, where it is known what it
-    and all others name. Raises SetupError."""
-    with _alone(settings, names, prefix, flow) as execution:
-        known = Known.by(journal(settings, names.decisions))
-        if savepoint not in known.savepoints:
-            there = ", ".join(known.savepoints) or "none"
+    """Drop a savepoint, and delete the records that it alone names.
+
+    No record is deleted where a checkpoint that may share it cannot be read. Raises SetupError
+    while a driver runs the flow, or where it has no such savepoint.
+    """
+    with _claimed(settings, names, prefix, flow) as execution:
+        index = CheckpointIndex.of(read_decisions(settings, names.decisions))
+        if savepoint not in index.savepoints:
+            listed = ", ".join(index.savepoints) or "none"
             raise SetupError(
                 f"savepoint {savepoint!r}", "the flow has none of that name",
-                f"name one that it has: {there}",
+                f"name one of its savepoints: {listed}",
             )  # fmt: skip
         with checkpoints.reading(settings, names) as reader:
-            dropped = reader.read(known.savepoints[savepoint])
+            dropped = reader.read(index.savepoints[savepoint])
         with contextlib.closing(DecisionTopic(settings, names.decisions)) as decisions:
             decisions.write(to_bytes(execution, Drops(savepoint)))
-        now = Known.by(journal(settings, names.decisions))
+        index = CheckpointIndex.of(read_decisions(settings, names.decisions))
         with checkpoints.reading(settings, names) as reader:
-            left = kept(reader, now)
+            left = retained_checkpoints(reader, index)
         if isinstance(dropped, CheckpointUnreadable) or left.unreadable:
             log.warning(
                 "savepoint_records_retained",
@@ -86,25 +90,31 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
             )
             return
         others = left.found.values()
-        layers = {place for one in others for place in one.chunks}
-        flying = {place for one in others for place in one.places}
-        gone = [place for place in dropped.chunks if place not in layers]
-        checkpoints.tombstone(settings, names.state, gone)
-        gone = [place for place in dropped.places if place not in flying]
-        checkpoints.tombstone(settings, names.in_flight, gone)
+        chunks = {location for one in others for location in one.chunks}
+        in_flight = {location for one in others for location in one.places}
+        orphans = [location for location in dropped.chunks if location not in chunks]
+        checkpoints.tombstone(settings, names.state, orphans)
+        orphans = [location for location in dropped.places if location not in in_flight]
+        checkpoints.tombstone(settings, names.in_flight, orphans)
 
 
-def forgotten(names: Names) -> list[str]:
-    """The topics that go when a flow is to begin anew, in this order: without its checkpoints it
-    does not start as long as there is its journal, and without that from nothing."""
+def reset_topics(names: Names) -> list[str]:
+    """Return the topics that a reset deletes, in this order.
+
+    Without its checkpoints a flow does not start while its decision log exists, and without its
+    decision log it starts from scratch.
+    """
     return [names.checkpoints, names.decisions, names.marks, names.state, names.in_flight]
 
 
 def reset(settings: Settings, names: Names, prefix: str, flow: str) -> None:
-    """Have a flow begin anew at its next run. Raises SetupError while a driver has it."""
-    with _alone(settings, names, prefix, flow):
+    """Delete the topics of a flow, so that its next run starts from scratch.
+
+    Raises SetupError while a driver runs the flow.
+    """
+    with _claimed(settings, names, prefix, flow):
         admin = client.admin(settings)
-        # Nobody would know afterwards who may still commit.
-        fence(settings, prefix, flow, registered(journal(settings, names.decisions)))
-        delete(admin, forgotten(names))
+        # Without the decision log it is unknown which workers may still commit.
+        fence(settings, prefix, flow, used_worker_ids(read_decisions(settings, names.decisions)))
+        delete(admin, reset_topics(names))
         ensure_internal(admin, prefix, flow)

@@ -1,10 +1,10 @@
-"""Checkpoints that there are to go on from: the newest of a flow, and those that users have named.
+"""The checkpoint index of a flow: the checkpoints and savepoints from which a restart may continue.
 
-A savepoint is a checkpoint whose place the journal tells, by its name. It is told once the record
-is durable, so that each start knows of all in the time in which it reads the journal; what an
-earlier life tells or takes behind that with which a later one has begun counts for nobody. The
-journal also tells that there are checkpoints at all, so that a flow which has lost them does not
-begin anew unasked. Cost: one read per checkpoint that is asked for.
+The decision log names each savepoint with its offset, once the record of its checkpoint is durable.
+Guarantees that a start knows all savepoints after it has read the decision log. No restart uses a
+checkpoint that an older execution wrote after a newer execution had started. The decision log also
+shows that a flow has had a checkpoint, so a flow that has lost them all never starts from scratch
+unasked. Cost: one read for each checkpoint in question.
 """
 
 from __future__ import annotations
@@ -26,164 +26,175 @@ from meander.state.layers.topic import RecordLocation
 
 log = LineLogger(__name__)
 
-NOWHERE = -1
-"""Before all offsets."""
+BEFORE_ALL = -1
+"""An offset before all records."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What a flow's journal says of its checkpoints."""
+class CheckpointIndex:
+    """An index that derives from a flow's decision log which checkpoints a restart may use."""
 
     last: ExecutionId | None
-    """The life that has begun last."""
-    begun: Begins | None
-    """How it has."""
+    """The execution that started last."""
+    start: Begins | None
+    """The decision with which it started."""
     savepoints: dict[str, int]
-    """Their offsets, by name."""
+    """Offsets of the savepoints, by name."""
     checkpointed: bool
-    """Whether there has been a checkpoint, in whichever life."""
-    counting: dict[ExecutionId, int]
-    """The last offset at which one of an earlier life counts."""
-    own: bool
-    """Whether the flow itself has taken one: states that were written for it are past then."""
+    """Whether any execution has completed a checkpoint."""
+    usable_until: dict[ExecutionId, int]
+    """The last offset at which a checkpoint of an earlier execution is usable."""
+    took_own: bool
+    """Whether the flow has taken a checkpoint itself, so bootstrapped states are out of date."""
 
     @property
-    def began_with(self) -> int | None:
-        """The offset of the checkpoint with which it has."""
-        return None if self.begun is None else self.begun.checkpoint
+    def started_from(self) -> int | None:
+        """The offset of the checkpoint from which the last execution started."""
+        return None if self.start is None else self.start.checkpoint
 
     @property
     def oldest(self) -> float:
-        """The least offset at which one of an earlier life counts."""
-        oldest = None if self.begun is None else self.begun.oldest
+        """The least offset at which a checkpoint of an earlier execution is usable."""
+        oldest = None if self.start is None else self.start.oldest
         return math.inf if oldest is None else oldest
 
     @property
     def retained(self) -> int:
-        """How many of the newest there are."""
-        return Begins(0, (), 0).retained if self.begun is None else self.begun.retained
+        """The number of checkpoints that the flow retains."""
+        return Begins(0, (), 0).retained if self.start is None else self.start.retained
 
     @staticmethod
-    def by(decided: Iterable[Written]) -> Known:
-        """Read it.
+    def of(decided: Iterable[Written]) -> CheckpointIndex:
+        """Derive the index from the records of a decision log.
 
-        >>> life = ExecutionId(5)
-        >>> journal = [(life, Begins(0, (), 1, 2)), (life, Keeps("a", 3, 0))]
-        >>> journal.append((life, Keeps("b", 4, 0)))
-        >>> Known.by([*journal, (ExecutionId(9), Drops("a")), (ExecutionId(1), Keeps("c", 5, 0))])
-        Known(last=5, begun=..., savepoints={'b': 4}, checkpointed=True, counting={}, own=True)
+        >>> one = ExecutionId(5)
+        >>> decided = [(one, Begins(0, (), 1, 2)), (one, Keeps("a", 3, 0))]
+        >>> decided.append((one, Keeps("b", 4, 0)))
+        >>> late = (ExecutionId(1), Keeps("c", 5, 0))
+        >>> CheckpointIndex.of([*decided, (ExecutionId(9), Drops("a")), late])
+        CheckpointIndex(last=5, start=..., savepoints={'b': 4}, checkpointed=True, ...)
         """
-        last, begun, savepoints, checkpointed = None, None, dict[str, int](), False
-        counting, own = dict[ExecutionId, int](), False
-        for life, one in effective(decided):
+        last, start, savepoints, checkpointed = None, None, dict[str, int](), False
+        usable_until, took_own = dict[ExecutionId, int](), False
+        for execution, one in effective(decided):
             taken = isinstance(one, Takes | Keeps)
             checkpointed |= taken
-            own |= taken and life == last
+            took_own |= taken and execution == last
             match one:
                 case Begins(checkpoint=None):
-                    last, begun = life, one
-                    # What an earlier life has kept lies on a topic that is no more.
+                    last, start = execution, one
+                    # Savepoints of an earlier execution lie on a topic that was deleted.
                     savepoints.clear()
-                    counting.clear()
+                    usable_until.clear()
                 case Begins(checkpoint=int(offset)):
-                    _go_on_from(offset, last, counting)
-                    last, begun, checkpointed, own = life, one, True, True
-                case Keeps(name, offset) if life == last:
+                    _restart_from(offset, last, usable_until)
+                    last, start, checkpointed, took_own = execution, one, True, True
+                case Keeps(name, offset) if execution == last:
                     savepoints[name] = offset
                 case Drops(name):
                     savepoints.pop(name, None)
-        return Known(last, begun, savepoints, checkpointed, counting, own)
+        return CheckpointIndex(last, start, savepoints, checkpointed, usable_until, took_own)
 
-    def counts(self, offset: int, checkpoint: Checkpoint) -> bool:
-        """Whether one counts that is no savepoint: the last life's, the one that it has begun with,
-        and what there was to go back to behind that; what an earlier life has let go, or has
-        written since, does not."""
-        life = checkpoint.execution
+    def is_usable(self, offset: int, checkpoint: Checkpoint) -> bool:
+        """Return whether a restart may use a checkpoint that is no savepoint.
+
+        The last execution took it or started from it, or it was retained before that one. Layers
+        of any other checkpoint may be gone, or its execution was no longer the last one.
+        """
+        execution = checkpoint.execution
         if checkpoint.cut == BEGINNING:
-            return not self.own
-        ours = life == self.last or offset == self.began_with
-        before = self.oldest <= offset <= self.counting.get(life, NOWHERE)
+            return not self.took_own
+        ours = execution == self.last or offset == self.started_from
+        before = self.oldest <= offset <= self.usable_until.get(execution, BEFORE_ALL)
         return self.last is None or ours or before
 
 
-def _go_on_from(offset: int, last: ExecutionId | None, counting: dict[ExecutionId, int]) -> None:
-    """A life begins with what lies at an offset: of those before nothing later counts. What counts
-    of a life is never later than of one that came after it."""
-    for life in reversed(counting):
-        if counting[life] <= offset:
+def _restart_from(
+    offset: int, last: ExecutionId | None, usable_until: dict[ExecutionId, int]
+) -> None:
+    """Note that an execution starts from an offset: no earlier one has usable checkpoints behind.
+
+    The usable end of an execution never exceeds that of a later execution.
+    """
+    for execution in reversed(usable_until):
+        if usable_until[execution] <= offset:
             break
-        counting[life] = offset
+        usable_until[execution] = offset
     if last is not None:
-        counting[last] = offset
+        usable_until[last] = offset
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedCheckpoints:
-    """All that a flow can go on from, by offset, the oldest first."""
+    """A set of all checkpoints that a restart may use, by offset, the oldest first."""
 
     found: dict[int, Checkpoint]
     unreadable: dict[int, CheckpointUnreadable]
-    """Those that it could, if they could be read."""
+    """The errors of usable checkpoints that cannot be read."""
 
 
-def kept(there: CheckpointsReader, known: Known) -> RetainedCheckpoints:
-    """What there is to go on from."""
-    most, others = known.retained, {*known.savepoints.values()}
-    within = {*there.last(2 * most)}
-    if known.began_with is not None:
-        # It may lie far back: the flow has not come to enough of its own since.
-        within.update(there.last(most, known.began_with + 1))
-    counts = (at for at in sorted(within, reverse=True) if _counts(there, known, at))
-    newest = itertools.islice(counts, most)
+def retained_checkpoints(reader: CheckpointsReader, index: CheckpointIndex) -> RetainedCheckpoints:
+    """Read all checkpoints and savepoints that a restart may use."""
+    most, named = index.retained, {*index.savepoints.values()}
+    within = {*reader.last(2 * most)}
+    if index.started_from is not None:
+        # It may lie far back, while the flow has taken few checkpoints since.
+        within.update(reader.last(most, index.started_from + 1))
+    usable = (at for at in sorted(within, reverse=True) if _may_be_usable(reader, index, at))
+    newest = itertools.islice(usable, most)
     found, unreadable = dict[int, Checkpoint](), dict[int, CheckpointUnreadable]()
-    for offset in sorted(others.union(newest)):
-        match there.read(offset):
+    for offset in sorted(named.union(newest)):
+        match reader.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
-            case error if offset in known.savepoints.values() or not there.let_go(offset):
+            case error if offset in named or not reader.let_go(offset):
                 unreadable[offset] = error
     return RetainedCheckpoints(found, unreadable)
 
 
-def earlier(among: RetainedCheckpoints, known: Known, end: int, most: int) -> dict[int, Checkpoint]:
-    """What stays besides the one at an offset, and is older: so many at most, no savepoints."""
-    named = known.savepoints.values()
+def earlier_checkpoints(
+    among: RetainedCheckpoints, index: CheckpointIndex, end: int, most: int
+) -> dict[int, Checkpoint]:
+    """Return the newest retained checkpoints before an offset, `most` at most, no savepoints."""
+    named = index.savepoints.values()
     older = [at for at in among.found if at < end and at not in named]
     return {at: among.found[at] for at in older[max(0, len(older) - most) :]}
 
 
-def _counts(there: CheckpointsReader, known: Known, offset: int) -> bool:
-    """Of one that cannot be read nobody knows that it does not."""
-    one = there.read(offset)
-    return isinstance(one, CheckpointUnreadable) or known.counts(offset, one)
+def _may_be_usable(reader: CheckpointsReader, index: CheckpointIndex, offset: int) -> bool:
+    """Return whether a checkpoint is usable; an unreadable one may be."""
+    one = reader.read(offset)
+    return isinstance(one, CheckpointUnreadable) or index.is_usable(offset, one)
 
 
-def newest(
-    there: CheckpointsReader, known: Known, flow: str, topic: str
+def newest_usable(
+    reader: CheckpointsReader, index: CheckpointIndex, flow: str, topic: str
 ) -> tuple[int, Checkpoint] | None:
-    """The newest to go on from, and its offset; None of a flow that has never had one. Raises
-    SetupError where it has, or where the newest cannot be read."""
+    """Return the newest usable checkpoint and its offset; None for a flow that never had one.
+
+    Raises SetupError where the flow has lost its checkpoints, or the newest cannot be read.
+    """
     try:
-        found = there.newest(known.counts)
+        found = reader.newest(index.is_usable)
     except CheckpointUnreadable as error:
-        others = kept(there, known).found.values()
+        others = retained_checkpoints(reader, index).found.values()
         if not others:
             raise
         *_, last = others
-        earlier = f"go on from an earlier one with meander run --from {last.number}"
+        earlier = f"restore an earlier checkpoint with meander run --from {last.number}"
         raise CheckpointUnreadable(
             error.concerns, error.cause, f"{earlier}, or {error.remedy}"
         ) from error
     if found is None:
-        expect_kept(known, flow, topic)
+        expect_retained(index, flow, topic)
     return found
 
 
-def savepoints(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
-    """Those that there are, by offset."""
+def read_savepoints(reader: CheckpointsReader, index: CheckpointIndex) -> dict[int, Checkpoint]:
+    """Return all readable savepoints, by offset."""
     found = dict[int, Checkpoint]()
-    for name, offset in sorted(known.savepoints.items(), key=lambda one: one[1]):
-        match there.read(offset):
+    for name, offset in sorted(index.savepoints.items(), key=lambda one: one[1]):
+        match reader.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
             case error:
@@ -191,51 +202,57 @@ def savepoints(there: CheckpointsReader, known: Known) -> dict[int, Checkpoint]:
     return found
 
 
-def chosen(there: RetainedCheckpoints, known: Known, wanted: str) -> int:
-    """The offset of what a savepoint's name or a number says. Raises SetupError for none, and for
-    one that cannot be read."""
-    if (offset := known.savepoints.get(wanted)) is not None:
-        if (error := there.unreadable.get(offset)) is not None:
+def find_checkpoint(among: RetainedCheckpoints, index: CheckpointIndex, wanted: str) -> int:
+    """Return the offset of a savepoint by its name, or of a checkpoint by its number.
+
+    Raises SetupError where none matches, and where the savepoint cannot be read.
+    """
+    if (offset := index.savepoints.get(wanted)) is not None:
+        if (error := among.unreadable.get(offset)) is not None:
             raise error
         return offset
-    for offset, checkpoint in there.found.items():
+    for offset, checkpoint in among.found.items():
         if str(checkpoint.number) == wanted:
             return offset
-    names = {offset: name for name, offset in known.savepoints.items()}
-    listed = [f"{one.number}{_called(names.get(at))}" for at, one in there.found.items()]
+    names = {offset: name for name, offset in index.savepoints.items()}
+    listed = [f"{one.number}{_in_parentheses(names.get(at))}" for at, one in among.found.items()]
     raise SetupError(
         f"checkpoint {wanted!r}",
-        "the flow has none of that name or number that is kept and can be read",
+        "the flow retains no readable checkpoint of that name or number",
         f"name one of these: {', '.join(listed)}" if listed else "run the flow without --from",
     )
 
 
-def _called(name: str | None) -> str:
+def _in_parentheses(name: str | None) -> str:
     return "" if name is None else f" ({name})"
 
 
-def expect_kept(known: Known, flow: str, topic: str) -> None:
-    """Raises SetupError where none is found, though there has been one: what is out would be
-    answered a second time."""
-    if known.checkpointed:
+def expect_retained(index: CheckpointIndex, flow: str, topic: str) -> None:
+    """Raise SetupError where a flow has had a checkpoint, though none was found.
+
+    A start from scratch would write committed results again.
+    """
+    if index.checkpointed:
         raise SetupError(
             f"flow {flow!r}",
-            f"its journal tells of checkpoints, and topic {topic!r} holds none of them any more",
-            f"see who has deleted them; meander reset {flow} has it begin anew",
+            f"its decision log names checkpoints, but topic {topic!r} holds none of them",
+            f"find out who deleted them; meander reset {flow} lets it start from scratch",
         )
 
 
-class Writing:
-    """The checkpoints of one life: writes them, and to the journal where savepoints lie and that
-    there is one at all; lets go what lies before all that are kept.
+class CheckpointRecorder:
+    """A recorder that writes the checkpoints of one execution and logs them as decisions.
+
+    The decision log names each savepoint, and notes the first checkpoint of a flow. The recorder
+    truncates the checkpoints topic before all retained checkpoints.
 
     >>> from dataclasses import replace
     >>> from meander.state.keys.bins import BinSpace
     >>> one = Checkpoint(7, ExecutionId(5), BinSpace(1), 0, ())
-    >>> told = print, print, lambda _: lambda: True
-    >>> writing = Writing(lambda one: lambda: Recorded(4, one), *told, {2: one}, True)
-    >>> written = writing.write(replace(one, number=8))
-    >>> written().number; writing.retire([], [], {7, 8}); writing.retire([], [], {8})
+    >>> calls = print, print, lambda _: lambda: True
+    >>> recorder = CheckpointRecorder(lambda one: lambda: Recorded(4, one), *calls, {2: one}, True)
+    >>> written = recorder.write(replace(one, number=8))
+    >>> written().number; recorder.release([], [], {7, 8}); recorder.release([], [], {8})
     8
     [] []
     2
@@ -247,33 +264,37 @@ class Writing:
         self,
         write: Callable[[Checkpoint], Callable[[], Recorded | None]],
         forget: Callable[[Sequence[RecordLocation], Sequence[RecordLocation]], None],
-        trim: Callable[[int], None],
-        journal: Journal,
-        there: Mapping[int, Checkpoint],
-        known: bool,
+        truncate: Callable[[int], None],
+        decision_log: Journal,
+        retained: Mapping[int, Checkpoint],
+        has_checkpoint: bool,
     ) -> None:
-        """`there` are those of earlier lives that are kept, by offset; is it `known` that there is
-        one?"""
-        self._write, self._forget, self._trim = write, forget, trim
-        self._journal, self._known = journal, known
-        self._offsets = {one.number: offset for offset, one in there.items()}
+        """Record beside the `retained` checkpoints of earlier executions, by offset.
+
+        `has_checkpoint` says whether the decision log already notes a checkpoint.
+        """
+        self._write, self._forget, self._truncate = write, forget, truncate
+        self._decision_log, self._has_checkpoint = decision_log, has_checkpoint
+        self._offsets = {one.number: offset for offset, one in retained.items()}
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
-        """Begin to write one; return it, with its parts, once it is durable and told."""
+        """Start to write a checkpoint; the result returns it once it is durable and logged."""
         steps = self._steps(self._write(checkpoint))
         return lambda: next(steps)
 
-    def retire(
+    def release(
         self,
         places: Sequence[RecordLocation],
         chunks: Sequence[RecordLocation],
-        kept: Collection[int],
+        retained: Collection[int],
     ) -> None:
-        """What lies at these places is in flight in none any more, these chunks are of no layer,
-        and only these are kept."""
+        """Delete in-flight records and chunks of layers that no checkpoint names any more.
+
+        Only the checkpoints with the numbers `retained` are usable from now on.
+        """
         self._forget(places, chunks)
-        self._offsets = {n: offset for n, offset in self._offsets.items() if n in kept}
-        self._trim(min(self._offsets.values()))
+        self._offsets = {n: offset for n, offset in self._offsets.items() if n in retained}
+        self._truncate(min(self._offsets.values()))
 
     def _steps(self, recorded: Callable[[], Recorded | None]) -> Iterator[Checkpoint | None]:
         while (found := recorded()) is None:
@@ -281,14 +302,14 @@ class Writing:
         offset, checkpoint = found
         self._offsets[checkpoint.number] = offset
         if checkpoint.savepoint:
-            told = self._journal(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
-        elif not self._known:
-            told = self._journal(Takes(checkpoint.cut.time))
+            logged = self._decision_log(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
+        elif not self._has_checkpoint:
+            logged = self._decision_log(Takes(checkpoint.cut.time))
         else:
-            told = _at_once
-        while not told():
+            logged = _at_once
+        while not logged():
             yield None
-        self._known = True
+        self._has_checkpoint = True
         while True:
             yield checkpoint
 

@@ -1,9 +1,9 @@
-"""A driver's claim of a flow, and the executions that follow from it.
+"""Claim a flow for a driver, and choose the first execution id of the claim.
 
-Guarantees that every execution of a later claim has a greater id than each of an earlier
-claim, whatever the hosts' clocks say: a claim reads all earlier ids once it holds, and
-a driver counts its own up one by one. So a reader of the journal tells a late beginning by its
-execution (`dataflow.exactly_once.commit_history`). Cost: one read of the journal per claim.
+Guarantees that each execution id of a later claim exceeds all ids of an earlier claim, whatever
+the clocks of the hosts say. A claim that holds reads all earlier ids, and a driver increments its
+own id by one. A reader of the decision log therefore recognizes a late start by its id
+(`dataflow.exactly_once.commit_history`). Cost: one read of the decision log for each claim.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from meander.app.common.clock import SystemClock
 from meander.app.flow.preflight import PreparedFlow
-from meander.app.recovery.restart import journal
+from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
@@ -26,16 +26,19 @@ from meander.state.keys.ids import ExecutionId
 
 log = LineLogger(__name__)
 
-BEYOND = 2
-"""How far the first execution of a claim lies beyond all that a topic tells of. A driver looks at
-its claim before each execution, so it begins at most one that no topic tells of yet."""
-LOOK = 0.5
-"""Seconds between two looks at a flow that another driver has."""
+ID_GAP = 2
+"""The distance of a claim's first execution id from all ids on the topics.
+
+A driver checks its claim before each execution, so at most one of its ids is on no topic yet."""
+POLL = 0.5
+"""Seconds between two polls of a flow that another driver runs."""
 
 
 def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
-    """Take a flow, once all stands that can be seen to without; return it with the execution of
-    the claim. Raises SetupError while another driver has it."""
+    """Claim a prepared flow; return it with the first execution id of the claim.
+
+    Raises SetupError while another driver runs it.
+    """
     options = prepared.options
     claimed = Claimed(
         driver=prepared.driver,
@@ -45,17 +48,17 @@ def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
     execution = claim_for(
         options.kafka, prepared.names, status, prepared.flow, claimed, options.wait
     )
-    return prepared.under(execution)
+    return prepared.with_execution(execution)
 
 
 def claim_for(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed,
     wait: bool | None = None,
 ) -> ExecutionId:  # fmt: skip
-    """Take a flow by a claim; return the execution that the driver begins with.
+    """Write a claim of a flow; return the execution id with which its driver starts.
 
     With `wait`, wait for the end of another driver's lease; None means that there is no such
-    option. Raises SetupError while another driver has the flow.
+    option. Raises SetupError while another driver runs the flow.
     """
     holder = status.claim(flow, claimed)
     if wait and holder.driver != claimed.driver:
@@ -68,24 +71,23 @@ def claim_for(
             f"a driver runs it (its last heartbeat came {max(age, 0):.1f} s ago)",
             f"stop that one; if it is dead, wait {holder.heartbeat_timeout:g} s{option}",
         )
-    return _execution(settings, names, status, flow, claimed)
+    return _first_execution(settings, names, status, flow, claimed)
 
 
 def expect_ours(prepared: PreparedFlow, status: StatusTopic) -> None:
-    """Raises SetupError where another driver has taken the flow meanwhile."""
+    """Raise SetupError where another driver has claimed the flow meanwhile."""
     holder = status.holder(prepared.flow)
     if holder is not None and holder.driver != prepared.driver:
         raise SetupError(
             f"flow {prepared.flow!r}",
-            "another driver has taken it, as this one was silent for longer than its heartbeat"
-            " timeout",
-            "see what held this one up, its machine or its way to Kafka; a longer"
-            " --heartbeat-timeout waits for that",
+            "another driver has taken it, because this driver was silent for longer than its"
+            " heartbeat timeout",
+            "check this machine and its connection to Kafka, or set a longer --heartbeat-timeout",
         )
 
 
 def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> Holder:
-    """Claim a flow again and again until the lease of its driver is over; return its driver."""
+    """Claim a flow repeatedly until the lease of its driver ends; return the holder."""
     deadline = time.monotonic() + holder.heartbeat_timeout
     until = datetime.now(UTC) + timedelta(seconds=holder.heartbeat_timeout)
     log.info(
@@ -96,10 +98,10 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
     )
     waiting = True
     while waiting and holder.driver != claimed.driver:
-        time.sleep(LOOK)
+        time.sleep(POLL)
         waiting = time.monotonic() < deadline
         found = status.holder(flow)
-        # By the clock here: where that is wrong, a claim comes too early and is in vain.
+        # A wrong clock here only makes a claim too early, and that claim fails.
         over = (
             found is None or SystemClock().now_ms() - found.millis >= 1000 * found.heartbeat_timeout
         )
@@ -108,22 +110,22 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
     return holder
 
 
-def _execution(
+def _first_execution(
     settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed
 ) -> ExecutionId:
-    """Return an execution beyond those of all drivers that had the flow before."""
+    """Return an execution id beyond those of all drivers that ran the flow before."""
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
-        told = [
+        reported = [
             event.execution
             for event in (one.event for one in reader.recent())
             if isinstance(event, Claimed | Heartbeat | Started | Recovering | Finished | Failed)
             and event.driver != claimed.driver
         ]
-    begun = [life for life, _ in journal(settings, names.decisions)]
-    least = max([*told, *begun], default=0) + BEYOND
+    started = [execution for execution, _ in read_decisions(settings, names.decisions)]
+    least = max([*reported, *started], default=0) + ID_GAP
     if claimed.execution >= least:
         return ExecutionId(claimed.execution)
-    # The next driver has to know of it, even if this one dies now.
+    # The next driver must see this id, even if this driver dies now.
     status.write(claimed.model_copy(update={"execution": least}))
     status.flush(client.ANSWER)
     return ExecutionId(least)

@@ -1,7 +1,7 @@
-"""The journal of a flow: what was decided in all of its lives, as it lies on the decisions topic.
+"""The decision log of a flow: the decisions of all its executions, as records of one topic.
 
-Guarantees that a decision is durable before a worker hears of it, and that what is read back is
-what was written. Each is one record, so it counts as a whole or not at all.
+Guarantees that each decision reads back as it was written. A decision is one record, so no reader
+sees a part of it. No worker receives a decision before its record is durable.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
-from meander.app.recovery.numbers import lengthened, shortened
+from meander.app.recovery.numbers import pack_numbers, unpack_numbers
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.control.decisions import (
     Begins,
@@ -33,18 +33,18 @@ from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 
-class Journal:
-    """Writes decisions of a life; implements `dataflow.control.decisions.Journal`."""
+class DecisionLog:
+    """A writer of one execution's decisions; implements `dataflow.control.decisions.Journal`."""
 
     def __init__(self, decisions: DecisionTopic, execution: ExecutionId) -> None:
         self._decisions, self._execution = decisions, execution
-        self.begun = 0
+        self.started = 0
         self.durable = 0
 
     def __call__(self, decision: Decision) -> Callable[[], bool]:
-        """Begin to write; whether it is durable is told by what is returned."""
-        self.begun += 1
-        number = self.begun
+        """Start to write a decision; the result returns whether it is durable."""
+        self.started += 1
+        number = self.started
         self._decisions.append(to_bytes(self._execution, decision), self._done)
         return lambda: self.durable >= number
 
@@ -53,7 +53,7 @@ class Journal:
 
 
 def to_bytes(execution: ExecutionId, decision: Decision) -> bytes:
-    """A life's decision as it lies on its topic.
+    """Encode a decision of an execution as a record of the decisions topic.
 
     >>> data = to_bytes(ExecutionId(5), Joins(WorkerId(2), 7))
     >>> data
@@ -66,27 +66,27 @@ def to_bytes(execution: ExecutionId, decision: Decision) -> bytes:
 
 
 def from_bytes(data: bytes) -> Written:
-    """The inverse. Raises MeanderError for anything else."""
+    """Decode a record of the decisions topic. Raises MeanderError where it is no decision."""
     try:
         fields = json.loads(data)
         return ExecutionId(fields["execution"]), _read(fields)
     except (ValueError, KeyError, TypeError) as error:
         raise MeanderError(
-            "the decisions topic", f"a record of it is no decision: {data[:100]!r}",
+            "the decisions topic", f"one of its records is no decision: {data[:100]!r}",
             "read it with the release that wrote it",
         ) from error  # fmt: skip
 
 
 def written(decision: Decision) -> dict[str, object]:
-    """A decision as it lies on its topic, without what all have."""
+    """Return the fields of a decision, without those that all decisions have."""
     match decision:
         case Begins(_, owners, workers, number, sources, groups, anew, retained, topics, oldest):
-            begun = {"owners": shortened(owners), "workers": workers, "checkpoint": number,
+            start = {"owners": pack_numbers(owners), "workers": workers, "checkpoint": number,
                      "retained": retained, "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
-            return {"type": "begins", **begun, **names, "anew": dict(anew)}
+            return {"type": "begins", **start, **names, "anew": dict(anew)}
         case Moves(command, _, target, bins):
-            return {"type": "moves", "id": command, "worker": target, "bins": shortened(bins)}
+            return {"type": "moves", "id": command, "worker": target, "bins": pack_numbers(bins)}
         case Revoke(command):
             return {"type": "revoked", "id": command}
         case ReassignPartition(source, partition, _, target, offset):
@@ -98,11 +98,11 @@ def written(decision: Decision) -> dict[str, object]:
         case LeaveDecision(worker):
             return {"type": "leaves", "worker": worker}
         case Takes() | Keeps() | Drops() | Obeys():
-            return _place(decision)
+            return _reference(decision)
 
 
-def _place(decision: Takes | Keeps | Drops | Obeys) -> dict[str, object]:
-    """A decision about a place on another topic, likewise."""
+def _reference(decision: Takes | Keeps | Drops | Obeys) -> dict[str, object]:
+    """Return the fields of a decision that refers to a record of another topic."""
     match decision:
         case Takes():
             return {"type": "takes"}
@@ -121,10 +121,10 @@ def _read(fields: dict[str, Any]) -> Decision:
             names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
             anew = tuple(starmap(ReplayFrom, fields.get("anew", {}).items()))
             retained, topics = fields.get("retained", 3), tuple(fields.get("topics", ()))
-            owned, oldest = tuple(map(WorkerId, lengthened(owners))), fields.get("oldest")
+            owned, oldest = tuple(map(WorkerId, unpack_numbers(owners))), fields.get("oldest")
             return Begins(at, owned, workers, number, *names, anew, retained, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
-            return Moves(id, at, WorkerId(worker), tuple(map(Bin, lengthened(bins))))
+            return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))
         case {"type": "revoked", "id": id}:
             return Revoke(id, at)
         case {"type": "partition", "source": source, "partition": partition, "worker": worker}:
@@ -134,10 +134,10 @@ def _read(fields: dict[str, Any]) -> Decision:
             return Joins(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return LeaveDecision(WorkerId(worker), at)
-    return _read_place(fields, at)
+    return _read_reference(fields, at)
 
 
-def _read_place(fields: dict[str, Any], at: int) -> Decision:
+def _read_reference(fields: dict[str, Any], at: int) -> Decision:
     match fields:
         case {"type": "takes"}:
             return Takes(at)

@@ -1,11 +1,11 @@
-"""The sweep of one life: what earlier ones have left on the state and in-flight topics goes, as far
-as nobody can name it any more (`state/checkpoint/orphans.py`).
+"""The orphan cleanup of an execution: delete records that no checkpoint names any more.
 
-Guarantees that the loop waits for nothing: a thread reads, at a pace that leaves the broker and the
-machine to the flow. It reads what lay there before this life's beginning was written, so nothing of
-a later life, whatever the clocks of hosts say. What is there to go back to is read behind that
-beginning in the journal, so nothing of an earlier life can be added. What goes wrong, or ends with
-the life, costs room only, and the next life's sweep makes up for it. Cost: reads both topics once.
+Earlier executions left such orphans on the state and in-flight topics (`state/checkpoint/orphans`).
+Guarantees that the driver's loop never waits: a thread reads at a limited pace. It reads only
+records older than the start of this execution, so none of a later one, whatever clocks say. It
+reads the usable checkpoints up to that start in the decision log, so no earlier execution can add
+one. An error or the end of the execution costs only space, which the next cleanup frees. Cost:
+reads both topics once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from meander.app.recovery.checkpoint_index import Known, kept
-from meander.app.recovery.restart import journal, until
+from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_checkpoints
+from meander.app.recovery.restart import read_decisions, up_to_start
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.topics import Names
@@ -28,60 +28,64 @@ from meander.state.keys.ids import ExecutionId
 log = LineLogger(__name__)
 
 PACE = 16 << 20
-"""Bytes that are read in a second, at most;"""
+"""The limit of bytes that are read per second."""
 RECORD = 4 << 10
-"""what a small record counts, as it takes the loop's time too."""
+"""The least size at which a record counts, because each record also costs time of the loop."""
 
 
-class Sweep:
-    """For the coordinator only; `before` is what the life has begun with, and `lying` how far each
-    topic reached before it began, by partition."""
+class OrphanCleanup:
+    """A cleanup of the driver: one thread that reads both topics and deletes orphans.
+
+    `before` is the checkpoint from which the execution started. `ends` maps each topic to the end
+    of each partition before the execution started.
+    """
 
     def __init__(
         self,
         settings: Settings,
         names: Names,
-        life: ExecutionId,
+        execution: ExecutionId,
         before: Checkpoint | None,
-        lying: Mapping[str, Sequence[int]],
+        ends: Mapping[str, Sequence[int]],
     ) -> None:
-        self._settings, self._names, self._life, self._before = settings, names, life, before
-        self._lying = lying
-        self._over = threading.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sweep")
+        self._settings, self._names = settings, names
+        self._execution, self._before, self._ends = execution, before, ends
+        self._closed = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="orphan-cleanup")
 
-    def begin(self) -> None:
-        """Once this life has begun, and nobody waits for what the topics hold."""
-        self._thread.submit(self._sweep).add_done_callback(_told)
+    def start(self) -> None:
+        """Start the thread, once the flow no longer waits for the topics."""
+        self._thread.submit(self._run).add_done_callback(_log_error)
 
     def close(self) -> None:
-        """Leave off."""
-        self._over.set()
+        """Stop the thread at its next record."""
+        self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _sweep(self) -> None:
+    def _run(self) -> None:
         try:
-            unnamed = self._unnamed()
-            for topic, ends in self._lying.items():
+            orphans = self._orphans()
+            for topic, ends in self._ends.items():
                 spans = [range(end) for end in ends]
-                tombstones.erase(self._settings, topic, spans, unnamed.goes, self._paced)
+                tombstones.erase(self._settings, topic, spans, orphans.goes, self._paced)
         except MeanderError as error:
             log.warning("orphan_cleanup_failed", reason=str(error))
 
-    def _unnamed(self) -> Unnamed:
-        known = Known.by(until(journal(self._settings, self._names.decisions), self._life))
-        with checkpoints.reading(self._settings, self._names) as there:
-            found = kept(there, known)
+    def _orphans(self) -> Unnamed:
+        decided = read_decisions(self._settings, self._names.decisions)
+        index = CheckpointIndex.of(up_to_start(decided, self._execution))
+        with checkpoints.reading(self._settings, self._names) as reader:
+            found = retained_checkpoints(reader, index)
         for error in found.unreadable.values():
-            # What it names must stay, and nobody here knows what that is.
+            # The records that an unreadable checkpoint names are unknown, and must stay.
             raise error
         before = [] if self._before is None else [self._before]
         return Unnamed.of([*found.found.values(), *before])
 
     def _paced(self, size: int) -> bool:
-        return self._over.wait(max(size, RECORD) / PACE)
+        return self._closed.wait(max(size, RECORD) / PACE)
 
 
-def _told(done: Future[None]) -> None:
+def _log_error(done: Future[None]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
         log.error("orphan_cleanup_failed", exc_info=error)

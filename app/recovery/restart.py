@@ -1,9 +1,9 @@
-"""How a life of a flow begins: others are ended for good, then it is read what they have left.
+"""Start a new execution: fence older executions, then read the decisions and markers they left.
 
-Guarantees I8: first whoever may still commit is fenced off, then this life's beginning is written
-to the journal, and only then are marks and decisions read, up to that very place; what an earlier
-life decides later counts for nobody. Cost: some 70 ms for all who may still commit, and what there
-is to be read.
+Guarantees I8. First every worker that may still commit is fenced. Then the start of the new
+execution is written to the decision log. Only then are commit markers and decisions read, up to
+that record, so later decisions of an older execution do not count. Cost: about 70 ms to fence all
+workers, and one read of the decision log and the markers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from meander.app.common.concurrent import side_by_side
+from meander.app.common.concurrent import open_concurrently
 from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.checkpoint_index import (
-    Known,
-    chosen,
-    earlier,
-    expect_kept,
-    kept,
-    newest,
-    savepoints,
+    CheckpointIndex,
+    earlier_checkpoints,
+    expect_retained,
+    find_checkpoint,
+    newest_usable,
+    read_savepoints,
+    retained_checkpoints,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.connectors.kafka import client
@@ -49,234 +49,261 @@ from meander.state.keys.ids import ExecutionId, WorkerId
 log = LineLogger(__name__)
 
 
-class Newest(NamedTuple):
-    """The checkpoint that a flow starts from."""
+class StartCheckpoint(NamedTuple):
+    """A checkpoint from which an execution starts, with the others that the flow retains."""
 
     offset: int
     checkpoint: Checkpoint
     savepoints: dict[int, Checkpoint]
-    """All that there are, by offset."""
+    """All readable savepoints, by offset."""
     earlier: dict[int, Checkpoint]
-    """What there is to go back to besides, by offset, the oldest first."""
+    """Earlier checkpoints that stay usable, by offset, the oldest first."""
     last: int
-    """The greatest number that a checkpoint has."""
+    """The greatest number of any checkpoint."""
 
     @property
-    def kept(self) -> dict[int, Checkpoint]:
-        """All that stay as the flow starts, by offset."""
+    def retained(self) -> dict[int, Checkpoint]:
+        """All checkpoints that the flow retains as it starts, by offset."""
         return self.earlier | {self.offset: self.checkpoint} | self.savepoints
 
 
-def end_others(prepared: PreparedFlow) -> None:
-    """Who works in an earlier life commits nothing any more."""
+def fence_older_executions(prepared: PreparedFlow) -> None:
+    """Fence all workers of older executions, so none of them commits any more."""
     options = prepared.options
     if prepared.plan.flow.delivery == "exactly_once":
-        workers = registered(journal(options.kafka, prepared.names.decisions))
+        workers = used_worker_ids(read_decisions(options.kafka, prepared.names.decisions))
         fence(options.kafka, options.prefix, prepared.flow, workers)
 
 
-def newest_checkpoint(
+def choose_checkpoint(
     prepared: PreparedFlow, wanted: str | None = None, history: History = NO_HISTORY
-) -> Newest | None:
-    """The checkpoint that the flow starts from, the newest or that of a name or number; None where
-    it starts without states. Raises SetupError where it cannot start from it, also because of what
-    earlier lives have left behind."""
+) -> StartCheckpoint | None:
+    """Return the checkpoint from which the flow starts; None where it starts without states.
+
+    `wanted` is the name of a savepoint or a number; the default is the newest checkpoint. Raises
+    SetupError where the flow cannot start from it, given the `history` of earlier executions.
+    """
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
-    known = Known.by(journal(settings, prepared.names.decisions))
-    with checkpoints.reading(settings, prepared.names) as there:
-        among = kept(there, known)
+    index = CheckpointIndex.of(read_decisions(settings, prepared.names.decisions))
+    with checkpoints.reading(settings, prepared.names) as reader:
+        among = retained_checkpoints(reader, index)
         if wanted is None:
-            found = newest(there, known, prepared.flow, topic)
+            found = newest_usable(reader, index, prepared.flow, topic)
             if found is None:
                 return None
             offset, checkpoint = found
         else:
-            if not there.last(1):
-                expect_kept(known, prepared.flow, topic)
-            offset = chosen(among, known, wanted)
+            if not reader.last(1):
+                expect_retained(index, prepared.flow, topic)
+            offset = find_checkpoint(among, index, wanted)
             checkpoint = among.found[offset]
         most = prepared.plan.flow.checkpoints.retained - 1
-        older = {} if checkpoint.cut == BEGINNING else earlier(among, known, offset, most)
-        last, named = there.number, savepoints(there, known)
-    plan, options = prepared.plan, prepared.options
-    outside, lost = unread(settings, plan, checkpoint)
-    if known.begun is not None:
-        outside += misplaced(known.begun, plan)
-        sources = [one.name for one in plan.sources]
-        outside += other_topics(known.begun, dict(zip(sources, prepared.topics, strict=True)))
-    left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
-    twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
-    before = [one.number for one in older.values()]
-    if not options.skip_lost:
-        outside += lost
-    # Workers pass over what is lost when they open their sources, and say what it is then.
-    skip = SKIP if lost and not options.skip_lost else ""
-    expect_fits(
-        left, plan, options.allow_dropped_state, outside, twice, max(before, default=None), skip
-    )
+        bootstrapped = checkpoint.cut == BEGINNING
+        earlier = {} if bootstrapped else earlier_checkpoints(among, index, offset, most)
+        last, savepoints = reader.number, read_savepoints(reader, index)
+    before = [one.number for one in earlier.values()]
+    _expect_restorable(prepared, index, checkpoint, history, max(before, default=None))
     log.info(
         "checkpoint_selected",
         number=checkpoint.number,
         operators=",".join(sorted(checkpoint.operators)),
     )
-    return Newest(offset, checkpoint, named, older, last)
+    return StartCheckpoint(offset, checkpoint, savepoints, earlier, last)
 
 
-def unread(settings: Settings, plan: Plan, checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
-    """Where source topics do not hold any more what comes next; where retention alone has deleted
-    it, apart from all else."""
+def _expect_restorable(
+    prepared: PreparedFlow,
+    index: CheckpointIndex,
+    checkpoint: Checkpoint,
+    history: History,
+    before: int | None,
+) -> None:
+    """Raise SetupError where a flow cannot start from a checkpoint.
+
+    `before` is the number of an earlier checkpoint, which the error may propose.
+    """
+    plan, options = prepared.plan, prepared.options
+    mismatches, lost = lost_positions(options.kafka, plan, checkpoint)
+    if index.start is not None:
+        mismatches += misplaced(index.start, plan)
+        sources = [one.name for one in plan.sources]
+        mismatches += other_topics(index.start, dict(zip(sources, prepared.topics, strict=True)))
+    left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
+    twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
+    if not options.skip_lost:
+        mismatches += lost
+    # Workers skip lost records when they open their sources, and name them then.
+    skip = SKIP if lost and not options.skip_lost else ""
+    expect_fits(left, plan, options.allow_dropped_state, mismatches, twice, before, skip)
+
+
+def lost_positions(
+    settings: Settings, plan: Plan, checkpoint: Checkpoint
+) -> tuple[list[str], list[str]]:
+    """Return where source topics no longer hold the next records, in sentences.
+
+    The second list holds losses by retention alone, which `--skip-lost` permits.
+    """
     topics = {one.name: one.spec.topic for one in plan.sources if isinstance(one.spec, KafkaSource)}
-    left = defaultdict[str, dict[int, int]](dict)
+    positions = defaultdict[str, dict[int, int]](dict)
     for one in checkpoint.cut.positions:
         if one.source in topics:
-            left[topics[one.source]][one.partition] = one.offset
-    found = [one for topic, places in left.items() for one in gone(settings, topic, places)]
+            positions[topics[one.source]][one.partition] = one.offset
+    found = [one for topic, offsets in positions.items() for one in gone(settings, topic, offsets)]
     lost = [str(one) for one in found if isinstance(one, Lost) and one.expired]
-    return [said for said in map(str, found) if said not in lost], lost
+    return [sentence for sentence in map(str, found) if sentence not in lost], lost
 
 
-def other_topics(begun: Begins, topics: Mapping[str, str]) -> list[str]:
-    """Sources that read something else than in the life that has begun last, as offsets there say
-    nothing of it; `topics` are what they read now, by source.
+def other_topics(start: Begins, topics: Mapping[str, str]) -> list[str]:
+    """Return, in sentences, which sources read another topic than in the last execution.
 
-    >>> begun = Begins(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
-    >>> other_topics(begun, {"a": "lines 1", "b": "words 3", "c": "new 4"})
+    Offsets of the former topic say nothing about the new one. `topics` maps each source to the
+    topic that it reads now.
+
+    >>> start = Begins(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
+    >>> other_topics(start, {"a": "lines 1", "b": "words 3", "c": "new 4"})
     ["source 'b' has read topic 'words' of id 2, and is to read topic 'words' of id 3"]
     """
-    had = dict(zip(begun.sources, begun.topics, strict=False))
+    had = dict(zip(start.sources, start.topics, strict=False))
     return [
-        f"source {name!r} has read {_said(had[name])}, and is to read {_said(topic)}"
+        f"source {name!r} has read {_topic_in_words(had[name])},"
+        f" and is to read {_topic_in_words(topic)}"
         for name, topic in topics.items()
         if had.get(name, topic) != topic
     ]
 
 
-def _said(topic: str) -> str:
+def _topic_in_words(topic: str) -> str:
     name, _, id = topic.partition(" ")
     return f"topic {name!r} of id {id}" if topic else "no topic"
 
 
-def begin(
+def start_execution(
     prepared: PreparedFlow,
-    found: Newest | None,
+    found: StartCheckpoint | None,
     decisions: DecisionTopic,
     expect_ours: Callable[[], None],
 ) -> RestorePlan:
-    """A new life, from the newest checkpoint, once all others have ended.
+    """Write the start of a new execution to the decision log; return its restore plan.
 
-    `expect_ours` raises where another driver has taken the flow. It is asked last of all: a record
-    that comes too late after that, readers of the journal tell by its execution.
+    All older executions must be fenced. `expect_ours` raises where another driver has taken the
+    flow, and is asked last. A record that still comes too late has too small an execution id, by
+    which readers of the decision log discard it.
     """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    begins = replace(
+    start = replace(
         RestorePlan.of(plan, options.workers, checkpoint).start_decision, topics=prepared.topics
     )
-    if found is not None and begins.checkpoint is not None:
+    if found is not None and start.checkpoint is not None:
         oldest = min(found.earlier, default=found.offset)
-        begins = replace(begins, checkpoint=found.offset, oldest=oldest)
+        start = replace(start, checkpoint=found.offset, oldest=oldest)
     expect_ours()
-    decisions.write(to_bytes(prepared.execution, begins), options.heartbeat_timeout)
-    history = history_of(plan, options.kafka, names, prepared.execution)
+    decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
+    history = needed_history(plan, options.kafka, names, prepared.execution)
     return RestorePlan.of(plan, options.workers, checkpoint, history)
 
 
-def history_of(plan: Plan, settings: Settings, names: Names, life: ExecutionId) -> History:
-    """What lives before one have left behind that has begun, as far as it counts in that.
+def needed_history(plan: Plan, settings: Settings, names: Names, execution: ExecutionId) -> History:
+    """Return what a started execution needs to know of earlier executions.
 
-    Who delivers at least once asks for no marks, and for moves of bins only where records apply as
-    they arrive: there they tell what was ahead of what (`Migrator.resume`). It asks for none of the
-    partitions that had come to its topics: its sources may have other numbers by now.
+    A flow that delivers at least once needs no commit markers. It needs moves of bins only where
+    records apply as they arrive: there the moves tell which records were ahead (`Migrator.resume`).
+    It needs no assignments of partitions, because its sources may have other numbers by now.
     """
     if plan.flow.delivery == "exactly_once":
-        return left_behind(plan, settings, names, life)
+        return full_history(plan, settings, names, execution)
     if not plan.arrivals:
         return NO_HISTORY
-    decided = until(journal(settings, names.decisions), life)
+    decided = up_to_start(read_decisions(settings, names.decisions), execution)
     return History(
         plan.flow.space, (one for one in decided if not isinstance(one[1], ReassignPartition))
     )
 
 
-def left_behind(
-    plan: Plan, settings: Settings, names: Names, life: ExecutionId | None = None
+def full_history(
+    plan: Plan, settings: Settings, names: Names, execution: ExecutionId | None = None
 ) -> History:
-    """What lives before one have left behind, if that has begun; else all lives."""
-    with side_by_side() as reading:
-        decided = reading.ask(lambda: journal(settings, names.decisions))
-        marks = map(CommitMarker.from_bytes, whole(settings, names.marks))
-        begun = until(decided.result(), life)
-    return History(plan.flow.space, begun, (mark for mark in marks if mark.execution != life))
+    """Return the history before the start of an execution; of all executions for None."""
+    with open_concurrently() as reading:
+        decided = reading.ask(lambda: read_decisions(settings, names.decisions))
+        markers = map(CommitMarker.from_bytes, whole(settings, names.marks))
+        before = up_to_start(decided.result(), execution)
+    return History(plan.flow.space, before, (one for one in markers if one.execution != execution))
 
 
-def until(decided: Iterable[Written], life: ExecutionId | None) -> Iterator[Written]:
-    """What was decided up to the beginning of a life, and that; of None all."""
+def up_to_start(decided: Iterable[Written], execution: ExecutionId | None) -> Iterator[Written]:
+    """Yield the decisions up to the start of an execution, and that start; all for None."""
     for one in decided:
         yield one
-        if one[0] == life:
+        if one[0] == execution:
             return
 
 
-def journal(settings: Settings, topic: str) -> Iterator[Written]:
-    """All that has been decided, in all lives."""
+def read_decisions(settings: Settings, topic: str) -> Iterator[Written]:
+    """Read all decisions of all executions from the decisions topic."""
     return map(from_bytes, whole(settings, topic))
 
 
-def obeyed(decided: Iterable[Written]) -> int | None:
-    """The offset of the control topic before which all commands have been dealt with; None where
-    the journal does not say. What an execution tells behind the beginning of a later one counts for
-    nothing.
+def handled_offset(decided: Iterable[Written]) -> int | None:
+    """Return the offset of the control topic before which all commands have been handled.
+
+    None means that the decision log does not say. Decisions that an execution writes after the
+    start of a later one do not count.
 
     >>> one, other = ExecutionId(5), ExecutionId(6)
-    >>> journal = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
-    >>> obeyed(journal), obeyed([*journal, (other, Obeys(7)), (one, Obeys(9))]), obeyed([])
+    >>> decided = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
+    >>> late = [*decided, (other, Obeys(7)), (one, Obeys(9))]
+    >>> handled_offset(decided), handled_offset(late), handled_offset([])
     (4, 7, None)
     """
-    last, place = None, None
-    for life, one in effective(decided):
+    last, handled = None, None
+    for execution, one in effective(decided):
         match one:
             case Begins():
-                last = life
-            case Obeys(offset) if life == last:
-                place = offset
-    return place
+                last = execution
+            case Obeys(offset) if execution == last:
+                handled = offset
+    return handled
 
 
-def take_up(
-    prepared: PreparedFlow, control: ControlTopic, decisions: DecisionTopic, known: int | None
+def resume_commands(
+    prepared: PreparedFlow, control: ControlTopic, decisions: DecisionTopic, handled: int | None
 ) -> int:
-    """Have a new execution obey commands from where earlier ones have stopped, `known` in the
-    driver that has lived through them; return that offset."""
-    settings, life = prepared.options.kafka, prepared.execution
-    place = known
-    if place is None:
-        place = obeyed(until(journal(settings, prepared.names.decisions), life))
-    begins = control.begin(place)
-    if begins != place:
-        decisions.write(to_bytes(life, Obeys(begins)))
-    return begins
+    """Let a new execution read commands from where earlier ones stopped; return that offset.
+
+    `handled` is the offset that this driver has reached itself; None where it has not run yet.
+    """
+    settings, execution = prepared.options.kafka, prepared.execution
+    if handled is None:
+        decided = read_decisions(settings, prepared.names.decisions)
+        handled = handled_offset(up_to_start(decided, execution))
+    start = control.begin(handled)
+    if start != handled:
+        decisions.write(to_bytes(execution, Obeys(start)))
+    return start
 
 
-def registered(decided: Iterable[Written]) -> set[WorkerId]:
-    """Return the numbers that workers have had, in whichever life. A command may skip many.
+def used_worker_ids(decided: Iterable[Written]) -> set[WorkerId]:
+    """Return the ids of all workers of all executions. A command may skip many.
 
-    >>> life = ExecutionId(1)
-    >>> sorted(registered([(life, Begins(0, (), 2)), (life, Joins(WorkerId(999), 5))]))
+    >>> one = ExecutionId(1)
+    >>> sorted(used_worker_ids([(one, Begins(0, (), 2)), (one, Joins(WorkerId(999), 5))]))
     [0, 1, 999]
     """
-    known = set[WorkerId]()
+    used = set[WorkerId]()
     for _, decision in decided:
         match decision:
             case Begins(workers=workers):
-                known.update(map(WorkerId, range(workers)))
+                used.update(map(WorkerId, range(workers)))
             case Joins(worker):
-                known.add(worker)
-    return known
+                used.add(worker)
+    return used
 
 
 def fence(settings: Settings, prefix: str, flow: str, workers: Iterable[WorkerId]) -> None:
-    """None of these workers commits anything any more."""
+    """Fence some workers of a flow: none of them commits anything any more."""
     ids = [transactional_id(prefix, flow, worker) for worker in workers]
-    with side_by_side() as fencing:
+    with open_concurrently() as fencing:
         for fenced in [fencing.ask(partial(client.transactional, settings, id)) for id in ids]:
             fenced.result()

@@ -1,9 +1,9 @@
-"""A worker's sign of life, which a thread beside its loop gives.
+"""The lifeline of a worker: a thread beside its loop reports that the process lives.
 
-Guarantees that a worker counts as alive while its process is, however long a function of the flow
-takes: the thread speaks and is answered at the coordinator's door meanwhile, and where a function
-keeps Python to itself, ZeroMQ's own thread keeps the connection up. A process that is stopped
-loses it within a lease. Cost: a thread, a connection, and a message each way per beat.
+Guarantees that a worker counts as alive while its process runs, however long a function of the flow
+takes. The thread sends reports to the registration server meanwhile. Where a function blocks all of
+Python, ZeroMQ's own thread keeps the connection open. A suspended process loses it within a lease.
+Cost: a thread, a connection, and a message in each direction per heartbeat.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from meander.connectors.links.links import Keys
 
 
 class Lifeline:
-    """A worker's end; of one thread."""
+    """A connection of a worker to the registration server, for one thread."""
 
-    def __init__(self, ticket: LaunchToken, heartbeat_timeout: float) -> None:
-        self._token, keys = ticket.token, Keys.fresh()
+    def __init__(self, token: LaunchToken, heartbeat_timeout: float) -> None:
+        self._token, keys = token.token, Keys.fresh()
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.curve_publickey, self._dealer.curve_secretkey = keys.public, keys.secret
-        self._dealer.curve_serverkey = ticket.public
+        self._dealer.curve_serverkey = token.public
         drop_when_silent(self._dealer, heartbeat_timeout)
-        # What is said while nobody answers is out of date when somebody does.
+        # A report that waits for a connection would be out of date.
         self._dealer.immediate, self._dealer.sndhwm = True, 1
-        self._dealer.connect(ticket.address)
+        self._dealer.connect(token.address)
 
-    def speak(self, operator: str, seconds: float) -> bool:
-        """Say that the worker lives, and which operator keeps its loop, if one does; then wait for
-        `seconds`. Whether an answer came."""
+    def report(self, operator: str, seconds: float) -> bool:
+        """Report that the worker lives, and the operator that blocks its loop, if one does.
+
+        Waits for `seconds`; returns whether an answer came.
+        """
         deadline, answered = time.monotonic() + seconds, False
         try:
             self._dealer.send(Alive(token=self._token, operator=operator).to_bytes(), zmq.NOBLOCK)

@@ -1,8 +1,8 @@
-"""What runs in an executor: one worker's process, in one life of its flow after the other.
+"""The Spark task of a worker: one process that runs one execution after another.
 
 Guarantees that the process ends at once when its parent dies. Where another worker is lost, this
-one keeps its process, the flow it has loaded and its local states, and goes on from the checkpoint
-with all others; the states go back to what they were then by what is here (`state.store.undo_log`).
+process keeps its loaded flow and its local states, and joins the next execution. The undo log then
+returns its states to the checkpoint (`state.store.undo_log`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(blob: bytes) -> bytes:
-    """Run a worker; b'' when it ended as it should, else a Failure as bytes."""
+    """Run a worker of these launch arguments; return b'' on success, else a Failure as bytes."""
     arguments: Arguments | None = Arguments.from_bytes(blob)
     assert arguments is not None
     _die_with_parent()
@@ -41,19 +41,19 @@ def main(blob: bytes) -> bytes:
             tempfile.TemporaryDirectory(
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()
             ) as folder,
-            contextlib.closing(ProcessState(arguments.source, Path(folder))) as kept,
+            contextlib.closing(ProcessState(arguments.source, Path(folder))) as state,
         ):
             while arguments is not None:
                 me = arguments.worker
-                arguments = WorkerProcess(arguments, kept).run()
+                arguments = WorkerProcess(arguments, state).run()
                 if arguments is not None:
-                    kept.outlive()
+                    state.end_execution()
     except MeanderError as error:
         return Failure.at(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
     return b""
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this process when Spark's Python daemon ends (Linux only)."""
+    """Let the kernel kill this process when Spark's Python daemon ends (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

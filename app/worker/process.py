@@ -1,12 +1,11 @@
-"""One worker in one life of its flow, from its registration to its end.
+"""The worker process in one execution, from its registration to its end.
 
-Guarantees that the process ends by itself within about `heartbeat_timeout` seconds when the
-coordinator is gone, also within a call that takes longer (`lifeline`). It ends regularly in two
-steps, as told by the coordinator: first everybody stops, then everybody closes its links, and ends,
-or goes on in another life. One that leaves the flow says so as its last word on each link, and
-closes them when all have heard it. Cost: one loop; turns with little to do keep a pace, as each
-costs more than a record, and an idle worker sleeps until a frame or a reader rouses it, or its
-operators ask.
+Guarantees that a process without a driver ends within about `heartbeat_timeout` seconds, even in a
+longer call (`lifeline`). The driver ends workers in two steps: all stop, then all
+close their links and exit, or join the next execution. A leaving worker sends a final message on
+each link, and closes its links once all have acknowledged it. Cost: one loop. Turns with little
+work keep a minimal interval, because a turn costs more than a record. An idle worker sleeps until a
+frame, a reader or an operator wakes it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from meander.app.common.clock import SystemClock
-from meander.app.common.concurrent import SideBySide, side_by_side
+from meander.app.common.concurrent import ConcurrentOpen, open_concurrently
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import (
     FROM_PEER,
@@ -50,7 +49,7 @@ from meander.app.protocol.messages import (
     WorkerHeartbeat,
 )
 from meander.app.protocol.registration import join, own_host
-from meander.app.recovery.restart import history_of
+from meander.app.recovery.restart import needed_history
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
@@ -81,17 +80,20 @@ from meander.state.store.spill import Shelf
 
 log = LineLogger(__name__)
 
-FAREWELL, WANTED = 3.0, 10.0
-"""Seconds that a worker which has failed waits for the coordinator's word; and one that has stopped
-where the lease is no longer: it may be wanted again once others have ended. One that has left the
-flow waits for a lease, as the others may be busy when it speaks its last."""
-SOON = 0.03
-"""Seconds after which one that has stopped is likely to go on in another life, and tidies up."""
-PACE = 0.002
-"""Seconds from one short turn to the next: what comes meanwhile is handled together."""
+AFTER_FAILURE = 3.0
+"""Seconds that a failed worker waits for a message of the driver."""
+AFTER_STOP = 10.0
+"""The least seconds that a stopped worker waits: the next execution may reuse it.
+
+A worker that has left waits for a lease, because the others may be busy at its final message."""
+TIDY_AFTER = 0.03
+"""Seconds after which a stopped worker collects garbage, because a restart is likely to follow."""
+TURN = 0.002
+"""Seconds from one short turn to the next, so that one turn handles many frames."""
 GARBAGE = 100_000
-"""Objects made and not freed after which cycles are looked for: by default 700, less than one batch
-has, so that a tenth of a worker's time went into looking at what was soon freed anyway."""
+"""Objects allocated and not freed between two collections of cycles.
+
+The default is 700, less than one batch has: collections took a tenth of a worker's time."""
 NOTHING: Mapping[Hashable, Wait] = {}
 CREDIT: Mapping[Hashable, Wait] = {
     "": Wait("in_flight_room", "the sinks deliver enough; the worker has read max_inflight bytes")
@@ -99,51 +101,54 @@ CREDIT: Mapping[Hashable, Wait] = {
 
 
 class _Opening(NamedTuple):
-    """What is being opened while a worker waits to be let in."""
+    """A set of topics that open while the worker registers."""
 
-    opening: SideBySide
+    opening: ConcurrentOpen
     state: Future[KafkaStateTopic]
     in_flight: Future[KafkaStateTopic]
 
 
 class WorkerProcess:
-    """A worker."""
+    """A process that runs one worker in one execution."""
 
-    def __init__(self, arguments: Arguments, kept: ProcessState) -> None:
-        self._arguments, self._kept = arguments, kept
+    def __init__(self, arguments: Arguments, state: ProcessState) -> None:
+        self._arguments, self._state = arguments, state
         self._me = WorkerId(arguments.worker)
-        self._beat_every = min(1.0, arguments.heartbeat_timeout / 5)
-        self._heard = self._beat_at = time.monotonic()
+        self._heartbeat_every = min(1.0, arguments.heartbeat_timeout / 5)
+        self._received_at = self._heartbeat_at = time.monotonic()
         self._working = False
-        self._silence = silence(arguments.heartbeat_timeout)
-        self._stop = self._bye = self._left = self._over = False
-        self._again: Restart | None = None
+        self._silence = driver_waits(arguments.heartbeat_timeout)
+        self._stop = self._exit = self._left = self._over = False
+        self._restart: Restart | None = None
         self._worker: Worker | None = None
         self._waits = Waits(SystemClock())
-        self._pulse = Keepalive(self._alive)
+        self._keepalive = Keepalive(self._keep_alive)
 
     def run(self) -> Arguments | None:
-        """Register, work, end; with what it goes on, where another has been lost. Raises
-        MeanderError when the coordinator cannot be told any more."""
+        """Register, work and end; return the arguments for the next execution, if there is one.
+
+        Raises MeanderError where the driver cannot receive it any more.
+        """
         keys = Keys.fresh()
-        host = own_host(self._arguments.door)
+        host = own_host(self._arguments.server)
         self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.heartbeat_timeout)
         self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
         try:
             with self._log.installed():
-                with side_by_side() as opening:
-                    begun = self._begin_to_open(opening)
-                    join(self._arguments.ticket, keys, self._links, self._arguments.startup_timeout)
-                    self._attempt(begun)
-                self._take_leave()
+                with open_concurrently() as opening:
+                    topics = self._start_opening(opening)
+                    token, timeout = self._arguments.launch_token, self._arguments.startup_timeout
+                    join(token, keys, self._links, timeout)
+                    self._attempt(topics)
+                self._await_exit()
         finally:
             self._links.close(linger=1.0)
-        return None if self._again is None else self._arguments.anew(self._again)
+        return None if self._restart is None else self._arguments.restarted(self._restart)
 
-    def _attempt(self, begun: _Opening) -> None:
-        """Work until told to stop; what goes wrong is told to the coordinator."""
+    def _attempt(self, topics: _Opening) -> None:
+        """Work until the driver stops this worker; send it any failure."""
         try:
-            with self._open(begun) as worker:
+            with self._open(topics) as worker:
                 self._work(worker)
         except failure() as error:  # a user's function may raise anything
             if isinstance(error, LinkBroken) and error.peer == COORDINATOR:
@@ -153,24 +158,24 @@ class WorkerProcess:
     def _fail(self, error: BaseException) -> None:
         log.debug("worker_failed", exc_info=error)
         self._links.part()
-        self._tell(Failure.at(member_name(self._me), error, trace_of(error)))
+        self._send(Failure.at(member_name(self._me), error, trace_of(error)))
 
     @contextlib.contextmanager
-    def _open(self, begun: _Opening) -> Iterator[Worker]:
-        """The engine with all its ends."""
-        arguments, opening = self._arguments, begun.opening
-        topics = names(arguments.prefix, arguments.flow)
-        plan, database = self._kept.plan, self._kept.database
-        context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._pulse)
-        transacting = opening.ask(lambda: self._transactions(plan, context, topics))
-        starting = opening.ask(lambda: _start(plan, arguments, topics))
-        dead = opening.open(lambda: KafkaDeadLetters.open(context, topics.dead)).result()
+    def _open(self, topics: _Opening) -> Iterator[Worker]:
+        """Yield the worker with all its topics, stores and readers."""
+        arguments, opening = self._arguments, topics.opening
+        internal = names(arguments.prefix, arguments.flow)
+        plan, database = self._state.plan, self._state.database
+        context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._keepalive)
+        transacting = opening.ask(lambda: self._transactions(plan, context, internal))
+        starting = opening.ask(lambda: _restore_plan(plan, arguments, internal))
+        dead = opening.open(lambda: KafkaDeadLetters.open(context, internal.dead)).result()
         transactions = transacting.result()
-        site = WorkerEnvironment(
+        environment = WorkerEnvironment(
             me=self._me,
             workers=arguments.workers,
             clock=SystemClock(),
-            topic=begun.state.result(),
+            topic=topics.state.result(),
             dead=dead,
             open_store=database.store,
             open_shelf=lambda name: Shelf(database, name),
@@ -179,14 +184,14 @@ class WorkerProcess:
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
             start=starting.result(),
-            in_flight=begun.in_flight.result(),
-            pulse=self._pulse,
+            in_flight=topics.in_flight.result(),
+            pulse=self._keepalive,
             transactions=transactions,
         )
-        with contextlib.closing(Worker(plan, site, self._links)) as worker:
+        with contextlib.closing(Worker(plan, environment, self._links)) as worker:
             yield worker
 
-    def _begin_to_open(self, opening: SideBySide) -> _Opening:
+    def _start_opening(self, opening: ConcurrentOpen) -> _Opening:
         arguments, wakeup = self._arguments, self._links.wakeup
         topics = names(arguments.prefix, arguments.flow)
         state, in_flight = (
@@ -204,13 +209,13 @@ class WorkerProcess:
         disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
-            partial(Spool, disk, self._kept.folder), batch_bytes(context.outside, context.outside),
+            partial(Spool, disk, self._state.folder), batch_bytes(context.outside, context.outside),
         )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:
-        self._heard = self._pulse.since = time.monotonic()
+        self._received_at = self._keepalive.since = time.monotonic()
         threading.Thread(target=self._watch, name="lease", daemon=True).start()
-        self._beat_at, self._worker, self._working = 0.0, worker, True
+        self._heartbeat_at, self._worker, self._working = 0.0, worker, True
         try:
             self._turns(worker)
         finally:
@@ -219,159 +224,165 @@ class WorkerProcess:
     def _turns(self, worker: Worker) -> None:
         gc.freeze()
         gc.set_threshold(GARBAGE)
-        told_done = False
+        sent_done = False
         while True:
-            self._hear()
+            self._receive()
             if self._stop:
                 return
-            began = self._pulse.since = time.monotonic()
+            started = self._keepalive.since = time.monotonic()
             worked = worker.step()
             self._waits.look("credit", CREDIT if worker.full else NOTHING)
-            self._waits.look("links", links(worker.starved()))
+            self._waits.look("links", credit_waits(worker.starved()))
             for reports in in_frames(worker.reports()):
-                self._tell(Report(reports))
+                self._send(Report(reports))
             self._keep_contact(worker)
-            if worker.done and not told_done:
-                told_done = True
-                self._tell(Done(counters=dict(worker.counters)))
+            if worker.done and not sent_done:
+                sent_done = True
+                self._send(Done(counters=dict(worker.counters)))
             if worker.left and worker.idle:
                 self._leave(worker)
                 return
             if not worked:
-                self._links.wait(min(worker.wait_seconds(), self._beat_every))
-            elif (rest := began + PACE - time.monotonic()) > 0:
+                self._links.wait(min(worker.wait_seconds(), self._heartbeat_every))
+            elif (rest := started + TURN - time.monotonic()) > 0:
                 time.sleep(rest)
 
     def _leave(self, worker: Worker) -> None:
-        """Have the last word on every link."""
+        """Send the final message on every link."""
         self._left = True
         for peer in self._links.peers:
             if peer != COORDINATOR:
                 self._links.tell(peer, PeerLeft().to_bytes())
-        self._tell(beat_of(worker))
-        self._tell(Done(counters=dict(worker.counters)))
+        self._send(heartbeat_of(worker))
+        self._send(Done(counters=dict(worker.counters)))
 
-    def _alive(self) -> None:
-        """Keep contact in the middle of a turn that user functions make long."""
-        self._pulse.due, self._pulse.since = False, time.monotonic()
-        if self._worker is not None and time.monotonic() >= self._beat_at:
-            self._hear()
+    def _keep_alive(self) -> None:
+        """Keep contact with the driver in a turn that user functions make long."""
+        self._keepalive.due, self._keepalive.since = False, time.monotonic()
+        if self._worker is not None and time.monotonic() >= self._heartbeat_at:
+            self._receive()
             self._keep_contact(self._worker)
 
     def _keep_contact(self, worker: Worker) -> None:
         for line in self._log.lines():
-            self._tell(line)
+            self._send(line)
         now = time.monotonic()
-        if now >= self._beat_at:
-            self._beat_at = now + self._beat_every
-            self._tell(beat_of(worker))
-        if now - self._heard > self._arguments.heartbeat_timeout:
-            self._hear()  # what came while a function took its time
-        silent = now - self._heard
-        self._waits.look("coordinator", self._silence if silent > 2 * self._beat_every else NOTHING)
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_every
+            self._send(heartbeat_of(worker))
+        if now - self._received_at > self._arguments.heartbeat_timeout:
+            self._receive()  # messages may have come during a long function call
+        silent = now - self._received_at
+        waits = self._silence if silent > 2 * self._heartbeat_every else NOTHING
+        self._waits.look("driver", waits)
         if silent > self._arguments.heartbeat_timeout:
             raise LinkBroken(
                 COORDINATOR, f"nothing was heard for {self._arguments.heartbeat_timeout:g} s"
             )
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for sender, data in self._links.told():
             if sender != COORDINATOR:
-                self._hear_peer(sender, data)
+                self._receive_from_peer(sender, data)
                 continue
-            self._heard = time.monotonic()
+            self._received_at = time.monotonic()
             match _read(data):
                 case StopExecution():
                     self._stop = True
-                    # From here on a peer may close before our own word to go comes.
+                    # From here on a peer may close its link before this worker gets its own `Exit`.
                     self._links.part()
                 case Exit():
-                    self._bye = True
-                case Restart() as again:
-                    self._bye, self._again = True, again
-                case AddPeer(peer=peer):
-                    newcomer = Peer(WorkerId(peer.worker), peer.address, peer.public)
-                    self._links.admit([newcomer])
-                    self._links.connect([newcomer], joining=True)
-                    self._tell(PeerAdded(worker=peer.worker))
+                    self._exit = True
+                case Restart() as restart:
+                    self._exit, self._restart = True, restart
+                case AddPeer(peer=info):
+                    peer = Peer(WorkerId(info.worker), info.address, info.public)
+                    self._links.admit([peer])
+                    self._links.connect([peer], joining=True)
+                    self._send(PeerAdded(worker=info.worker))
                 case DropPeer(worker=worker):
                     self._links.loosen(WorkerId(worker))
                 case WorkerHeartbeat():
                     pass
 
-    def _hear_peer(self, sender: WorkerId, data: bytes) -> None:
-        """A worker has one thing to say to another: that it has left, and this is all."""
+    def _receive_from_peer(self, sender: WorkerId, data: bytes) -> None:
+        """Acknowledge the final message of a peer, the only message that peers send this way."""
         try:
             FROM_PEER.read(data)
         except ValueError as error:
-            cause = "it gave an order, which is not its place"
+            cause = "it sent a message that only the driver may send"
             raise MeanderError(member_name(sender), cause) from error
         self._links.loosen(sender)
-        self._tell(Released(worker=sender))
+        self._send(Released(worker=sender))
 
-    def _take_leave(self) -> None:
-        """Say that all is closed, and wait until nobody needs this end of the links."""
-        self._heard = time.monotonic()
-        told = tidy = False
-        while not self._bye and time.monotonic() < self._heard + self._farewell:
+    def _await_exit(self) -> None:
+        """Report that all topics are closed, and wait until no member needs the links."""
+        self._received_at = time.monotonic()
+        sent = tidy = False
+        while not self._exit and time.monotonic() < self._received_at + self._patience:
             for line in self._log.lines():
-                self._tell(line)
-            if told and not tidy:
+                self._send(line)
+            if sent and not tidy:
                 tidy = True
                 self._tidy()
-            if self._stop and not told:
-                told = True
-                self._tell(Stopped())
-            self._links.wait(0.1 if tidy else SOON)
-            self._hear()
+            if self._stop and not sent:
+                sent = True
+                self._send(Stopped())
+            self._links.wait(0.1 if tidy else TIDY_AFTER)
+            self._receive()
         self._over = True
 
     def _tidy(self) -> None:
-        """Each life takes what there is out of all collections, so what it leaves too; while the
-        others are waited for nothing waits for this."""
+        """Collect the objects of this execution, which it had excluded from all collections.
+
+        The other workers end meanwhile, so no member waits for this.
+        """
         self._worker = None
         gc.unfreeze()
         gc.collect()
 
     @property
-    def _farewell(self) -> float:
-        """Seconds without a word that are the coordinator's last."""
+    def _patience(self) -> float:
+        """The seconds without a message of the driver after which the worker ends."""
         if self._stop:
-            return max(self._arguments.heartbeat_timeout, WANTED)
-        return self._arguments.heartbeat_timeout if self._left else FAREWELL
+            return max(self._arguments.heartbeat_timeout, AFTER_STOP)
+        return self._arguments.heartbeat_timeout if self._left else AFTER_FAILURE
 
-    def _tell(self, message: FromWorker) -> None:
+    def _send(self, message: FromWorker) -> None:
         self._links.tell(COORDINATOR, message.to_bytes())
 
     def _watch(self) -> None:
-        """Say that the process lives, and end it where the loop itself cannot: it is busy or hangs,
-        and the coordinator is gone or has given this worker up; or it hangs in no operator."""
-        every, alone, stood = self._beat_every, 0.0, 0.0
-        with Lifeline(self._arguments.ticket, self._arguments.heartbeat_timeout) as line:
+        """Report that the process lives, and end it where the loop itself cannot.
+
+        That is so for a loop in a long call, where the driver is gone or has removed this worker,
+        and for a loop that hangs outside all operators.
+        """
+        every, alone, hung = self._heartbeat_every, 0.0, 0.0
+        with Lifeline(self._arguments.launch_token, self._arguments.heartbeat_timeout) as line:
             while not self._over:
-                since, heard = self._pulse.since, self._heard
-                kept = self._working and time.monotonic() - since > every
-                answered = line.speak(self._pulse.operator if kept else "", every)
-                self._pulse.due = True
-                # Both in beats: of what passes while this thread does not run nothing is known.
-                alone = 0.0 if answered or self._heard > heard else alone + every
-                between = self._working and not self._pulse.operator and self._pulse.since == since
-                stood = stood + every if between else 0.0
-                most = 1.5 * (self._farewell if self._stop else self._arguments.heartbeat_timeout)
-                if stood > most:
+                since, received_at = self._keepalive.since, self._received_at
+                blocked = self._working and time.monotonic() - since > every
+                answered = line.report(self._keepalive.operator if blocked else "", every)
+                self._keepalive.due = True
+                # Both count heartbeats, because time may pass while this thread does not run.
+                alone = 0.0 if answered or self._received_at > received_at else alone + every
+                stands = self._working and self._keepalive.since == since
+                hung = hung + every if stands and not self._keepalive.operator else 0.0
+                most = 1.5 * (self._patience if self._stop else self._arguments.heartbeat_timeout)
+                if hung > most:
                     faulthandler.dump_traceback()  # for the log of Spark's executor
-                if stood > most or alone > most:
+                if hung > most or alone > most:
                     os._exit(1)
 
 
-def _start(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
-    """What the flow starts from; who joins it later has no need of states."""
-    life = ExecutionId(arguments.execution)
-    history = history_of(plan, arguments.kafka, topics, life)
+def _restore_plan(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
+    """Return the restore plan of the execution. A joining worker restores no states."""
+    execution = ExecutionId(arguments.execution)
+    history = needed_history(plan, arguments.kafka, topics, execution)
     if arguments.checkpoint is None or arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
-    with checkpoints.reading(arguments.kafka, topics) as there:
-        found = there.at(arguments.checkpoint)
+    with checkpoints.reading(arguments.kafka, topics) as reader:
+        found = reader.at(arguments.checkpoint)
     return RestorePlan.of(plan, arguments.workers, found, history)
 
 
@@ -380,14 +391,13 @@ def _writer(
 ) -> SinkWriter:
     if transactions is None:
         return node.spec.open(context)
-    assert isinstance(node.spec, KafkaSink), "the driver has seen to that"
-    way = transactions.outbox if node.name in plan.outboxes else transactions.writer
-    return way(node.spec, context)
+    assert isinstance(node.spec, KafkaSink), "the preflight has checked that"
+    make = transactions.outbox if node.name in plan.outboxes else transactions.writer
+    return make(node.spec, context)
 
 
 def trace_of(error: BaseException) -> str:
-    """Where to look for what a worker ends with, beside the sentence that says it: in the user's
-    function, or in Meander's own code where nobody expected it."""
+    """Return the traceback of an error: of the user's function, or of an unexpected error."""
     if isinstance(error, FunctionFailed):
         return error.trace
     return "" if isinstance(error, MeanderError) else traceback.format_exc()
@@ -406,8 +416,8 @@ def in_frames(reports: Iterable[WorkerReport]) -> Iterator[list[WorkerReport]]:
         yield from ([one] for one in some) if large else [some]
 
 
-def beat_of(worker: Worker) -> WorkerHeartbeat:
-    """How a worker stands."""
+def heartbeat_of(worker: Worker) -> WorkerHeartbeat:
+    """Return the heartbeat of a worker."""
     delays = worker.delays()
     sent, taken = worker.links()
     restored, restoring = worker.restoring()
@@ -440,7 +450,7 @@ def beat_of(worker: Worker) -> WorkerHeartbeat:
     )
 
 
-def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
+def driver_waits(heartbeat_timeout: float) -> dict[Hashable, Wait]:
     """Return the wait of a worker for a silent coordinator."""
     return {
         "": Wait(
@@ -450,7 +460,7 @@ def silence(heartbeat_timeout: float) -> dict[Hashable, Wait]:
     }
 
 
-def links(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
+def credit_waits(starved: Iterable[tuple[str, str, WorkerId]]) -> dict[Hashable, Wait]:
     """Return the waits of a worker for credit, by operator, its target and the peer."""
     return {
         (source, target, peer): Wait(
@@ -470,4 +480,4 @@ def _read(data: bytes) -> ToWorker:
     try:
         return TO_WORKER.read(data)
     except ValueError as error:
-        raise LinkBroken(COORDINATOR, "it said what is not understood here") from error
+        raise LinkBroken(COORDINATOR, "it sent a message that a worker does not know") from error

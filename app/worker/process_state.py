@@ -1,5 +1,4 @@
-"""What a worker's process keeps from one life of its flow to the next: the flow that it has loaded,
-and the local states."""
+"""The process state of a worker: the loaded flow and the local states survive restarts."""
 
 from __future__ import annotations
 
@@ -12,24 +11,24 @@ from meander.state.store.store import Database
 
 
 class ProcessState:
-    """Of one process, each opened when it is first asked for."""
+    """A state of one process, whose parts open at their first use."""
 
     def __init__(self, source: Source, folder: Path) -> None:
         self._source, self.folder = source, folder
-        """Where this process writes, on its disk."""
+        """The folder on disk to which this process writes."""
 
     @cached_property
     def plan(self) -> Plan:
-        """The flow. Raises SetupError where it cannot be loaded."""
+        """The plan of the flow. Raises SetupError where the flow cannot be loaded."""
         return Plan(load_flow(self._source.unpack(self.folder / "flow")))
 
     @cached_property
     def database(self) -> Database:
-        """The states."""
+        """The database of all local states."""
         return Database(self.folder / "state", self.plan.flow.state_memory)
 
-    def outlive(self) -> None:
-        """A life is over."""
+    def end_execution(self) -> None:
+        """Note that an execution has ended, so the next one may restore its states."""
         if "database" in self.__dict__:
             self.database.outlive()
 

@@ -24,7 +24,7 @@ _FORMATTER = logging.Formatter()
 
 
 class RemoteLog(logging.Handler):
-    """Collects what this process logs."""
+    """A handler that collects the log lines of this process for its loop."""
 
     def __init__(self, wakeup: Wakeup, level: int) -> None:
         super().__init__(level)
@@ -33,13 +33,13 @@ class RemoteLog(logging.Handler):
         self._lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record for the loop."""
+        """Buffer a record for the loop."""
         self._lost += len(self._lines) == MOST
         self._lines.append(_sent(record))
         self._wakeup.set()
 
     def lines(self) -> Iterator[Log]:
-        """Take what has been logged since the last call."""
+        """Yield the lines logged since the last call."""
         while self._lines:
             yield self._lines.popleft()
         if self._lost:
@@ -82,11 +82,11 @@ class _Printed(io.TextIOBase):
     """A text stream that logs each line."""
 
     def __init__(self) -> None:
-        self._begun = ""
+        self._unfinished = ""
         self._log = LineLogger(PRINTED)
 
     def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
         for line in lines:
             self._log.info("text_printed", text=line)
         return len(text)

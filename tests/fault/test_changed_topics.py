@@ -66,7 +66,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
     produce(bootstrap, called.checkpoints, [Record(b"no checkpoint")])
     output = refused()
     assert "the checkpoint there is a record of format 'checkpoint'" in output
-    assert "go on from an earlier one with meander run --from 2, or read it with" in output
+    assert "restore an earlier checkpoint with meander run --from 2, or read it with" in output
     output = said("checkpoints", "counts")
     assert '"savepoint": "v1"' in output, "what can be read is listed"
     assert "a checkpoint is unusable: topic" in output, "and what cannot is told of"
@@ -104,8 +104,8 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
     gone(called.checkpoints)
     for words in [], ["--from", "v1"]:
         output = refused(*words)
-        assert f"topic '{called.checkpoints}' holds none of them any more" in output
-        assert "meander reset counts has it begin anew" in output
+        assert f"topic '{called.checkpoints}' holds none of them" in output
+        assert "meander reset counts lets it start from scratch" in output
     assert whole({"bootstrap.servers": bootstrap}, called.marks)
 
     # What another reset has left that ended half-way.

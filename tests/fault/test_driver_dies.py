@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from meander.app.driver.commands import LIFE_OVER
+from meander.app.driver.commands import EXECUTION_ENDED
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.topics import names
@@ -76,7 +76,7 @@ def forget_group(broker: Broker, name: str) -> None:
 
 def aborted(flow: FlowProcess) -> list[object]:
     for event in flow.of("aborted"):
-        assert event["reason"] == LIFE_OVER
+        assert event["reason"] == EXECUTION_ENDED
     return [event["id"] for event in flow.of("aborted")]
 
 

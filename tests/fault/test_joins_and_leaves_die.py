@@ -19,12 +19,12 @@ from pyspark import SparkContext
 
 from meander import Checkpointing
 from meander.app.cli.follow import produce as give
-from meander.app.driver import driver
+from meander.app.driver import execution, loop
 from meander.app.driver.workers.joining import JoinStage
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
-from meander.app.recovery.decision_log import Journal
+from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.topics import names
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
@@ -50,7 +50,7 @@ from tests.support.process.flow_process import alive, kill
 from tests.support.process.rescaled_flow import RescaledFlow
 from tests.support.property.budget import FIRST_SEED, RESCALING
 
-COMING = {JoinStage.INTRODUCED: "introduced", JoinStage.MET: "met", JoinStage.INSIDE: "inside"}
+COMING = {JoinStage.REGISTERED: "introduced", JoinStage.ADMITTED: "met", JoinStage.LINKED: "inside"}
 JOIN = ("launched", *COMING.values(), "decided", "joined", "shared")
 LEAVE = ("leaving", "shared", "decided", "left", "gone")
 """The states of a worker that joins, and of one that leaves, in order."""
@@ -128,8 +128,8 @@ class Struck(RescaledFlow):
         """See how far the workers are that the driver has just attended to."""
         if crew is not self.crew:
             self.crew, self._pids = crew, {}
-        self._pids |= {one: guest.register.pid for one, guest in crew._door.guests.items()}
-        for worker, one in crew.newcomers._coming.items():
+        self._pids |= {one: found.register.pid for one, found in crew._server.registrations.items()}
+        for worker, one in crew.joining._workers.items():
             self.shows(COMING.get(one.stage, "launched"), worker)
 
     def shows(self, state: str, worker: WorkerId | None) -> None:
@@ -143,12 +143,12 @@ class Struck(RescaledFlow):
         if case.moves:
             dying.append(self._process(WorkerId(moving[0]) if worker is None else worker))
         if case.stays:
-            dying.append(self._pids[max(one for one in crew.hands if one not in moving)])
+            dying.append(self._pids[max(one for one in crew.handles if one not in moving)])
         for process in dying:
             kill(process)
         until(lambda: not any(map(alive, dying)), "they are dead")
         # A worker is one from the decision on.
-        self._left = len({*crew.hands} | ({worker} if state == "decided" else set()))
+        self._left = len({*crew.handles} | ({worker} if state == "decided" else set()))
 
     def _process(self, worker: WorkerId) -> int:
         """Find a worker's process; before it registers, take one that Spark has begun since."""
@@ -205,7 +205,7 @@ class Struck(RescaledFlow):
     @property
     def _members(self) -> int:
         assert self.crew is not None
-        return len(self.crew.hands)
+        return len(self.crew.handles)
 
     def _feed(self) -> None:
         """Give lines all the time, and few at once, as all results are compared."""
@@ -255,7 +255,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
             super().release(worker)
             flow.shows("left", worker)
 
-    class Read(Journal):
+    class Read(DecisionLog):
         def __call__(self, decision: Decision) -> Callable[[], bool]:
             durable = super().__call__(decision)
             if isinstance(decision, Joins | LeaveDecision):
@@ -267,11 +267,11 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
         if not flow.of(Started):
             said = len(flow.of(Heartbeat))
             until(lambda: len(flow.of(Heartbeat)) > said, "a heartbeat goes out meanwhile")
-        return restart.begin(*given)
+        return restart.start_execution(*given)
 
-    monkeypatch.setattr(driver, "begin", begun)
-    monkeypatch.setattr(driver, "WorkerPool", Seen)
-    monkeypatch.setattr(driver, "Journal", Read)
+    monkeypatch.setattr(execution, "start_execution", begun)
+    monkeypatch.setattr(execution, "WorkerPool", Seen)
+    monkeypatch.setattr(loop, "DecisionLog", Read)
     return flow
 
 

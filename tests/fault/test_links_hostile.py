@@ -335,7 +335,7 @@ DEEDS = {
     ),
     "no message": (
         'links.tell(-1, b"garbage")',
-        r"the link to worker 1: it said what is not understood here",
+        r"the link to worker 1: it sent a message that the driver does not know",
     ),
 }
 

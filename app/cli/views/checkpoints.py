@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from meander.app.cli.follow import show_end
 from meander.app.common.output import CommandOutput, size
-from meander.app.recovery.checkpoint_index import Known, kept
-from meander.app.recovery.restart import journal
+from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_checkpoints
+from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable, reading
@@ -120,10 +120,10 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Checkpoint
     unusable. Raises SetupError for a flow that has never run."""
     expect_ran(client.admin(settings), names.control, flow)
     now = time.time() * 1000
-    known = Known.by(journal(settings, names.decisions))
+    known = CheckpointIndex.of(read_decisions(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
     with reading(settings, names) as there:
-        among, begins = kept(there, known), _begins(there, known)
+        among, begins = retained_checkpoints(there, known), _begins(there, known)
     rows = [
         CheckpointRow.of(one, called.get(at, ""), at == begins, now)
         for at, one in among.found.items()
@@ -134,11 +134,11 @@ def listed(settings: Settings, names: Names, flow: str) -> tuple[list[Checkpoint
     ]
 
 
-def _begins(there: CheckpointsReader, known: Known) -> int | None:
+def _begins(there: CheckpointsReader, known: CheckpointIndex) -> int | None:
     """Return the offset of the checkpoint that the next run uses by default. None where there is
     none, or the newest is unreadable and the run would fail."""
     try:
-        found = there.newest(known.counts)
+        found = there.newest(known.is_usable)
     except CheckpointUnreadable:
         return None
     return None if found is None else found[0]

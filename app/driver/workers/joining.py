@@ -1,9 +1,9 @@
-"""Workers that are to join a running flow: launched, registered, linked to all, and ready.
+"""Workers that join a running flow: launched, registered, linked to all members, then ready.
 
-One at a time comes in. It registers and is told of all members; once it has admitted them each is
-told of it, admits it and opens its end; then it connects, opens what it reads and writes, and is
-ready. Guarantees that until then nothing depends on it: one that dies, is late or says that it
-fails is given up, all forget it, and the flow goes on. Nothing here blocks.
+One worker joins at a time. It registers and gets the list of members. Once it has admitted them,
+each member admits it and opens a link to it. Then it connects, opens its topics, and is ready.
+Guarantees that nothing depends on it until then. A joining worker that dies, is late or fails is
+dropped, all members drop it as a peer, and the flow continues. Nothing here blocks.
 """
 
 from __future__ import annotations
@@ -16,167 +16,167 @@ from enum import IntEnum
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
-from meander.app.protocol.registration import RegistrationServer, listed
+from meander.app.protocol.registration import RegistrationServer, member_info
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
 
 
 class JoinStage(IntEnum):
-    """How far a newcomer has come."""
+    """The progress of a joining worker."""
 
     LAUNCHED = 0
-    INTRODUCED = 1
-    MET = 2
-    INSIDE = 3
+    REGISTERED = 1
+    ADMITTED = 2
+    LINKED = 3
 
 
 @dataclass(slots=True)
-class Newcomer:
-    """A worker on its way in."""
+class JoiningWorker:
+    """A worker that has not joined yet."""
 
-    hand: WorkerHandle
+    handle: WorkerHandle
     deadline: float
     stage: JoinStage = JoinStage.LAUNCHED
-    unmet: set[WorkerId] = field(default_factory=set)
-    """The members that have not opened their ends yet."""
+    awaited: set[WorkerId] = field(default_factory=set)
+    """The members that have not opened their links to it yet."""
 
 
-class Newcomers:
-    """Those that are on their way. `startup_timeout` and `heartbeat_timeout` are in seconds."""
+class JoiningWorkers:
+    """A set of all joining workers. `startup_timeout` and `heartbeat_timeout` are in seconds."""
 
     def __init__(
         self,
         links: CurveLinks,
-        door: RegistrationServer,
+        server: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
     ) -> None:
-        self._links, self._door, self._task_of = links, door, task_of
-        self._heartbeat_timeout, self._startup_timeout, self._slots = (
-            heartbeat_timeout,
-            startup_timeout,
-            slots,
-        )
-        self._coming: dict[WorkerId, Newcomer] = {}
-        self._given_up: list[tuple[WorkerId, str]] = []
-        self.past: list[WorkerHandle] = []
-        """Whose tasks may still be ending."""
+        self._links, self._server, self._task_of = links, server, task_of
+        self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
+        self._slots = slots
+        self._workers: dict[WorkerId, JoiningWorker] = {}
+        self._dropped: list[tuple[WorkerId, str]] = []
+        self.exiting: list[WorkerHandle] = []
+        """Workers that were dropped or have left, whose tasks may still be ending."""
 
     @property
-    def hands(self) -> list[WorkerHandle]:
-        """All who are on their way."""
-        return [newcomer.hand for newcomer in self._coming.values()]
+    def handles(self) -> list[WorkerHandle]:
+        """The handles of all joining workers."""
+        return [one.handle for one in self._workers.values()]
 
     @property
     def linked(self) -> list[WorkerId]:
-        """Those that hear what is told to them."""
-        return [worker for worker, one in self._coming.items() if one.stage is JoinStage.INSIDE]
+        """The joining workers that receive messages over a link."""
+        return [worker for worker, one in self._workers.items() if one.stage is JoinStage.LINKED]
 
     @property
     def ready(self) -> list[WorkerId]:
-        """Those that can join now."""
-        return [worker for worker in self.linked if self._coming[worker].hand.working]
+        """The joining workers that can become members now."""
+        return [worker for worker in self.linked if self._workers[worker].handle.working]
 
     def launch(self, workers: Iterable[WorkerId]) -> None:
-        """Submit a task for each."""
+        """Submit a Spark task for each worker."""
         for worker in workers:
-            hand = WorkerHandle(worker, self._task_of(worker))
-            self._coming[worker] = Newcomer(hand, time.monotonic() + self._startup_timeout)
-            hand.task.start()
+            handle = WorkerHandle(worker, self._task_of(worker))
+            deadline = time.monotonic() + self._startup_timeout
+            self._workers[worker] = JoiningWorker(handle, deadline)
+            handle.task.start()
 
-    def hand(self, worker: WorkerId) -> WorkerHandle | None:
-        """Of one who is on its way."""
-        newcomer = self._coming.get(worker)
-        return None if newcomer is None else newcomer.hand
+    def handle(self, worker: WorkerId) -> WorkerHandle | None:
+        """Return the handle of a joining worker; None for any other worker."""
+        one = self._workers.get(worker)
+        return None if one is None else one.handle
 
-    def met(self, worker: WorkerId, by: WorkerId) -> None:
-        """A member has opened its end."""
-        if (newcomer := self._coming.get(worker)) is not None:
-            newcomer.unmet.discard(by)
+    def note_link(self, worker: WorkerId, member: WorkerId) -> None:
+        """Note that a member has opened its link to a joining worker."""
+        if (one := self._workers.get(worker)) is not None:
+            one.awaited.discard(member)
 
     def attend(self, members: Collection[WorkerId]) -> None:
-        """Bring each a step further, or give it up."""
+        """Drop workers that fail to join, and advance the one whose turn it is."""
         now = time.monotonic()
-        for worker, newcomer in list(self._coming.items()):
-            if why := self._why_lost(newcomer, now):
-                self.give_up(worker, why, members)
-        on_the_way = [one for one in self._coming.items() if one[1].stage is not JoinStage.LAUNCHED]
-        for worker, newcomer in on_the_way or self._coming.items():
-            self._step(worker, newcomer, members)
-            if newcomer.stage is not JoinStage.LAUNCHED:
+        for worker, one in list(self._workers.items()):
+            if why := self._why_lost(one, now):
+                self.drop(worker, why, members)
+        registered = [one for one in self._workers.items() if one[1].stage > JoinStage.LAUNCHED]
+        for worker, one in registered or self._workers.items():
+            self._advance(worker, one, members)
+            if one.stage is not JoinStage.LAUNCHED:
                 break
 
-    def enlist(self, worker: WorkerId) -> WorkerHandle:
-        """One that is ready is a member from now on."""
-        hand = self._coming.pop(worker).hand
-        hand.heard = time.monotonic()
-        return hand
+    def promote(self, worker: WorkerId) -> WorkerHandle:
+        """Return the handle of a ready worker, which is a member from now on."""
+        handle = self._workers.pop(worker).handle
+        handle.received_at = time.monotonic()
+        return handle
 
-    def give_up(self, worker: WorkerId, why: str, members: Iterable[WorkerId]) -> None:
-        """Do without one; `lost` says so."""
-        newcomer = self._coming.pop(worker)
-        # First of all: a link to a member may turn out to be broken below, and the task must end.
-        self.past.append(newcomer.hand)
-        self._given_up.append((worker, why))
-        if newcomer.stage is JoinStage.INSIDE:
-            self._tell(worker, StopExecution())
-            self._tell(worker, Exit())
-        self._door.dismiss(worker, "it is not waited for any more")
-        if newcomer.hand.task.ended is None:
-            newcomer.hand.task.cancel()
-        if newcomer.stage >= JoinStage.MET:
+    def drop(self, worker: WorkerId, why: str, members: Iterable[WorkerId]) -> None:
+        """Continue without a worker; `dropped` returns it with the reason."""
+        one = self._workers.pop(worker)
+        # First, because a broken link to a member may raise below, and the task must still end.
+        self.exiting.append(one.handle)
+        self._dropped.append((worker, why))
+        if one.stage is JoinStage.LINKED:
+            self._send(worker, StopExecution())
+            self._send(worker, Exit())
+        self._server.remove(worker, "the flow no longer waits for it")
+        if one.handle.task.ended is None:
+            one.handle.task.cancel()
+        if one.stage >= JoinStage.ADMITTED:
             self._links.loosen(worker)
             for member in members:
-                self._tell(member, DropPeer(worker=worker))
+                self._send(member, DropPeer(worker=worker))
 
-    def lost(self) -> list[tuple[WorkerId, str]]:
-        """Who has been given up since the last call, and why."""
-        taken, self._given_up = self._given_up, []
-        return taken
+    def dropped(self) -> list[tuple[WorkerId, str]]:
+        """Return the workers dropped since the last call, with the reasons."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
 
-    def _step(self, worker: WorkerId, newcomer: Newcomer, members: Collection[WorkerId]) -> None:
-        match newcomer.stage:
-            case JoinStage.LAUNCHED if worker in self._door.guests:
-                self._door.introduce(worker, members)
-                newcomer.stage = JoinStage.INTRODUCED
-            case JoinStage.INTRODUCED if self._door.guests[worker].ready:
-                peer = self._door.guests[worker].peer
+    def _advance(self, worker: WorkerId, one: JoiningWorker, members: Collection[WorkerId]) -> None:
+        match one.stage:
+            case JoinStage.LAUNCHED if worker in self._server.registrations:
+                self._server.send_members(worker, members)
+                one.stage = JoinStage.REGISTERED
+            case JoinStage.REGISTERED if self._server.registrations[worker].ready:
+                peer = self._server.registrations[worker].peer
                 self._links.admit([peer])
                 self._links.connect([peer], joining=True)
-                newcomer.unmet, newcomer.stage = set(members), JoinStage.MET
+                one.awaited, one.stage = set(members), JoinStage.ADMITTED
                 for member in members:
-                    self._tell(member, AddPeer(peer=listed(peer)))
-            case JoinStage.MET if not newcomer.unmet:
+                    self._send(member, AddPeer(peer=member_info(peer)))
+            case JoinStage.ADMITTED if not one.awaited:
                 now = time.monotonic()
-                newcomer.stage, newcomer.deadline = JoinStage.INSIDE, now + self._startup_timeout
-                newcomer.hand.heard = now
-                self._door.let_in(worker)
+                one.stage, one.deadline = JoinStage.LINKED, now + self._startup_timeout
+                one.handle.received_at = now
+                self._server.let_connect(worker)
 
-    def _why_lost(self, newcomer: Newcomer, now: float) -> str:
-        hand = newcomer.hand
-        if (ended := hand.task.ended) is not None:
+    def _why_lost(self, one: JoiningWorker, now: float) -> str:
+        handle, lease = one.handle, self._heartbeat_timeout
+        name = member_name(handle.id)
+        if (ended := handle.task.ended) is not None:
             cause = "it ended by itself" if ended.error is None else ended.error.cause
-            return f"{member_name(hand.id)}: {cause}"
-        silent = hand.working and now - hand.heard > self._heartbeat_timeout
-        if silent and not self._door.lives(hand.id, self._heartbeat_timeout):
-            return (
-                f"{member_name(hand.id)}: nothing was heard of it for {self._heartbeat_timeout:g} s"
-            )
-        if hand.working or now <= newcomer.deadline:
+            return f"{name}: {cause}"
+        silent = handle.working and now - handle.received_at > lease
+        if silent and not self._server.is_alive(handle.id, lease):
+            return f"{name}: nothing was heard of it for {lease:g} s"
+        if handle.working or now <= one.deadline:
             return ""
-        waited, name = f"within {self._startup_timeout:g} s", member_name(hand.id)
-        if newcomer.stage is JoinStage.INSIDE:
-            return f"{name}: it registered, but did not begin its work {waited}"
-        if hand.id in self._door.guests:
-            return f"{name}: it registered, but the others did not open their links to it {waited}"
-        if hand.task.has_slot():
-            return f"{name}: it was started, but did not register {waited}"
+        return f"{name}: {self._why_late(one)}"
+
+    def _why_late(self, one: JoiningWorker) -> str:
+        within = f"within {self._startup_timeout:g} s"
+        if one.stage is JoinStage.LINKED:
+            return f"it registered, but did not start its work {within}"
+        if one.handle.id in self._server.registrations:
+            return f"it registered, but the others did not open their links to it {within}"
+        if one.handle.task.has_slot():
+            return f"it was started, but did not register {within}"
         return (
-            f"{name}: Spark had no free slot for it {waited}: {self._slots}; free one, or run the"
-            " flow on a master with more slots"
+            f"Spark had no free slot for it {within}: {self._slots}; free one, or run the flow on a"
+            " master with more slots"
         )
 
-    def _tell(self, member: WorkerId, message: ToWorker) -> None:
+    def _send(self, member: WorkerId, message: ToWorker) -> None:
         self._links.tell(member, message.to_bytes())

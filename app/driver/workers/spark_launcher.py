@@ -1,10 +1,10 @@
-"""Spark: the context as Meander needs it, and a worker as a job of one task.
+"""The Spark launcher: a Spark context for Meander, and each worker as a Spark job of one task.
 
-Guarantees that a task runs at most once as far as Spark is concerned (no speculation, no second
-attempt, no reused Python process), that its end, whatever the reason, is told in a sentence, and
-that the JVM ends with the context. Each job is submitted from a thread of its own, because the
-call lasts as long as the worker lives. It is one of RDDs: Spark SQL would double the time of a
-start. Cost: a JVM start of some seconds, then about 1 s a worker.
+Guarantees that Spark runs a task at most once: without speculation, second attempts or reused
+Python processes. Each end of a task has a cause in one sentence. The JVM ends with the context.
+Each job has its own thread, because the call lasts as long as the worker. The job uses an RDD,
+because Spark SQL would double the time of a start. Cost: some seconds for the JVM, then about 1 s
+for each worker.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ log = LineLogger(__name__)
 JVM_END = 1.0
 """Seconds until a JVM that does not end is killed."""
 JVM_SEEN = 0.5
-"""Seconds after which a JVM whose connections break is taken to live on."""
+"""Seconds after which a JVM with broken connections is assumed to live."""
 CONNECT = 3.0
-"""Seconds that a master gets to accept a connection."""
+"""Seconds for a master to accept a connection."""
 
 _TRACE = "Traceback (most recent call last):"
+_KILLED = ("exited unexpectedly", "ExecutorLost", "Connection reset")
 
 # The JVM only keeps Python processes here: its second compiler and parallel garbage collection
 # double the CPU time of a start (17 s against 9 s measured) and give nothing back.
@@ -69,7 +70,7 @@ _CONF = {
 
 
 def slots(master: str) -> int | None:
-    """How many tasks a master runs at once; None where only Spark can tell.
+    """Return how many tasks a master runs at once; None where only Spark knows.
 
     >>> slots("local"), slots("local[3]"), slots("local[3,2]"), slots("local[*]")
     (1, 3, 3, None)
@@ -79,12 +80,12 @@ def slots(master: str) -> int | None:
 
 
 def expect_slots(master: str, slots: int | None, workers: int) -> None:
-    """Raises SetupError where a master is known to have fewer slots than there are workers."""
+    """Raise SetupError where a master is known to have fewer slots than workers."""
     if slots is not None and slots < workers:
         raise SetupError(
             f"{workers} workers",
             f"each needs a free slot, and master {master} has {slots} in all",
-            f"give --master 'local[{workers}]' or more, or fewer --workers",
+            f"use --master 'local[{workers}]' or more, or fewer --workers",
         )
 
 
@@ -92,10 +93,10 @@ def expect_slots(master: str, slots: int | None, workers: int) -> None:
 def spark_context(
     master: str, name: str, host: str = "127.0.0.1", options: dict[str, str] | None = None
 ) -> Iterator[SparkContext]:
-    """A Spark context while the block lasts; `options` are Spark's and win over Meander's.
+    """Yield a Spark context while the block lasts. Spark's `options` override Meander's.
 
-    What the JVM says goes to a file, and to the terminal only where it cannot start.
-    Raises SetupError where there is no Java, or no master answers.
+    The JVM writes to a file, which an error quotes where the JVM cannot start. Raises SetupError
+    where Java is missing, or no master answers.
     """
     expect_master(master)
     expect_host(host)
@@ -110,13 +111,15 @@ def spark_context(
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(name)
     bound = {"spark.driver.host": host, "spark.driver.bindAddress": host}
     conf.setAll(list((_CONF | bound | (options or {})).items()))
-    with tempfile.NamedTemporaryFile("w+", prefix="meander-spark-", suffix=".log") as said:
+    with tempfile.NamedTemporaryFile("w+", prefix="meander-spark-", suffix=".log") as output:
         try:
-            gateway = launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, {"stderr": output})  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            raise SetupError("Spark", f"its JVM did not start\n{_tail(Path(said.name))}") from error
-        stderr.note(gateway.proc.pid, Path(said.name))
-        log.debug("spark_output_redirected", file=said.name)
+            raise SetupError(
+                "Spark", f"its JVM did not start\n{_tail(Path(output.name))}"
+            ) from error
+        stderr.note(gateway.proc.pid, Path(output.name))
+        log.debug("spark_output_redirected", file=output.name)
         try:
             spark = _context(conf, gateway, master)
             try:
@@ -129,8 +132,9 @@ def spark_context(
 
 
 def expect_master(master: str) -> None:
-    """Raises SetupError for what is no master, and for a standalone one that does not answer: Spark
-    itself tries for a minute, and then fails without a word.
+    """Raise SetupError for a malformed master, and for a standalone one that does not answer.
+
+    Spark itself tries for a minute, and then fails without a message.
 
     >>> expect_master("bogus")
     Traceback (most recent call last):
@@ -138,32 +142,33 @@ def expect_master(master: str) -> None:
     """
     if re.fullmatch(r"local(\[(\d+|\*)(,\d+)?\])?|yarn|k8s://.+", master):
         return
-    places = re.fullmatch(r"spark://(.+:\d+)", master)
-    if places is None:
+    addresses = re.fullmatch(r"spark://(.+:\d+)", master)
+    if addresses is None:
         raise SetupError(
             f"Spark master {master!r}",
             "there is no such kind",
             "write local[4], spark://host:7077, yarn or k8s://https://host:port",
         )
-    said = ""
-    for place in places[1].split(","):
-        host, _, port = place.rpartition(":")
+    reason = ""
+    for address in addresses[1].split(","):
+        host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), CONNECT).close()
         except (OSError, ValueError) as error:
-            said = str(error)
+            reason = str(error)
         else:
             return
     raise SetupError(
         f"Spark master {master!r}",
-        f"nobody answers there ({said})",
+        f"it does not answer ({reason})",
         "start it (start-master.sh of Spark), or correct --master",
     )
 
 
 def expect_user(number: int) -> None:
-    """Raises SetupError for a user without a name here: Spark's JVM asks for it and for its home,
-    and ends in the midst of that.
+    """Raise SetupError for a user id that this machine does not know.
+
+    Spark's JVM needs the name and the home of its user, and ends without them.
 
     >>> expect_user(123_456_789)
     Traceback (most recent call last):
@@ -174,21 +179,21 @@ def expect_user(number: int) -> None:
     except KeyError:
         raise SetupError(
             f"user {number}",
-            "this machine has no name for it, and Spark's JVM cannot do without",
+            "this machine has no name for it, and Spark's JVM needs one",
             "run as a user of /etc/passwd, or add a line for this one, with a home",
         ) from None
 
 
 def expect_host(host: str) -> None:
-    """Raises SetupError for an address that is not one of this machine's."""
+    """Raise SetupError for an address that this machine does not have."""
     try:
         with socket.socket() as tried:
             tried.bind((host, 0))
     except OSError as error:
         raise SetupError(
             f"address {host!r}",
-            f"it is none of this machine's ({error.strerror or error})",
-            "name one at which the workers reach it: --host",
+            f"this machine has no such address ({error.strerror or error})",
+            "name one at which the workers reach this machine: --host",
         ) from error
 
 
@@ -196,19 +201,19 @@ def _context(conf: SparkConf, gateway: object, master: str) -> SparkContext:
     try:
         return SparkContext(conf=conf, gateway=gateway)
     except (PySparkException, Py4JError) as error:
-        # Of a context that has been stopped Spark does not even say what failed.
+        # After a context was stopped, the error itself may raise.
         with contextlib.suppress(Py4JError):
-            said = cause(str(error))
+            reason = cause(str(error))
             raise SetupError(
-                f"Spark master {master!r}", said, "start it, or correct --master"
+                f"Spark master {master!r}", reason, "start it, or correct --master"
             ) from error
         raise SetupError(
-            f"Spark master {master!r}", "it took no application", "see its log"
+            f"Spark master {master!r}", "it accepted no application", "see its log"
         ) from error
 
 
 def _stop(spark: SparkContext) -> None:
-    """Stop it, if there still is a JVM to do so."""
+    """Stop a context; nothing, where its JVM has ended."""
     try:
         spark.stop()
     except (Py4JError, OSError) as error:
@@ -216,7 +221,7 @@ def _stop(spark: SparkContext) -> None:
 
 
 def _end(jvm: subprocess.Popen[bytes]) -> None:
-    """Have the JVM end, which it does when its input closes."""
+    """End the JVM by closing its input, and kill it where it does not end."""
     assert jvm.stdin is not None
     jvm.stdin.close()
     try:
@@ -231,8 +236,7 @@ def _tail(log: Path) -> str:
 
 
 def capacity(spark: SparkContext) -> int:
-    """How many tasks its master runs at once, as far as Spark knows. Raises MeanderError where
-    Spark answers no more."""
+    """Return how many tasks the master runs at once. Raises MeanderError where Spark is gone."""
     try:
         return int(spark.defaultParallelism)
     except (Py4JError, OSError) as error:
@@ -241,13 +245,13 @@ def capacity(spark: SparkContext) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """Why a task is over; None is as it should be."""
+    """An end of a task, with an error unless the task has succeeded."""
 
     error: MeanderError | None
 
 
 class SparkTask:
-    """One worker as a Spark job, from `start` on."""
+    """A Spark job of one task that runs one worker."""
 
     def __init__(
         self, spark: SparkContext, group: str, name: str, blob: bytes, ended: Callable[[], None]
@@ -261,17 +265,19 @@ class SparkTask:
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Submit the job; `ended` of the constructor is called from its thread at its end."""
+        """Submit the job. Its thread calls `ended` of the constructor at its end."""
         self.started, self._written = True, self._stderr.size
         self._thread.start()
 
-    def outlives(self, name: str, ended: Callable[[], None]) -> None:
-        """It goes on as another worker, in another life of the flow; `ended` as above."""
+    def continue_as(self, name: str, ended: Callable[[], None]) -> None:
+        """Let the task run another worker of the next execution, with a new `ended`."""
         self._name, self._on_end = name, ended
 
     def has_slot(self) -> bool:
-        """Whether Spark has found an executor for it, as far as Spark answers: where it does not
-        any more, `ended` says why."""
+        """Return whether Spark has found an executor for the task.
+
+        Returns False where Spark does not answer any more; `ended` names that cause.
+        """
         tracker = self._spark.statusTracker()
         try:
             jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
@@ -282,11 +288,11 @@ class SparkTask:
         return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
 
     def cancel(self) -> None:
-        """Have Spark kill it."""
+        """Let Spark kill the task."""
         self._spark.cancelJobGroup(self._group)
 
     def join(self, seconds: float) -> bool:
-        """Wait for its end; whether it came in time."""
+        """Wait some seconds for the end of the task; return whether it has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
@@ -294,40 +300,39 @@ class SparkTask:
         try:
             self._spark.setJobGroup(self._group, self._name, interruptOnCancel=True)
             (failure,) = self._spark.range(1, numSlices=1).map(entry(self._blob)).collect()
-            told = Failure.from_bytes(failure).error() if failure else None
-            self.ended = TaskEnd(told)
+            self.ended = TaskEnd(Failure.from_bytes(failure).error() if failure else None)
         except (Py4JNetworkError, OSError, EOFError) as error:
-            said = f"{type(error).__name__}: {error}"
-            self.ended = TaskEnd(_why(self._name, self._jvm, said))
+            report = f"{type(error).__name__}: {error}"
+            self.ended = TaskEnd(_why(self._name, self._jvm, report))
         except (PySparkException, Py4JError) as error:
             self.ended = TaskEnd(translate(self._name, str(error)))
-            self._tell_stderr()
+            self._log_stderr()
         finally:
             self._on_end()
 
-    def _tell_stderr(self) -> None:
+    def _log_stderr(self) -> None:
         if lines := self._stderr.since(self._written):
             log.warning("stderr_written", "\n".join(lines), member=self._name)
 
 
-def _why(name: str, jvm: subprocess.Popen[bytes], said: str) -> MeanderError:
-    """What ended a task or a call: the JVM where that is gone, else what Spark says."""
+def _why(name: str, jvm: subprocess.Popen[bytes], report: str) -> MeanderError:
+    """Return the error that ended a task or a call: the end of the JVM, or Spark's report."""
     try:
         code = jvm.wait(JVM_SEEN)
     except subprocess.TimeoutExpired:
-        return translate(name, said)
+        return translate(name, report)
     cause = f"Spark's JVM has ended ({_signal(code)})"
-    return MeanderError(name, cause, "see whether memory has run out on this machine")
+    return MeanderError(name, cause, "check whether this machine ran out of memory")
 
 
 def _jvm(context: SparkContext) -> subprocess.Popen[bytes]:
     gateway = context._gateway
-    assert gateway is not None, "a context is made here, with a JVM of its own"
+    assert gateway is not None, "each context here has its own JVM"
     return cast("subprocess.Popen[bytes]", gateway.proc)
 
 
 def _signal(code: int) -> str:
-    """How a process ended.
+    """Return in words how a process ended.
 
     >>> _signal(-9), _signal(3)
     ('killed by SIGKILL', 'exit code 3')
@@ -336,10 +341,10 @@ def _signal(code: int) -> str:
 
 
 def entry(blob: bytes) -> Callable[[int], bytes]:
-    """What Spark runs on its one row: `app.worker.main.main`."""
+    """Return the function that Spark runs on its one row: `app.worker.main.main`."""
 
     def run(_: int) -> bytes:
-        # Here, because the driver has no need of it; executors have loaded it (`daemon`).
+        # Imported here, because only executors need it, and they have loaded it (`daemon`).
         from meander.app.worker.main import main
 
         return main(blob)
@@ -347,45 +352,46 @@ def entry(blob: bytes) -> Callable[[int], bytes]:
     return run
 
 
-def translate(name: str, said: str) -> MeanderError:
-    """What Spark's account of a failed task means.
+def translate(name: str, report: str) -> MeanderError:
+    """Return the error that Spark's report of a failed task means.
 
     >>> print(translate("worker 1", "Job 3 cancelled part of cancelled job group w1"))
     worker 1: it was cancelled.
     >>> print(translate("worker 1", "... Python worker exited unexpectedly (crashed) ..."))
     worker 1: its process was killed, or crashed; the log of Spark's executor may say more.
     """
-    if "PYTHON_VERSION_MISMATCH" in said:
+    if "PYTHON_VERSION_MISMATCH" in report:
         return SetupError(
             f"{name}'s Python",
-            cause(said[said.index("PYTHON_VERSION_MISMATCH") :]),
+            cause(report[report.index("PYTHON_VERSION_MISMATCH") :]),
             "set PYSPARK_PYTHON to the same Python on driver and executors",
         )
-    if "No module named 'meander'" in said:
+    if "No module named 'meander'" in report:
         return SetupError(name, "Meander is not installed where it runs", "install it there")
-    if "Cannot run program" in said and _TRACE not in said:
-        found = cause(said[said.index("Cannot run program") :])
+    if "Cannot run program" in report and _TRACE not in report:
+        found = cause(report[report.index("Cannot run program") :])
         return SetupError(name, found, "set PYSPARK_PYTHON to a Python of the executors")
-    # A traceback says more than what Spark makes of it, and its text may have any word.
-    if _TRACE not in said:
-        if "cancelled" in said:
+    # A traceback says more than Spark's report, and its text may contain any word.
+    if _TRACE not in report:
+        if "cancelled" in report:
             return MeanderError(name, "it was cancelled")
-        if "exited unexpectedly" in said or "ExecutorLost" in said or "Connection reset" in said:
+        if any(words in report for words in _KILLED):
             return MeanderError(name, KILLED, "the log of Spark's executor may say more")
-    return MeanderError(name, cause(said))
+    return MeanderError(name, cause(report))
 
 
-def cause(said: str) -> str:
-    r"""The line of an account by Java or Python that names the cause, without a full stop.
+def cause(report: str) -> str:
+    r"""Return the line of a report by Java or Python that names the cause, without a full stop.
 
-    A traceback ends with it, and a Java exception's root bears "Caused by"; both may be within.
+    A traceback ends with that line. The root of a Java exception has "Caused by". A report may
+    hold both.
 
     >>> cause("An error occurred while calling o1.x.\n: org.apache.spark.X: No such place.")
     'org.apache.spark.X: No such place'
     >>> cause("X: \n  Traceback (most recent call last):\n    File\n  Oh: no\n at org.apache")
     'Oh: no'
     """
-    lines = [line for line in said.splitlines() if line.strip()] or [said]
+    lines = [line for line in report.splitlines() if line.strip()] or [report]
     traces = [at for at, line in enumerate(lines) if _TRACE in line]
     roots = [at for at, line in enumerate(lines) if line.startswith("Caused by: ")]
     called = [at for at, line in enumerate(lines) if line.startswith(": ")]
@@ -395,7 +401,7 @@ def cause(said: str) -> str:
 
 
 def _behind_frames(lines: list[str], trace: int) -> int:
-    """Where a traceback has its exception: its frames are indented more than its first line."""
+    """Return the line of a traceback's exception, behind the frames, which are indented more."""
     margin = _indent(lines[trace])
     behind = range(trace + 1, len(lines))
     return next((at for at in behind if _indent(lines[at]) <= margin), trace)
@@ -406,9 +412,9 @@ def _indent(line: str) -> int:
 
 
 def _sentence(lines: list[str], at: int) -> str:
-    """What a line says; with the next ones where it ends before it has said it."""
-    said = lines[at].strip().removeprefix("Caused by:").removeprefix(":").strip()
-    while said.endswith(":") and at + 1 < len(lines):
+    """Return a line as a sentence, with the next lines while it ends with a colon."""
+    sentence = lines[at].strip().removeprefix("Caused by:").removeprefix(":").strip()
+    while sentence.endswith(":") and at + 1 < len(lines):
         at += 1
-        said = f"{said} {lines[at].strip()}"
-    return said.rstrip(".")
+        sentence = f"{sentence} {lines[at].strip()}"
+    return sentence.rstrip(".")

@@ -1,8 +1,8 @@
-"""What Spark's JVM and the Python processes that it starts on this machine write to stderr.
+"""The stderr of Spark's JVM and of the Python processes that it starts on this machine.
 
-Guarantees that the last lines of a worker that died are in the driver's log, where the worker ran
-beside the driver: a crash of native code, or a process that ends before it has registered, says its
-cause nowhere else. Lines of Spark's own log are left out. Cost: nothing until a worker has died.
+Guarantees that the driver's log holds the last lines of a dead worker that ran on this machine. A
+crash of native code, or a process that dies before it registers, shows its cause nowhere else.
+Lines of Spark's own log are left out. Cost: nothing until a worker has died.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 
 LINES = 15
 LENGTH = 300
-"""Characters of a line at most."""
+"""The limit of characters of a line."""
 BYTES = 1 << 16
-"""How much of a file is looked at."""
+"""The limit of bytes that are read of a file."""
 _SPARKS = re.compile(
     r"\d\d/\d\d/\d\d \d\d:|\s+at [\w.$/]+\(|\s+\.\.\. \d+ more"
     r"|(Caused by: )?(java|javax|scala|sun|org\.apache)\."
@@ -24,18 +24,18 @@ _SPARKS = re.compile(
 
 
 class Stderr:
-    """The file to which all of them write, while a Spark context lasts."""
+    """A file to which all these processes write while a Spark context lasts."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
 
     @property
     def size(self) -> int:
-        """Bytes that have been written; 0 where the context is over."""
+        """The bytes written so far; 0 after the context has ended."""
         return self.file.stat().st_size if self.file.exists() else 0
 
     def since(self, start: int) -> list[str]:
-        r"""The last lines that were written from an offset on, but for those of Spark's log.
+        r"""Return the last lines written after an offset, without those of Spark's log.
 
         >>> from tempfile import NamedTemporaryFile
         >>> with NamedTemporaryFile("w+") as file:
@@ -49,12 +49,12 @@ class Stderr:
         with self.file.open("rb") as file:
             file.seek(max(start, self.size - BYTES))
             lines = file.read().decode(errors="replace").splitlines()
-        said = [line for line in lines if line.strip() and not _SPARKS.match(line)]
-        return [line[:LENGTH] for line in said[-LINES:]]
+        written = [line for line in lines if line.strip() and not _SPARKS.match(line)]
+        return [line[:LENGTH] for line in written[-LINES:]]
 
 
 _OF: dict[int, Stderr] = {}
-"""By the process of a JVM."""
+"""The file of each JVM, by its process id."""
 
 
 def note(process: int, file: Path) -> None:
@@ -63,5 +63,5 @@ def note(process: int, file: Path) -> None:
 
 
 def of(process: int) -> Stderr:
-    """Return that of a JVM; of one that was started elsewhere nothing is known."""
+    """Return the file of a JVM; an empty one for a JVM that was started elsewhere."""
     return _OF.get(process, Stderr(Path(os.devnull)))

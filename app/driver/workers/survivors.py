@@ -1,8 +1,7 @@
-"""The workers that outlive another: what becomes of them between two lives of their flow.
+"""The survivors of a failed execution: workers that wait for the next execution.
 
-Guarantees that each goes on once at most, as one of the next life's, or its process ends. They
-stay on the links of the life that is over until they have been told either. Nothing here blocks,
-but for `end` and `close`, which are bounded.
+Guarantees that each survivor either joins the next execution, once, or exits. Until then it stays
+on the links of the failed execution. Only `end` and `close` block, for a bounded time.
 """
 
 from __future__ import annotations
@@ -20,62 +19,64 @@ from meander.state.keys.ids import WorkerId
 
 log = LineLogger(__name__)
 
-LEAVE = 0.5
-"""Seconds that a task gets to end after `bye`, and again after Spark was told to kill it."""
+EXIT_WITHIN = 0.5
+"""Seconds for a task to end after `Exit`, and again after Spark was told to kill it."""
 
 
 class Survivors:
-    """Those of one life, and its links."""
+    """A set of workers that survived one execution, and the links of that execution."""
 
-    def __init__(self, links: CurveLinks, hands: Iterable[WorkerHandle]) -> None:
+    def __init__(self, links: CurveLinks, handles: Iterable[WorkerHandle]) -> None:
         self._links = links
-        self._hands, self._closed = {hand.id: hand for hand in hands}, False
+        self._handles, self._closed = {handle.id: handle for handle in handles}, False
 
     def __len__(self) -> int:
-        return len(self._hands)
+        return len(self._handles)
 
-    def call(
+    def reuse(
         self, members: Sequence[WorkerId], arguments: Arguments, ended: Callable[[], None]
     ) -> SparkTask | None:
-        """Have the one go on that is to be this worker, as its place among the `members` of the
-        checkpoint says: so it is given what it has had. Its task, or None where there is none;
-        `ended` is called at its end."""
+        """Let a survivor continue as the worker of these arguments; return its task, if one does.
+
+        The survivor is the one that held this worker's place among the `members` of the checkpoint,
+        because it has the states of that place. `ended` is called when its task ends.
+        """
         rank = arguments.worker
         was = members[rank] if rank < len(members) else WorkerId(rank)
-        hand = self._hands.pop(was, None)
-        if hand is None or hand.task.ended is not None:
+        handle = self._handles.pop(was, None)
+        if handle is None or handle.task.ended is not None:
             return None
-        self._links.tell(hand.id, arguments.again().to_bytes())
-        hand.task.outlives(member_name(WorkerId(arguments.worker)), ended)
-        return hand.task
+        self._links.tell(handle.id, arguments.restart().to_bytes())
+        handle.task.continue_as(member_name(WorkerId(arguments.worker)), ended)
+        return handle.task
 
-    def beat(self) -> None:
-        """Have them wait on."""
-        for worker in self._hands:
+    def send_heartbeats(self) -> None:
+        """Keep the leases of all survivors."""
+        for worker in self._handles:
             self._links.tell(worker, WorkerHeartbeat().to_bytes())
 
     def close(self) -> None:
-        """End all who are not wanted any more; nothing, the second time."""
+        """End all survivors that no execution reuses. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        hands = list(self._hands.values())
-        self._hands.clear()
-        for hand in hands:
-            self._links.tell(hand.id, Exit().to_bytes())
-        end(hands)
+        handles = list(self._handles.values())
+        self._handles.clear()
+        for handle in handles:
+            self._links.tell(handle.id, Exit().to_bytes())
+        end(handles)
         self._links.close()
 
 
-def end(hands: Iterable[WorkerHandle]) -> None:
-    """See that the tasks of some workers end that have been told so."""
-    deadline = time.monotonic() + LEAVE
-    left = [hand for hand in hands if not hand.task.join(deadline - time.monotonic())]
-    for hand in left:
-        log.debug("task_cancelled", worker=hand.id)
-        # It lived to see the failure, so its end is no cause of that.
-        hand.told = True
-        hand.task.cancel()
-    deadline = time.monotonic() + LEAVE
-    for hand in left:
-        hand.task.join(deadline - time.monotonic())
+def end(handles: Iterable[WorkerHandle]) -> None:
+    """Wait for the tasks of workers that were told to exit; let Spark kill the others."""
+    deadline = time.monotonic() + EXIT_WITHIN
+    left = [handle for handle in handles if not handle.task.join(deadline - time.monotonic())]
+    for handle in left:
+        log.debug("task_cancelled", worker=handle.id)
+        # It survived the failure, so its end is not the cause.
+        handle.end_reported = True
+        handle.task.cancel()
+    deadline = time.monotonic() + EXIT_WITHIN
+    for handle in left:
+        handle.task.join(deadline - time.monotonic())

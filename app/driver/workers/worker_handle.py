@@ -1,4 +1,4 @@
-"""One worker as the driver knows it."""
+"""The handle of one worker at the driver."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from meander.state.keys.ids import WorkerId
 
 @dataclass(slots=True)
 class WorkerHandle:
-    """A worker from its launch to its end."""
+    """A handle that describes a worker to the driver from its launch to its exit."""
 
     id: WorkerId
     task: SparkTask
-    heard: float = 0.0
+    received_at: float = 0.0
+    """When its last message came."""
     working: bool = False
     done: bool = False
     stopped: bool = False
     failed: bool = False
-    """Whether it has met with an error of its own."""
-    told: bool = False
-    slot: bool = False
+    """Whether it has reported an error of its own."""
+    end_reported: bool = False
+    """Whether the cause of its end is known, so the end of its task adds nothing."""
+    has_slot: bool = False
     """Whether Spark is known to have found an executor for it."""
-    beat: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
-    """Its last."""
-    leaves: bool = False
-    """Whether the flow has let it go."""
-    released: set[WorkerId] = field(default_factory=set)
-    """Who has heard its last word."""
+    heartbeat: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
+    """Its last heartbeat."""
+    leaving: bool = False
+    """Whether it has left the flow, and exits once all others have its final message."""
+    acknowledged_by: set[WorkerId] = field(default_factory=set)
+    """The workers that have acknowledged its final message."""

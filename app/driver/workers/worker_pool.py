@@ -1,11 +1,10 @@
-"""The workers of a flow as the driver sees them: launched, registered, heard of, gone; some come
-and go while the others work.
+"""The worker pool: all workers of an execution as the driver sees them, from launch to exit.
 
-Guarantees that a worker which ends, breaks its link or whose process is silent for
-`heartbeat_timeout` seconds is noticed (`calls` tells of silent loops), and that of all that is then
-reported the first cause is named: what a worker says of itself, else what Spark says of its task,
-else the broken link, else what its peers say. A leaver is let go once each other has heard its last
-word. Nothing here blocks, but for `dismiss`, which is bounded.
+Guarantees that the driver notices each worker whose task ends, whose link breaks, or whose process
+is silent for `heartbeat_timeout` seconds (`long_calls` reports silent loops). Of all reports it
+then names the first cause: the worker's own error, else Spark's report of its task, else the broken
+link, else what peers report. A leaving worker exits only after every other worker has acknowledged
+its final message. Nothing here blocks except `close` and its parts, which are bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from enum import IntEnum
 
 from msgspec import structs
 
-from meander.app.driver.workers.joining import Newcomers
+from meander.app.driver.workers.joining import JoiningWorkers
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end
 from meander.app.driver.workers.worker_handle import WorkerHandle
@@ -49,255 +48,279 @@ from meander.state.keys.ids import WorkerId
 log = LineLogger(__name__)
 
 NEARLY = 0.8
-"""Of the lease: both ends of a link count it from about the same moment."""
+"""The part of a lease after which a silent worker may have ended itself.
+
+Both ends of a link measure the lease from about the same moment."""
 
 
 class Rank(IntEnum):
-    """How close to the root of a failure an account of it is."""
+    """The distance of a reported failure from its root."""
 
-    SAID = 0
+    REPORTED = 0
     SPARK = 1
     LINK = 2
     PEER = 3
 
 
 class WorkerPool:
-    """All workers of one run. `startup_timeout` and `heartbeat_timeout` are in seconds."""
+    """A pool of the workers of one execution.
+
+    `startup_timeout` and `heartbeat_timeout` are in seconds.
+    """
 
     def __init__(
         self,
         links: CurveLinks,
-        door: RegistrationServer,
+        server: RegistrationServer,
         task_of: Callable[[WorkerId], SparkTask],
         workers: Iterable[WorkerId],
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
     ) -> None:
-        self._links, self._door = links, door
-        self._heartbeat_timeout, self._startup_timeout, self._slots = (
-            heartbeat_timeout,
-            startup_timeout,
-            slots,
+        self._links, self._server = links, server
+        self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
+        self._slots = slots
+        self._heartbeat_every = min(1.0, heartbeat_timeout / 5)
+        self.handles = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
+        self.joining = JoiningWorkers(
+            links, server, task_of, heartbeat_timeout, startup_timeout, slots
         )
-        self._beat_every = min(1.0, heartbeat_timeout / 5)
-        self.hands = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
-        self.newcomers = Newcomers(links, door, task_of, heartbeat_timeout, startup_timeout, slots)
-        self._past = WorkerStats()
-        self._gone: list[tuple[WorkerId, dict[str, int]]] = []
+        self._left = WorkerStats()
+        self._removed: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
         self._deadline = time.monotonic() + startup_timeout
-        self._beat_at = 0.0
-        self._dismissed = False
+        self._heartbeat_at = 0.0
+        self._stopping = False
 
-    # -- what the loop asks
+    # -- state
 
     @property
     def connected(self) -> bool:
-        """Whether all links stand."""
-        return self._door.open
+        """Whether all links are open."""
+        return self._server.connected
 
     @property
     def registered(self) -> int:
-        """How many have registered."""
-        return len(self._door.guests)
+        """The number of workers that have registered."""
+        return len(self._server.registrations)
 
     @property
     def working(self) -> bool:
-        """Whether every worker has opened its ends and runs its loop."""
-        return all(hand.working for hand in self.hands.values())
+        """Whether every worker has opened its topics and runs its loop."""
+        return all(handle.working for handle in self.handles.values())
 
     @property
     def done(self) -> bool:
-        """Whether every worker has done all there was to do."""
-        return all(hand.done for hand in self.hands.values())
+        """Whether every worker has completed all its work."""
+        return all(handle.done for handle in self.handles.values())
 
-    def heard(self) -> WorkerStats:
-        """How each worker stands, as of its last words."""
-        return replace(self._past, working={hand.id: hand.beat for hand in self.hands.values()})
+    def stats(self) -> WorkerStats:
+        """Return the worker statistics from the last heartbeats."""
+        heartbeats = {handle.id: handle.heartbeat for handle in self.handles.values()}
+        return replace(self._left, working=heartbeats)
 
-    def waits(self) -> dict[Hashable, Wait]:
-        """Which workers are not at work yet, and what they need for that; of those without a slot
-        only the first, as Spark takes a while to answer for each."""
+    def wait_reasons(self) -> dict[Hashable, Wait]:
+        """Return the waits for workers that do not run yet.
+
+        Only the first worker without a slot is named, because each question to Spark takes time.
+        """
         found: dict[Hashable, Wait] = {}
-        for hand in (*self.hands.values(), *self.newcomers.hands):
-            if not self._arrived(hand):
-                wait = self._wait(hand)
-                found[hand.id, wait.what] = wait
-                if not hand.slot:
+        for handle in (*self.handles.values(), *self.joining.handles):
+            if not self._is_up(handle):
+                wait = self._wait(handle)
+                found[handle.id, wait.what] = wait
+                if not handle.has_slot:
                     break
         return found
 
-    def calls(self) -> list[LongCall]:
-        """Of each worker whose loop is kept for longer than from one beat to the next, where."""
+    def long_calls(self) -> list[LongCall]:
+        """Return each worker whose loop is silent for two heartbeats, and its operator."""
         now, found = time.monotonic(), []
-        for worker, hand in self.hands.items():
-            seconds = now - hand.heard
-            if hand.working and seconds > 2 * self._beat_every:
-                operator = self._door.guests[worker].operator
+        for worker, handle in self.handles.items():
+            seconds = now - handle.received_at
+            if handle.working and seconds > 2 * self._heartbeat_every:
+                operator = self._server.registrations[worker].operator
                 found.append(LongCall(worker=worker, operator=operator, seconds=round(seconds, 1)))
         return sorted(found, key=lambda call: -call.seconds)
 
-    def launch(self) -> None:
-        """Submit the tasks of all who have not outlived another."""
-        for hand in self.hands.values():
-            if not hand.task.started:
-                hand.task.start()
-
-    def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
-        """Answer the door and the links, send heartbeats. Raises MeanderError when one is lost."""
-        was_open = self._door.open
-        self._door.poll()
-        if self._door.open and not was_open:
-            self._all_in()
-        self._hear(report)
-        if self._door.open:
-            self.newcomers.attend(self.hands)
-        self._let_go()
-        now = time.monotonic()
-        if self._door.open and now >= self._beat_at:
-            self._beat_at = now + self._beat_every
-            self._tell_all(WorkerHeartbeat())
-        self._check(now)
-
-    def enlist(self, worker: WorkerId) -> None:
-        """A newcomer that is ready is a member from now on: the flow cannot do without it."""
-        self.hands[worker] = self.newcomers.enlist(worker)
-
-    def release(self, worker: WorkerId) -> None:
-        """A member has nothing left to do in the flow: it goes once all have heard that."""
-        self.hands[worker].leaves = True
-
-    def gone(self) -> list[tuple[WorkerId, dict[str, int]]]:
-        """Who has gone since the last call, and what each had counted."""
-        taken, self._gone = self._gone, []
-        return taken
+    def removed(self) -> list[tuple[WorkerId, dict[str, int]]]:
+        """Return the workers that have left since the last call, with their last counters."""
+        removed, self._removed = self._removed, []
+        return removed
 
     def cause(self, first: MeanderError) -> MeanderError:
-        """The account of a failure that is closest to its root."""
-        rank = Rank.LINK if isinstance(first, LinkBroken) else Rank.SAID
+        """Return the report of a failure that is closest to its root."""
+        rank = Rank.LINK if isinstance(first, LinkBroken) else Rank.REPORTED
         return min([*self._causes, (rank, first)], key=lambda cause: cause[0])[1]
 
-    def dismiss(self, within: float) -> None:
-        """End all workers: those that answer in two steps, those that do not by Spark's hand."""
+    # -- the driver's loop
+
+    def launch(self) -> None:
+        """Submit the tasks of all workers that are no survivors."""
+        for handle in self.handles.values():
+            if not handle.task.started:
+                handle.task.start()
+
+    def attend(self, report: Callable[[WorkerId, Report], None]) -> None:
+        """Answer requests, receive messages, send heartbeats.
+
+        Passes reports of the engine to `report`. Raises MeanderError where a worker is lost.
+        """
+        was_connected = self._server.connected
+        self._server.poll()
+        if self._server.connected and not was_connected:
+            self._note_connected()
+        self._receive(report)
+        if self._server.connected:
+            self.joining.attend(self.handles)
+        self._remove_left()
+        now = time.monotonic()
+        if self._server.connected and now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._heartbeat_every
+            self._send_all(WorkerHeartbeat())
+        self._check(now)
+
+    def promote(self, worker: WorkerId) -> None:
+        """Make a ready joining worker a member, which the flow depends on from now on."""
+        self.handles[worker] = self.joining.promote(worker)
+
+    def release(self, worker: WorkerId) -> None:
+        """Let a worker exit that has left the flow, once all others have its final message."""
+        self.handles[worker].leaving = True
+
+    # -- the end
+
+    def close(self, within: float) -> None:
+        """End all workers: by messages where they answer, else by Spark."""
         self.stop(within)
         self.end()
 
-    def end(self) -> None:
-        """End all workers, once `stop` has been called."""
-        self._end(self.hands.values())
-
-    def part(self) -> Survivors:
-        """As `end`, but for those that can go on."""
-        stay = [hand for hand in self.hands.values() if _can_go_on(hand)] if self._door.open else []
-        self._end([hand for hand in self.hands.values() if hand not in stay])
-        return Survivors(self._links, stay)
-
     def stop(self, within: float) -> None:
-        """Have all workers do nothing any more."""
-        # A driver that was busy finds a link gone before it looks at leases.
+        """Stop the work of all workers; wait some seconds until they have closed their topics."""
+        # A busy driver may find a broken link before it checks the leases.
         self._causes.extend((Rank.LINK, error) for error in self._silent(time.monotonic()))
-        self._dismissed = True
+        self._stopping = True
         self._links.part()
-        self._door.turn_all("this life of the flow is over")
-        if self._door.open:
-            self._tell_all(StopExecution())
+        self._server.reject_all("this execution of the flow is over")
+        if self._server.connected:
+            self._send_all(StopExecution())
         deadline = time.monotonic() + within
-        while time.monotonic() < deadline and not all(map(_ended, self.hands.values())):
+        while time.monotonic() < deadline and not all(map(_has_stopped, self.handles.values())):
             self._links.wait(0.05)
-            # Who is on its way to it would be waited for until its time is over.
-            self._door.poll()
-            self._hear(_ignore)
-        # Behind the last look at who has ended, or one that nobody has noted is waited for no more.
+            # A worker that still registers would otherwise be awaited until the deadline.
+            self._server.poll()
+            self._receive(_ignore)
+        # Last, or a task that has just ended would no longer count as a cause.
         self._note_ends()
 
-    # -- inside
+    def end(self) -> None:
+        """End all workers after `stop`."""
+        self._end(self.handles.values())
+
+    def detach_survivors(self) -> Survivors:
+        """End all workers after `stop`, except those that can join another execution."""
+        survivors = []
+        if self._server.connected:
+            survivors = [handle for handle in self.handles.values() if _can_survive(handle)]
+        self._end([handle for handle in self.handles.values() if handle not in survivors])
+        return Survivors(self._links, survivors)
 
     def _end(self, members: Iterable[WorkerHandle]) -> None:
-        """End the processes of some members, and of all workers that are on their way in or out.
+        """End the processes of some members, and of all workers that join or have left.
 
-        The door has turned away each worker without a link, and a worker that left has its word.
+        The registration server has rejected each worker without a link, and a worker that left has
+        got its `Exit`.
         """
         ending = list(members)
-        if self._door.open:
-            for worker in (*(hand.id for hand in ending), *self.newcomers.linked):
+        if self._server.connected:
+            for worker in (*(handle.id for handle in ending), *self.joining.linked):
                 self._links.tell(worker, Exit().to_bytes())
-        end([*ending, *self.newcomers.hands, *self.newcomers.past])
+        end([*ending, *self.joining.handles, *self.joining.exiting])
         self._note_ends()
 
-    def _all_in(self) -> None:
+    # -- messages
+
+    def _note_connected(self) -> None:
         now = time.monotonic()
         self._deadline = now + self._startup_timeout
-        for hand in self.hands.values():
-            hand.heard = now
+        for handle in self.handles.values():
+            handle.received_at = now
 
-    def _hear(self, report: Callable[[WorkerId, Report], None]) -> None:
+    def _receive(self, report: Callable[[WorkerId, Report], None]) -> None:
         for sender, data in self._links.told():
-            hand = self.hands.get(sender) or self.newcomers.hand(sender)
-            if hand is None:
-                continue  # nobody waits for it any more
-            hand.heard = time.monotonic()
+            handle = self.handles.get(sender) or self.joining.handle(sender)
+            if handle is None:
+                continue  # a dropped or removed worker
+            handle.received_at = time.monotonic()
             match _read(sender, data):
-                case WorkerHeartbeat() as beat:
-                    hand.working, hand.beat = True, beat
-                case Log() as said:
-                    line = LogLine(said.event, {"worker": sender} | said.fields, said.detail)
-                    LineLogger(said.logger).log(said.level, line)
-                case Report() as told:
-                    report(sender, told)
+                case WorkerHeartbeat() as heartbeat:
+                    handle.working, handle.heartbeat = True, heartbeat
+                case Log() as sent:
+                    line = LogLine(sent.event, {"worker": sender} | sent.fields, sent.detail)
+                    LineLogger(sent.logger).log(sent.level, line)
+                case Report() as reports:
+                    report(sender, reports)
                 case Done(counters=counters):
-                    hand.done = True
-                    hand.beat = structs.replace(hand.beat, counters=counters)
-                case PeerAdded() | Released() as news:
-                    self._hear_of(sender, news)
+                    handle.done = True
+                    handle.heartbeat = structs.replace(handle.heartbeat, counters=counters)
+                case PeerAdded() | Released() as answer:
+                    self._receive_answer(sender, answer)
                 case Stopped():
-                    hand.stopped = True
+                    handle.stopped = True
                 case Failure() as failure:
-                    self._failed(hand, failure)
+                    self._receive_failure(handle, failure)
 
-    def _hear_of(self, sender: WorkerId, news: PeerAdded | Released) -> None:
-        """A member says how it stands to one that comes or goes."""
-        worker = WorkerId(news.worker)
-        if isinstance(news, PeerAdded):
-            self.newcomers.met(worker, sender)
-        elif worker in self.hands:
-            self.hands[worker].released.add(sender)
+    def _receive_answer(self, sender: WorkerId, answer: PeerAdded | Released) -> None:
+        """Note that a member has opened its link to a joining worker, or closed it to one."""
+        worker = WorkerId(answer.worker)
+        if isinstance(answer, PeerAdded):
+            self.joining.note_link(worker, sender)
+        elif worker in self.handles:
+            self.handles[worker].acknowledged_by.add(sender)
 
-    def _let_go(self) -> None:
-        """Say good-bye to those whose last word all have heard."""
-        for worker, hand in list(self.hands.items()):
-            if hand.leaves and hand.done and hand.released >= self.hands.keys() - {worker}:
-                self._links.tell(worker, Exit().to_bytes())
-                self._links.loosen(worker)
-                self._door.dismiss(worker, "it has left")
-                del self.hands[worker]
-                self._past = self._past.without(hand.beat)
-                self.newcomers.past.append(hand)
-                self._gone.append((worker, hand.beat.counters))
-
-    def _failed(self, hand: WorkerHandle, failure: Failure) -> None:
+    def _receive_failure(self, handle: WorkerHandle, failure: Failure) -> None:
         if failure.trace:
             log.error(
                 "worker_failed",
                 failure.trace.rstrip(),
-                worker=hand.id,
-                reason=_said(hand, failure),
+                worker=handle.id,
+                reason=_in_words(handle, failure),
             )
-        if hand.id not in self.hands:
-            if not self._dismissed:
-                self.newcomers.give_up(hand.id, _said(hand, failure), self.hands)
+        if handle.id not in self.handles:
+            if not self._stopping:
+                self.joining.drop(handle.id, _in_words(handle, failure), self.handles)
             return
-        hand.told, hand.failed = True, failure.peer is None
-        rank = Rank.SAID if failure.peer is None else Rank.PEER
+        handle.end_reported, handle.failed = True, failure.peer is None
+        rank = Rank.REPORTED if failure.peer is None else Rank.PEER
         error = failure.error()
-        if failure.concerns == member_name(hand.id) or rank is Rank.PEER:
+        if failure.concerns == member_name(handle.id) or rank is Rank.PEER:
             named = error
         else:
             kind = type(error)
-            named = kind(f"{member_name(hand.id)}: {error.concerns}", error.cause, error.remedy)
+            named = kind(f"{member_name(handle.id)}: {error.concerns}", error.cause, error.remedy)
         self._causes.append((rank, named))
-        if not self._dismissed:
+        if not self._stopping:
             raise named
+
+    def _remove_left(self) -> None:
+        """Let each worker exit whose final message all others have acknowledged."""
+        for worker, handle in list(self.handles.items()):
+            others = self.handles.keys() - {worker}
+            if handle.leaving and handle.done and handle.acknowledged_by >= others:
+                self._links.tell(worker, Exit().to_bytes())
+                self._links.loosen(worker)
+                self._server.remove(worker, "it has left the flow")
+                del self.handles[worker]
+                self._left = self._left.without(handle.heartbeat)
+                self.joining.exiting.append(handle)
+                self._removed.append((worker, handle.heartbeat.counters))
+
+    def _send_all(self, message: ToWorker) -> None:
+        for worker in (*self.handles, *self.joining.linked):
+            self._links.tell(worker, message.to_bytes())
+
+    # -- failures
 
     def _check(self, now: float) -> None:
         if self._note_ends():
@@ -308,28 +331,29 @@ class WorkerPool:
             raise error
 
     def _silent(self, now: float) -> Iterator[MeanderError]:
-        """Of each worker whose lease is over, that it is lost."""
-        for hand in self.hands.values():
-            silent = hand.working and now - hand.heard > self._heartbeat_timeout
-            if silent and not self._door.lives(hand.id, self._heartbeat_timeout):
-                yield self._lost(hand, self._silence(now - hand.heard))
+        """Yield the loss of each worker whose lease is over."""
+        for handle in self.handles.values():
+            silent = handle.working and now - handle.received_at > self._heartbeat_timeout
+            if silent and not self._server.is_alive(handle.id, self._heartbeat_timeout):
+                yield self._lost(handle, self._silence(now - handle.received_at))
 
     def _note_ends(self) -> bool:
-        """Keep why tasks have ended that should not have; whether there are new ones."""
+        """Note the causes of tasks that ended unexpectedly; return whether there are new ones."""
         found = False
-        for hand in self.hands.values():
-            ended = hand.task.ended
-            if ended is None or hand.told or hand.stopped:
+        for handle in self.handles.values():
+            ended = handle.task.ended
+            if ended is None or handle.end_reported or handle.stopped:
                 continue
-            hand.told = found = True
-            error = ended.error or MeanderError(member_name(hand.id), "it ended by itself")
+            handle.end_reported = found = True
+            error = ended.error or MeanderError(member_name(handle.id), "it ended by itself")
             setup = isinstance(error, SetupError)
-            silent = time.monotonic() - max(hand.heard, self._door.alive(hand.id))
-            # A worker that hears nothing for so long, as it listens no more, ends itself.
-            own = hand.working and silent > self._heartbeat_timeout * NEARLY
-            cause = self._silence(silent) if own else error.cause
-            named = error if setup else self._lost(hand, cause)
-            self._causes.append((Rank.SAID if setup else Rank.SPARK, named))
+            alive_at = max(handle.received_at, self._server.last_alive(handle.id))
+            silent = time.monotonic() - alive_at
+            # A worker without a message from the driver for a lease ends itself.
+            by_itself = handle.working and silent > self._heartbeat_timeout * NEARLY
+            cause = self._silence(silent) if by_itself else error.cause
+            named = error if setup else self._lost(handle, cause)
+            self._causes.append((Rank.REPORTED if setup else Rank.SPARK, named))
         return found
 
     def _silence(self, seconds: float) -> str:
@@ -337,70 +361,68 @@ class WorkerPool:
             f"nothing was heard of it for {seconds:.0f} s: it is stopped, or its machine overloaded"
         )
 
-    def _lost(self, hand: WorkerHandle, cause: str) -> MeanderError:
-        guest = self._door.guests.get(hand.id)
-        where = f" (process {guest.register.pid} on {guest.register.host})" if guest else ""
-        return lost(f"{member_name(hand.id)}{where}", cause)
+    def _lost(self, handle: WorkerHandle, cause: str) -> MeanderError:
+        found = self._server.registrations.get(handle.id)
+        where = f" (process {found.register.pid} on {found.register.host})" if found else ""
+        return lost(f"{member_name(handle.id)}{where}", cause)
 
     def _late(self) -> MeanderError:
-        waited = f"{self._startup_timeout:g} s"
-        late = [hand for hand in self.hands.values() if not self._arrived(hand)]
+        within = f"within {self._startup_timeout:g} s"
+        late = [handle for handle in self.handles.values() if not self._is_up(handle)]
         name = member_name(late[0].id)
-        if self._door.open:
-            return MeanderError(name, f"it registered, but did not begin its work within {waited}")
-        without = next((hand for hand in late if not hand.task.has_slot()), None)
+        if self._server.connected:
+            return MeanderError(name, f"it registered, but did not start its work {within}")
+        without = next((handle for handle in late if not handle.task.has_slot()), None)
         if without is None:
-            return MeanderError(name, f"it was started, but did not register within {waited}")
+            return MeanderError(name, f"it was started, but did not register {within}")
         return SetupError(
             member_name(without.id),
-            f"Spark had no free slot for it within {waited}: {self._slots}",
-            "give a master with more slots (--master 'local[4]'), or fewer --workers",
+            f"Spark had no free slot for it {within}: {self._slots}",
+            "use a master with more slots (--master 'local[4]'), or fewer --workers",
         )
 
-    def _wait(self, hand: WorkerHandle) -> Wait:
-        fields = {"worker": hand.id, "timeout_s": self._startup_timeout}
-        if self._inside(hand):
-            hand.slot = True
+    def _wait(self, handle: WorkerHandle) -> Wait:
+        fields = {"worker": handle.id, "timeout_s": self._startup_timeout}
+        if self._is_linked(handle):
+            handle.has_slot = True
             return Wait("worker_ready", "the worker has opened its topics", fields)
-        hand.slot = hand.slot or hand.task.has_slot()
-        if not hand.slot:
+        handle.has_slot = handle.has_slot or handle.task.has_slot()
+        if not handle.has_slot:
             until = f"Spark has planned the job and found a free slot: {self._slots}"
             return Wait("spark_slot", until, fields)
         return Wait("registration", "its process starts and reaches the driver", fields)
 
-    def _arrived(self, hand: WorkerHandle) -> bool:
-        return hand.working if self._inside(hand) else hand.id in self._door.guests
+    def _is_up(self, handle: WorkerHandle) -> bool:
+        """Return whether a worker has registered, or runs its loop where it has links."""
+        if self._is_linked(handle):
+            return handle.working
+        return handle.id in self._server.registrations
 
-    def _inside(self, hand: WorkerHandle) -> bool:
-        """Whether its links stand."""
-        newcomer = self.newcomers.hand(hand.id) is not None
-        return hand.id in self.newcomers.linked if newcomer else self._door.open
-
-    def _tell_all(self, message: ToWorker) -> None:
-        for worker in (*self.hands, *self.newcomers.linked):
-            self._links.tell(worker, message.to_bytes())
+    def _is_linked(self, handle: WorkerHandle) -> bool:
+        joining = self.joining.handle(handle.id) is not None
+        return handle.id in self.joining.linked if joining else self._server.connected
 
 
 def _read(sender: WorkerId, data: bytes) -> FromWorker:
     try:
         return FROM_WORKER.read(data)
     except ValueError as error:
-        raise LinkBroken(sender, "it said what is not understood here") from error
+        raise LinkBroken(sender, "it sent a message that the driver does not know") from error
 
 
-def _said(hand: WorkerHandle, failure: Failure) -> str:
-    """A failure in a sentence that names whose it is."""
-    name, said = member_name(hand.id), str(failure.error())
-    return said if failure.concerns == name else f"{name}: {said}"
+def _in_words(handle: WorkerHandle, failure: Failure) -> str:
+    """Return a failure as a sentence that names its worker."""
+    name, sentence = member_name(handle.id), str(failure.error())
+    return sentence if failure.concerns == name else f"{name}: {sentence}"
 
 
-def _can_go_on(hand: WorkerHandle) -> bool:
-    return hand.stopped and not hand.failed and hand.task.ended is None
+def _can_survive(handle: WorkerHandle) -> bool:
+    return handle.stopped and not handle.failed and handle.task.ended is None
 
 
-def _ended(hand: WorkerHandle) -> bool:
-    return hand.stopped or hand.task.ended is not None
+def _has_stopped(handle: WorkerHandle) -> bool:
+    return handle.stopped or handle.task.ended is not None
 
 
 def _ignore(_: WorkerId, __: Report) -> None:
-    """What still comes in while all are dismissed is of no use to anybody."""
+    """Discard a report, which is of no use once all workers stop."""

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from meander.app.bootstrap.bootstrap import Bootstrapped, bootstrap
 from meander.app.config.options import Options
 from meander.app.driver import driver
+from meander.app.driver.loop import FlowResult
 from meander.app.flow.loader import load_flow
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
@@ -95,7 +96,7 @@ class Rig:
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint
 
-    def run(self, context: SparkContext) -> driver.FlowResult:
+    def run(self, context: SparkContext) -> FlowResult:
         return driver.run(self.module, self.options, lambda: context)
 
     @property
@@ -181,7 +182,7 @@ def test_a_flow_whose_bootstrapped_states_are_lost_neither_starts_nor_gets_other
     rig.bootstrap_(table(spark, 1))
     delete_topics(rig.bootstrap, rig.names.checkpoints)
     for act in (lambda: rig.run(context), lambda: rig.bootstrap_(table(spark, 1))):
-        with pytest.raises(SetupError, match=r"checkpoints' holds none of them any more"):
+        with pytest.raises(SetupError, match=r"checkpoints' holds none of them"):
             act()
 
 

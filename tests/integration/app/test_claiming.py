@@ -13,10 +13,10 @@ import pytest
 
 from meander.app.config.options import Options
 from meander.app.flow.preflight import PreparedFlow, prepare
-from meander.app.recovery.checkpoint_index import Known
-from meander.app.recovery.claiming import BEYOND, claim, expect_ours
+from meander.app.recovery.checkpoint_index import CheckpointIndex
+from meander.app.recovery.claiming import ID_GAP, claim, expect_ours
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import begin, journal
+from meander.app.recovery.restart import read_decisions, start_execution
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.topics.control import DecisionTopic
@@ -66,8 +66,8 @@ def decisions_of(prepared: PreparedFlow) -> Iterator[DecisionTopic]:
         yield decisions
 
 
-def known(prepared: PreparedFlow) -> Known:
-    return Known.by(journal(prepared.options.kafka, prepared.names.decisions))
+def known(prepared: PreparedFlow) -> CheckpointIndex:
+    return CheckpointIndex.of(read_decisions(prepared.options.kafka, prepared.names.decisions))
 
 
 @pytest.fixture
@@ -80,15 +80,15 @@ def test_a_later_claim_has_greater_executions_whatever_the_clocks_say(
     first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status:
-        ahead = claim(first.under(ExecutionId(AHEAD)), status)
+        ahead = claim(first.with_execution(ExecutionId(AHEAD)), status)
         assert ahead.execution == AHEAD
         behind = claim(waiting, status)
-        assert behind.execution == AHEAD + BEYOND
+        assert behind.execution == AHEAD + ID_GAP
         with decisions_of(first) as decisions:
             decisions.write(to_bytes(ExecutionId(2 * AHEAD), Joins(WorkerId(1), 5)))
         last = claim(another(waiting), status)
-        assert last.execution == 2 * AHEAD + BEYOND, "the status topic forgets, the journal not"
-        assert last.anew(2).execution == last.execution + 1
+        assert last.execution == 2 * AHEAD + ID_GAP, "the status topic forgets, the journal not"
+        assert last.next_execution(2).execution == last.execution + 1
         told = [e.execution for e in claims(first) if e.driver == last.driver]
         assert told[-1] == last.execution, "the next driver reads it there"
 
@@ -100,7 +100,7 @@ def test_a_beginning_is_written_only_after_a_look_at_the_claim(
         mine = claim(first, status)
         claim(waiting, status)
         with pytest.raises(SetupError, match="another driver has taken it"):
-            begin(mine, None, decisions, lambda: expect_ours(mine, status))
+            start_execution(mine, None, decisions, lambda: expect_ours(mine, status))
         assert known(first).last is None
 
 
@@ -108,17 +108,17 @@ def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
     first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status, decisions_of(first) as decisions:
-        mine = claim(first, status).anew(2)
+        mine = claim(first, status).next_execution(2)
         others = list[PreparedFlow]()
 
         def stall() -> None:
             expect_ours(mine, status)
             others.append(claim(waiting, status))
             with decisions_of(first) as theirs:
-                begin(others[0], None, theirs, lambda: expect_ours(others[0], status))
+                start_execution(others[0], None, theirs, lambda: expect_ours(others[0], status))
 
-        begin(mine, None, decisions, stall)
-        decided = journal(first.options.kafka, first.names.decisions)
+        start_execution(mine, None, decisions, stall)
+        decided = read_decisions(first.options.kafka, first.names.decisions)
         written = [life for life, one in decided if isinstance(one, Begins)]
         assert written == [others[0].execution, mine.execution]
         assert known(first).last == others[0].execution

@@ -328,7 +328,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         # Before the flow is looked at, and so before Spark is started.
         (
             ["run", "nowhere.py", "--workers", "4", "--master", "local[2]"],
-            "4 workers: each needs a free slot, and master local[2] has 2 in all; give --master",
+            "4 workers: each needs a free slot, and master local[2] has 2 in all; use --master",
         ),
     ],
 )

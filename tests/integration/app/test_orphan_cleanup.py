@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.orphan_cleanup import Sweep
+from meander.app.recovery.orphan_cleanup import OrphanCleanup
 from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
 from meander.connectors.topics.control import DecisionTopic
@@ -102,8 +102,8 @@ class Flow:
     def sweep(
         self, life: ExecutionId, before: Checkpoint | None, lying: dict[str, list[int]]
     ) -> None:
-        with closing(Sweep(self.settings, self.names, life, before, lying)) as sweep:
-            sweep._sweep()
+        with closing(OrphanCleanup(self.settings, self.names, life, before, lying)) as sweep:
+            sweep._run()
 
 
 def keys(*checkpoints: Checkpoint) -> set[bytes | None]:
@@ -159,8 +159,8 @@ def test_an_execution_without_a_checkpoint_deletes_all_earlier_records(
     lying = flow.lying
     flow.begin(SECOND, None)
     own = flow.lives(SECOND)
-    with closing(Sweep(settings, flow.names, SECOND, None, lying)) as sweep:
-        sweep.begin()
+    with closing(OrphanCleanup(settings, flow.names, SECOND, None, lying)) as sweep:
+        sweep.start()
         until(lambda: flow.kept() == keys(own), "it goes, beside all else")
 
 

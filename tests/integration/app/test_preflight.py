@@ -38,7 +38,10 @@ def test_a_topic_of_the_flow_itself_is_no_source_and_no_sink(
 ) -> None:
     """Before the broker is asked for anything."""
     for kind, source, sink in ("source", topic.name, "out"), ("sink", "in", topic.name):
-        said = rf"{kind} topic '{topic.name}': it is the flow's own \({topic.purpose}\); give the"
+        said = (
+            rf"{kind} topic '{topic.name}': it is an internal topic of the flow"
+            rf" \({topic.purpose}\); give the"
+        )
         with pytest.raises(SetupError, match=said):
             start(tmp_path, "127.0.0.1:1", "t.", source, sink)
 

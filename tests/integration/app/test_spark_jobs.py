@@ -23,6 +23,7 @@ from pyspark.util import InheritableThread
 
 from meander.app.config.options import Options
 from meander.app.driver import driver
+from meander.app.driver.loop import FlowResult
 from meander.app.driver.workers import spark_launcher, stderr
 from meander.app.protocol.registration import LaunchToken, RegistrationServer, join
 from meander.connectors.links.links import CurveLinks, Keys
@@ -63,7 +64,7 @@ class Rig:
             until_end=until_end, startup_timeout=startup_timeout,
         )  # fmt: skip
 
-    def run(self, options: Options | None = None) -> driver.FlowResult:
+    def run(self, options: Options | None = None) -> FlowResult:
         return driver.run(
             self.module, options or self.options(), lambda: self.context, self.events.append
         )
@@ -413,7 +414,7 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
 
     first = threading.Thread(target=come, args=(ticket,))
     first.start()
-    until(lambda: polled(door) and door.open, "the first is let in")
+    until(lambda: polled(door) and door.connected, "the first is let in")
     first.join()
     assert said == []
     for other in others:
@@ -422,8 +423,8 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
         while thread.is_alive():
             assert polled(door)
     assert said == [
-        "worker 0: it is turned away: its launch token is unknown.",
-        "worker 0: it is turned away: worker 0 has registered before: a token is used once.",
+        "worker 0: the driver rejected it: its launch token is unknown.",
+        "worker 0: the driver rejected it: worker 0 has registered before: a token is used once.",
     ]
     door.close()
     links.part()

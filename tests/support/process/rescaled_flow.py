@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from meander import Checkpointing
 from meander.app.config.options import Options
 from meander.app.driver import driver
+from meander.app.driver.loop import FlowResult
 from meander.schemas.status import Event, Failed, Heartbeat, Started
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, produce, until
@@ -59,7 +60,7 @@ class RescaledFlow:
         self.module.write_text(code.format(gate=str(gate)) + self.module.read_text())
         return gate
 
-    def run(self, context: SparkContext, *steps: Callable[[], object]) -> driver.FlowResult:
+    def run(self, context: SparkContext, *steps: Callable[[], object]) -> FlowResult:
         """Lines come, step follows step, no more lines come; the flow ends when all is counted."""
         kafka = {"bootstrap.servers": self.bootstrap}
         options = Options(

@@ -245,8 +245,8 @@ def _of_app() -> Iterator[Kind]:
     yield from _read_by(REPLY, MemberList(peers=listed), turned, Go(), HeartbeatAck())
     reads = PartitionsRead("lines", [0, 3], 4)
     again = Restart(
-        worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, door=address,
-        door_key=key,
+        worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, server=address,
+        server_key=key,
     )  # fmt: skip
     yield from _read_by(
         TO_WORKER,

@@ -75,7 +75,7 @@ class Driver:
             return "the broker was away at its start"
         if self.struck and not checkpointed:
             return "a worker was lost before the first checkpoint"
-        if "in a row before they had taken a checkpoint" in said:
+        if "executions before it failed without a new checkpoint" in said:
             return "too many workers were lost"
         return None
 

@@ -49,7 +49,7 @@ EVENTS: list[Event] = [
     PartitionMoved(id="r1/0.1", source="lines", partition=1, worker=2),
     PartitionAdded(source="lines", partition=4, worker=1, time=5, at=5 << 20),
     Left(id="r2", worker=2, counters={"read": 7}),
-    Rescaled(id="r1", workers=3, ms=812.5, reason="the newcomers get no share: it is over"),
+    Rescaled(id="r1", workers=3, ms=812.5, reason="the joined workers get no share: it is over"),
     Claimed(driver="d", execution=1, heartbeat_timeout=10.0),
     Started(driver="d", execution=1, workers=2),
     Finished(driver="d", execution=1, counters={"read": 5}),

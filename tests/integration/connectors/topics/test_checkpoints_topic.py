@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from meander.app.recovery.checkpoint_index import Known, kept
+from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_checkpoints
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import Sender
 from meander.connectors.topics.checkpoints import (
@@ -32,7 +32,7 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all, create_topic, until
 
 LIFE = ExecutionId(5)
-BEGUN = Known.by([(LIFE, Begins(0, (WorkerId(0),), 1, 0)), (LIFE, Keeps("named", 3, 0))])
+BEGUN = CheckpointIndex.of([(LIFE, Begins(0, (WorkerId(0),), 1, 0)), (LIFE, Keeps("named", 3, 0))])
 """A life that has begun with what lay at offset 0, and has taken a savepoint."""
 
 
@@ -63,7 +63,7 @@ def cut_off(broker: Broker, flow: Names, end: int) -> None:
 
 
 def offsets(there: CheckpointsReader) -> list[int]:
-    found = kept(there, BEGUN)
+    found = retained_checkpoints(there, BEGUN)
     assert not found.unreadable
     return [*found.found]
 
@@ -78,7 +78,7 @@ def test_what_is_kept_is_found_on_a_topic_that_begins_later(broker: Broker, flow
 def test_what_goes_while_it_is_read_is_left_out(broker: Broker, flow: Names) -> None:
     with reading(settings(broker), flow) as there:
         cut_off(broker, flow, 7)
-        found = kept(there, BEGUN)
+        found = retained_checkpoints(there, BEGUN)
         assert [*found.found] == [7, 8]
         assert [*found.unreadable] == [3], "a savepoint is missed"
 
@@ -93,7 +93,7 @@ def test_an_execution_with_few_checkpoints_has_released_its_first(
         append(settings(broker), flow, other)
     with reading(settings(broker), flow) as there:
         assert offsets(there) == [3]
-        assert there.newest(BEGUN.counts) == (8, checkpoint(9))
+        assert there.newest(BEGUN.is_usable) == (8, checkpoint(9))
 
 
 MANIFESTS = tuple(Manifest("totals", Bin(bin), 0, ()) for bin in range(64))

@@ -7,8 +7,8 @@ import random
 import pytest
 from confluent_kafka import KafkaException
 
-from meander.app.recovery.decision_log import Journal
-from meander.app.recovery.restart import journal
+from meander.app.recovery.decision_log import DecisionLog
+from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka.client import Admin
 from meander.connectors.kafka.client import admin as admin_client
 from meander.connectors.kafka.topics import group
@@ -140,7 +140,7 @@ def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Na
     rng.shuffle(bins)
     decided: list[Decision] = [Begins(7, owners, 64), Moves("m", 8, WorkerId(63), tuple(bins))]
     decisions = DecisionTopic(rig.settings, names.decisions)
-    durable = [Journal(decisions, life)(one) for one in decided]
+    durable = [DecisionLog(decisions, life)(one) for one in decided]
 
     def all_durable() -> bool:
         decisions.pump()
@@ -148,7 +148,7 @@ def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Na
 
     until(all_durable, "both are durable")
     decisions.close()
-    assert [*journal(rig.settings, names.decisions)] == [(life, one) for one in decided]
+    assert [*read_decisions(rig.settings, names.decisions)] == [(life, one) for one in decided]
 
 
 def test_a_command_that_is_given_is_known_by_its_place(rig: Rig, names: Names) -> None:

@@ -97,7 +97,7 @@ def test_a_secret_is_passed_on_and_never_shown(flag: str) -> None:
         ("foo.bar=1", "setting 'foo.bar' (--set): no such setting; librdkafka's CONFIG"),
         ("linger.ms=soon", "setting 'linger.ms' (--set): Invalid value"),
         ("acks=-9", "setting 'acks' (--set): Configuration property"),
-        ("error_cb=f", "setting 'error_cb' (--set): it takes a function of a program"),
+        ("error_cb=f", "setting 'error_cb' (--set): its value is a function of a program"),
         ("bootstrap=a b", "setting 'bootstrap.servers' (--set): 'a b' is not host:port; write"),
         ("bootstrap.servers=a:0", "setting 'bootstrap.servers' (--set): 'a:0' is not host:port"),
         ("bootstrap=a:1,", "setting 'bootstrap.servers' (--set): '' is not host:port"),

@@ -11,10 +11,10 @@ from typing import TypeVar, cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.commands import CommandHandler, Unended
+from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.recovery.decision_log import Journal
+from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -67,7 +67,7 @@ class ManualTopic:
 class ManualJournal:
     """Nothing that the control topic waits for is under way; what is written is durable."""
 
-    begun = durable = 0
+    started = durable = 0
 
     def __init__(self) -> None:
         self.written: list[Decision] = []
@@ -84,8 +84,8 @@ class HandCrew:
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
-        self.hands = [worker.me for worker in sim.workers]
-        self.newcomers = self
+        self.handles = [worker.me for worker in sim.workers]
+        self.joining = self
         self.launched: list[WorkerId] = []
         self.up = False
         self._coming: list[WorkerId] = []
@@ -100,25 +100,25 @@ class HandCrew:
     def ready(self) -> list[WorkerId]:
         return [*self._coming] if self.up else []
 
-    def give_up(self, worker: WorkerId, why: str, _: object = None) -> None:
+    def drop(self, worker: WorkerId, why: str, _: object = None) -> None:
         self._coming.remove(worker)
         self._lost.append((worker, why))
 
-    def lost(self) -> list[tuple[WorkerId, str]]:
+    def dropped(self) -> list[tuple[WorkerId, str]]:
         taken, self._lost = self._lost, []
         return taken
 
-    def enlist(self, worker: WorkerId) -> None:
+    def promote(self, worker: WorkerId) -> None:
         self._coming.remove(worker)
-        self.hands.append(worker)
+        self.handles.append(worker)
         self._sim.hired = worker + 1
         self._sim.workers.append(self._sim.hire(worker))
 
     def release(self, worker: WorkerId) -> None:
-        self.hands.remove(worker)
+        self.handles.remove(worker)
         self._going.append(worker)
 
-    def gone(self) -> list[tuple[WorkerId, dict[str, int]]]:
+    def removed(self) -> list[tuple[WorkerId, dict[str, int]]]:
         taken, self._going = self._going, []
         return [(worker, {}) for worker in taken]
 
@@ -130,10 +130,10 @@ class Driven:
         self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
         self.topic, self.crew = ManualTopic(), HandCrew(run.sim)
         self.journal = ManualJournal()
-        self.unended = Unended()
+        self.unended = OpenCommands()
         self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
         self.commands = CommandHandler(
-            run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, self.journal),
+            run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.journal),
             self.controller, self.rescaler, self.unended,
         )  # fmt: skip
         self.told: list[Event] = []
@@ -151,7 +151,7 @@ class Driven:
 
     def act(self) -> None:
         """The driver looks at everything once."""
-        self.told += self.commands.take()
+        self.told += self.commands.poll()
         self.flow()
 
     def flow(self) -> None:
@@ -227,7 +227,7 @@ def test_a_worker_that_came_for_nothing_goes_again(driven: Driven) -> None:
     assert driven.said("m") == ["rescaling", "joined", "rejected", "left", "rescaled"]
     rejected = driven.the(CommandRejected, "m")
     assert f"time {time} ms is closed" in rejected.reason
-    assert driven.crew.hands == [0, 1]
+    assert driven.crew.handles == [0, 1]
     assert driven.bins() == {0, 1}
     driven.end()
 
@@ -278,10 +278,10 @@ def test_a_command_that_asks_for_a_checkpoint_is_answered_by_another_driver_too(
     """That driver knows what the one that is lost has told, and no more."""
     driven.topic.put(command | {"id": "c"})
     driven.act()
-    next = Unended()
+    next = OpenCommands()
     for event in driven.told:
         next.note(event)
-    assert [event.id for event in next.end(begins=1)] == ["c"]
+    assert [event.id for event in next.end(resumed=1)] == ["c"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -336,13 +336,13 @@ def test_it_goes_once_nothing_waits_for_it(driven: Driven) -> None:
     driven.crew.up = True
     driven.until_told(Left, "m1")
     assert driven.said("m2") == ["rejected"]
-    assert driven.crew.hands == [0, 1]
+    assert driven.crew.handles == [0, 1]
 
 
 def test_no_number_is_used_twice(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m1", 2), driven.migrate("m2", 2), driven.migrate("m3", 3))
     driven.until_told(Rescaling, "m1")
-    driven.crew.give_up(TWO, "worker 2: it died")
+    driven.crew.drop(TWO, "worker 2: it died")
     driven.until_told(CommandRejected, "m2")
     assert driven.said("m1") == ["rescaling", "join_failed", "rejected"]
     assert driven.said("m2") == ["rejected"]
@@ -372,7 +372,7 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     assert driven.bins() == {2}
     assert driven.topic.dealt[-1] == 2
     assert driven.journal.written[-1] == Obeys(3), "where the next execution takes up commands"
-    assert driven.unended.place == 3
+    assert driven.unended.handled == 3
 
 
 def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
@@ -387,7 +387,7 @@ def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     assert driven.said("m") == [
         "rescaling", "rejected", "aborted", "joined", "left", "rescaled"
     ]  # fmt: skip
-    assert driven.crew.hands == [0, 1]
+    assert driven.crew.handles == [0, 1]
     driven.end()
 
 
@@ -445,5 +445,5 @@ def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) 
     driven.until_told(Rescaled, "up")
     ended = driven.the(Rescaled, "up")
     assert ended.workers == 3
-    assert ended.reason.startswith("the newcomers get no share: the flow's sources have ended")
+    assert ended.reason.startswith("the joined workers get no share: the flow's sources have ended")
     driven.end()

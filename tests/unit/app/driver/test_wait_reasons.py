@@ -13,7 +13,7 @@ from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.worker.process import links
+from meander.app.worker.process import credit_waits
 from meander.dataflow.control.decisions import Joins, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.metrics.stall_log import Wait
@@ -120,7 +120,7 @@ def partitions(staff: ChangingFlow) -> list[str]:
 
 def goings(staff: ChangingFlow) -> list[str]:
     controller = staff.sim.controller
-    return said(wait_reasons.goings(controller.workers.leaving, controller.decisions.unsent))
+    return said(wait_reasons.leaves(controller.workers.leaving, controller.decisions.unsent))
 
 
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
@@ -145,7 +145,7 @@ def test_a_joining_worker_waits_for_a_durable_decision(staff: ChangingFlow) -> N
     staff.held = Joins
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
-    (wait,) = said(wait_reasons.comings(unsent))
+    (wait,) = said(wait_reasons.joins(unsent))
     assert wait == "waiting for=decision joining_worker=3: the broker confirms the decision"
 
 
@@ -177,28 +177,28 @@ def test_a_leaving_worker_is_followed_from_its_bins_to_its_final_message(
 def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
     hands = {WorkerId(n): WorkerHandle(WorkerId(n), cast(SparkTask, None)) for n in range(3)}
     leaver = hands[TWO]
-    assert said(wait_reasons.partings(hands)) == []
-    leaver.leaves = True
+    assert said(wait_reasons.exits(hands)) == []
+    leaver.leaving = True
     parts = "waiting for=final_message worker=2: "
-    assert said(wait_reasons.partings(hands)) == [parts + "the worker has sent it"]
+    assert said(wait_reasons.exits(hands)) == [parts + "the worker has sent it"]
     leaver.done = True
-    leaver.released.add(ZERO)
-    assert said(wait_reasons.partings(hands)) == [parts + "worker 1 acknowledges it"]
+    leaver.acknowledged_by.add(ZERO)
+    assert said(wait_reasons.exits(hands)) == [parts + "worker 1 acknowledges it"]
 
 
 def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
-    crew = cast(WorkerPool, SimpleNamespace(hands={}, working=False))
+    crew = cast(WorkerPool, SimpleNamespace(handles={}, working=False))
     rescaler = Rescaler(staff.sim.controller, crew, SimClock(), None)
     for offset, name in enumerate(("r1", "r2")):
-        rescaler.ask(Rescale(type="rescale", id=name, workers=3), offset)
-    assert said(rescaler.waits()) == [
+        rescaler.enqueue(Rescale(type="rescale", id=name, workers=3), offset)
+    assert said(rescaler.wait_reasons()) == [
         "waiting for=rescale id=r1: all workers run",
         "waiting for=rescale id=r2: 'r1' has ended",
     ]
 
 
 def test_a_worker_without_credit_names_the_peer_and_both_operators() -> None:
-    (wait,) = links([("key_by exchange", "n", ONE)]).values()
+    (wait,) = credit_waits([("key_by exchange", "n", ONE)]).values()
     assert wait == Wait(
         "credit",
         "the peer takes what the operator has sent; link_credit is used up",

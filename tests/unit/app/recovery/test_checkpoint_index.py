@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from meander.app.recovery.checkpoint_index import (
-    Known,
+    CheckpointIndex,
+    CheckpointRecorder,
     RetainedCheckpoints,
-    Writing,
-    earlier,
-    expect_kept,
+    earlier_checkpoints,
+    expect_retained,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.dataflow.checkpoint.recording import Recorded
@@ -39,7 +39,7 @@ class Written:
         return lambda: None if self.placed is None else Recorded(self.placed, one)
 
     def writing(self, *, known: bool) -> Callable[[Checkpoint], Callable[[], Checkpoint | None]]:
-        return Writing(self.write, print, print, self.journal, {}, known).write
+        return CheckpointRecorder(self.write, print, print, self.journal, {}, known).write
 
     def journal(self, decision: Decision) -> Callable[[], bool]:
         self.decisions.append(decision)
@@ -72,17 +72,19 @@ def test_a_savepoint_tells_by_itself_that_there_are_checkpoints(known: bool) -> 
 )
 def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[Decision]) -> None:
     journal = [from_bytes(to_bytes(LIFE, one)) for one in decided]
-    with pytest.raises(SetupError, match="meander reset counts has it begin anew"):
-        expect_kept(Known.by(journal), "counts", "counts.checkpoints")
+    with pytest.raises(SetupError, match="meander reset counts lets it start from scratch"):
+        expect_retained(CheckpointIndex.of(journal), "counts", "counts.checkpoints")
 
 
 @pytest.mark.parametrize("decided", [[], [ANEW], [ANEW, ANEW]])
 def test_a_flow_without_a_checkpoint_starts_from_nothing(decided: list[Decision]) -> None:
-    expect_kept(Known.by((LIFE, one) for one in decided), "counts", "counts.checkpoints")
+    expect_retained(
+        CheckpointIndex.of((LIFE, one) for one in decided), "counts", "counts.checkpoints"
+    )
 
 
-def begins(*decided: tuple[int, Begins]) -> Known:
-    return Known.by((ExecutionId(life), one) for life, one in decided)
+def begins(*decided: tuple[int, Begins]) -> CheckpointIndex:
+    return CheckpointIndex.of((ExecutionId(life), one) for life, one in decided)
 
 
 def on(checkpoint: int, oldest: int) -> Begins:
@@ -109,37 +111,39 @@ def test_the_checkpoint_of_an_execution_counts_and_those_it_may_be_restored_from
     life: int, offset: int, there: bool
 ) -> None:
     known = begins((1, ANEW), (2, on(3, 1)), (3, on(5, 2)))
-    assert known.counts(offset, taken_by(life)) == there
+    assert known.is_usable(offset, taken_by(life)) == there
 
 
 def test_what_is_gone_back_behind_counts_no_more() -> None:
     known = begins((1, on(0, 0)), (2, on(3, 0)), (3, on(5, 2)), (4, on(2, 1)))
-    assert known.counts(1, taken_by(1)) and known.counts(2, taken_by(1))
-    assert known.counts(6, taken_by(4))
-    assert not any(known.counts(3, taken_by(life)) for life in (1, 2, 3))
+    assert known.is_usable(1, taken_by(1)) and known.is_usable(2, taken_by(1))
+    assert known.is_usable(6, taken_by(4))
+    assert not any(known.is_usable(3, taken_by(life)) for life in (1, 2, 3))
 
 
 def test_no_checkpoint_counts_from_before_a_new_start() -> None:
     known = begins((1, ANEW), (2, on(3, 0)), (3, ANEW))
-    assert not known.counts(0, taken_by(1)) and not known.counts(4, taken_by(2))
+    assert not known.is_usable(0, taken_by(1)) and not known.is_usable(4, taken_by(2))
 
 
 def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() -> None:
     known = begins((1, ANEW), (2, replace(GOES_ON, checkpoint=3)))
-    assert known.counts(3, taken_by(1)) and not known.counts(2, taken_by(1))
+    assert known.is_usable(3, taken_by(1)) and not known.is_usable(2, taken_by(1))
 
 
 def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own() -> None:
     """To begin with them again would say again all that is out."""
     written, writer = replace(CHECKPOINT, cut=BEGINNING), ExecutionId(1)
     journal: list[tuple[ExecutionId, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
-    assert Known.by(journal).counts(0, written)
-    assert not Known.by([*journal, (LIFE, Takes(7))]).counts(0, written)
-    assert not Known.by([*journal, (ExecutionId(9), GOES_ON)]).counts(0, written)
+    assert CheckpointIndex.of(journal).is_usable(0, written)
+    assert not CheckpointIndex.of([*journal, (LIFE, Takes(7))]).is_usable(0, written)
+    assert not CheckpointIndex.of([*journal, (ExecutionId(9), GOES_ON)]).is_usable(0, written)
 
 
 def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:
     among = RetainedCheckpoints({offset: taken_by(5) for offset in range(6)}, {})
-    known = Known.by([(LIFE, ANEW), (LIFE, Keeps("v1", 0, 7)), (LIFE, Keeps("v2", 3, 7))])
-    assert [*earlier(among, known, 5, 2)] == [2, 4]
-    assert [*earlier(among, known, 5, 9)] == [1, 2, 4] and not earlier(among, known, 5, 0)
+    known = CheckpointIndex.of([(LIFE, ANEW), (LIFE, Keeps("v1", 0, 7)), (LIFE, Keeps("v2", 3, 7))])
+    assert [*earlier_checkpoints(among, known, 5, 2)] == [2, 4]
+    assert [*earlier_checkpoints(among, known, 5, 9)] == [1, 2, 4] and not earlier_checkpoints(
+        among, known, 5, 0
+    )

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from meander.app.recovery.checkpoint_index import Known
+from meander.app.recovery.checkpoint_index import CheckpointIndex
 from meander.dataflow.control.decisions import Begins, Decision, Joins, Keeps, Takes
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import History, Written
@@ -25,7 +25,7 @@ def test_a_late_beginning_changes_nothing_that_is_read_from_the_journal() -> Non
         journal, begun = decided(rng)
         disturbed = with_late(rng, journal)
         late += len(disturbed) - len(journal)
-        assert Known.by(disturbed) == Known.by(journal), f"seed {seed}"
+        assert CheckpointIndex.of(disturbed) == CheckpointIndex.of(journal), f"seed {seed}"
         marks = [
             CommitMarker(life, WorkerId(worker), {"sink": rng.randrange(200)})
             for life in begun

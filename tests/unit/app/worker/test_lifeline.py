@@ -39,7 +39,7 @@ def registered(door: RegistrationServer) -> LaunchToken:
         token=ticket.token, address="tcp://127.0.0.1:1", public=Keys.fresh().public, pid=1,
         host="here", versions={},
     )  # fmt: skip
-    door.guests[ZERO] = Registration(ZERO, register, b"")
+    door.registrations[ZERO] = Registration(ZERO, register, b"")
     return ticket
 
 
@@ -63,17 +63,17 @@ def looked_after(door: RegistrationServer) -> Iterator[None]:
 
 def test_a_worker_counts_as_alive_while_its_connection_stands(door: RegistrationServer) -> None:
     ticket = registered(door)
-    assert not door.lives(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
+    assert not door.is_alive(ZERO, HEARTBEAT_TIMEOUT), "nothing was heard of it"
     with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
-        until(lambda: line.speak("ask", 0.1), "an answer")
-        assert (door.lives(ZERO, 0.0), door.guests[ZERO].operator) == (True, "ask")
+        until(lambda: line.report("ask", 0.1), "an answer")
+        assert (door.is_alive(ZERO, 0.0), door.registrations[ZERO].operator) == (True, "ask")
 
     def gone() -> bool:
         door.poll()
-        return not door.lives(ZERO, 0.0)
+        return not door.is_alive(ZERO, 0.0)
 
     until(gone, "its connection is gone")
-    assert door.lives(ZERO, HEARTBEAT_TIMEOUT), "though it may be back"
+    assert door.is_alive(ZERO, HEARTBEAT_TIMEOUT), "though it may be back"
 
 
 SPEAKER = """
@@ -85,7 +85,7 @@ token, address, public = sys.stdin.read().split()
 ticket = LaunchToken(bytes.fromhex(token), address, bytes.fromhex(public))
 with Lifeline(ticket, 1.0) as line:
     while True:
-        line.speak("", 0.02)
+        line.report("", 0.02)
 """
 
 
@@ -104,7 +104,7 @@ def test_a_stopped_process_loses_its_connection_whatever_it_sent_last() -> None:
 
             def lives() -> bool:
                 door.poll()
-                return door.lives(ZERO, 0.0)
+                return door.is_alive(ZERO, 0.0)
 
             until(lives, "it has spoken")
             process.send_signal(signal.SIGSTOP)
@@ -126,21 +126,21 @@ def test_a_word_that_is_read_after_its_connection_has_ended_keeps_no_worker_aliv
     ticket, before = registered(door), sockets()
     with Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
         with looked_after(door):
-            until(lambda: line.speak("ask", 0.1), "an answer")
-        assert not line.speak("ask", 0.5), "the driver stands still"
+            until(lambda: line.report("ask", 0.1), "an answer")
+        assert not line.report("ask", 0.5), "the driver stands still"
         assert sockets() > before
     until(lambda: sockets() == before, "the connection has ended")
     door.poll()
-    assert not door.lives(ZERO, 0.0)
+    assert not door.is_alive(ZERO, 0.0)
 
 
 def test_who_is_given_up_gets_no_answer(door: RegistrationServer) -> None:
     """I8: so the process ends, however busy its loop is."""
     ticket = registered(door)
     with looked_after(door), Lifeline(ticket, HEARTBEAT_TIMEOUT) as line:
-        until(lambda: line.speak("", 0.1), "an answer")
-        door.turn_all("another execution begins")
+        until(lambda: line.report("", 0.1), "an answer")
+        door.reject_all("another execution begins")
         # What it said before may still be answered.
-        until(lambda: not line.speak("", 0.1), "silence")
-        assert not any(line.speak("", 0.1) for _ in range(3))
-        assert not door.lives(WorkerId(1), HEARTBEAT_TIMEOUT)
+        until(lambda: not line.report("", 0.1), "silence")
+        assert not any(line.report("", 0.1) for _ in range(3))
+        assert not door.is_alive(WorkerId(1), HEARTBEAT_TIMEOUT)

@@ -93,10 +93,10 @@ def test_a_rescale_starts_when_all_workers_have_reported_their_partitions() -> N
     flow = Flow("f")
     flow.source(ListSource([[], []])).sink(ListSink())
     with TestFlow(flow, workers=2) as run:
-        none = SimpleNamespace(ready=[], lost=list, launch=lambda coming: None)
-        crew = SimpleNamespace(hands=[ZERO, ONE], working=True, gone=list, newcomers=none)
+        none = SimpleNamespace(ready=[], dropped=list, launch=lambda workers: None)
+        crew = SimpleNamespace(handles=[ZERO, ONE], working=True, removed=list, joining=none)
         rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)
-        rescaler.ask(Rescale(type="rescale", id="down", workers=1), 0)
+        rescaler.enqueue(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
         until(lambda: run.sim.controller.ready, run.act)
         (begun,) = rescaler.step()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from meander import Flow, Stream
-from meander.app.worker.process import beat_of
+from meander.app.worker.process import heartbeat_of
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.operators.keyed.operator import Order
@@ -249,7 +249,7 @@ def test_a_beat_says_it(start: Start) -> None:
     source.give(0, (5, "a"))
     run.finish(source)
     (worker,) = run.workers
-    said, known = beat_of(worker).operators["n"], worker.work()["n"]
+    said, known = heartbeat_of(worker).operators["n"], worker.work()["n"]
     assert (said.took.counts, said.took.seconds) == (
         known.durations.counts,
         known.durations.seconds,

@@ -111,6 +111,8 @@ def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
 
 def test_a_rescale_whose_joining_workers_get_no_bins_has_exit_code_1() -> None:
     output, text = printed()
-    ended = Rescaled(id="r", workers=3, ms=5.0, reason="the newcomers get no share: it is over")
+    ended = Rescaled(
+        id="r", workers=3, ms=5.0, reason="the joined workers get no share: it is over"
+    )
     assert show_staff(output, iter([ended])) == 1
-    assert "3 workers, 5 ms; the newcomers get no share: it is over" in text.getvalue()
+    assert "3 workers, 5 ms; the joined workers get no share: it is over" in text.getvalue()

@@ -11,11 +11,11 @@ from zipimport import zipimporter
 
 import pytest
 
-from meander.app.driver import driver
+from meander.app.driver import execution
 from meander.app.driver.workers import spark_launcher, survivors
 from meander.app.driver.workers.spark_launcher import expect_host, expect_master, translate
 from meander.app.status import publisher
-from meander.app.worker.daemon import let_go_of_archives
+from meander.app.worker.daemon import drop_archive_importers
 from meander.schemas.errors import SetupError
 
 SAID = {
@@ -87,8 +87,8 @@ def test_what_may_be_a_master_is_left_to_spark(master: str) -> None:
         ("bogus", "there is no such kind; write local"),
         ("local[x]", "there is no such kind; write local"),
         ("spark://127.0.0.1", "there is no such kind; write local"),
-        ("spark://127.0.0.1:1", "nobody answers there .*refused.*; start it"),
-        ("spark://127.0.0.1:1,127.0.0.1:2", "nobody answers there"),
+        ("spark://127.0.0.1:1", "it does not answer .*refused.*; start it"),
+        ("spark://127.0.0.1:1,127.0.0.1:2", "it does not answer"),
     ],
 )
 def test_what_is_no_master_is_named_before_spark_tries_for_a_minute(master: str, says: str) -> None:
@@ -103,12 +103,17 @@ def test_one_master_that_answers_is_enough() -> None:
 
 def test_an_address_that_is_not_this_machines_is_named() -> None:
     expect_host("127.0.0.1")
-    with pytest.raises(SetupError, match="address '192.0.2.1': it is none of this machine's"):
+    with pytest.raises(SetupError, match="address '192.0.2.1': this machine has no such address"):
         expect_host("192.0.2.1")
 
 
 def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
-    waits = driver.STOP_WITHIN + 2 * survivors.LEAVE + spark_launcher.JVM_END + publisher.LAST_WORD
+    waits = (
+        execution.STOP_WITHIN
+        + 2 * survivors.EXIT_WITHIN
+        + spark_launcher.JVM_END
+        + publisher.LAST_WORD
+    )
     assert waits < 5
 
 
@@ -120,6 +125,6 @@ def test_no_task_has_the_caches_of_archives_renewed(
         written.writestr("from_an_archive.py", "x = 1")
     monkeypatch.syspath_prepend(archive)
     monkeypatch.setitem(sys.path_importer_cache, str(archive), zipimporter(str(archive)))
-    let_go_of_archives()
+    drop_archive_importers()
     assert not any(isinstance(one, zipimporter) for one in sys.path_importer_cache.values())
     assert __import__("from_an_archive").x == 1, "what lies there is found as before"

@@ -60,11 +60,11 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
             links.connect([there])
             own.connect([here])
             own.tell(COORDINATOR, WorkerHeartbeat().to_bytes())
-            while not crew.hands[ZERO].working:
+            while not crew.handles[ZERO].working:
                 links.wait(5.0)
                 crew.attend(lambda _, __: None)
         broken = loss(links)
-        crew.hands[ZERO].heard -= 6.0
+        crew.handles[ZERO].received_at -= 6.0
         crew.stop(within=0.0)
         cause = crew.cause(broken)
     assert str(cause).startswith("worker 0: nothing was heard of it for ")
@@ -89,5 +89,5 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> N
 
         coming = worker.submit(comes)
         crew.stop(within=60.0)
-        with pytest.raises(MeanderError, match="turned away: this life of the flow is over"):
+        with pytest.raises(MeanderError, match="rejected it: this execution of the flow is over"):
             coming.result(timeout=60.0)

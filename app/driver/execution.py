@@ -1,0 +1,230 @@
+"""One execution of a flow, from the launch of its workers to their end.
+
+Guarantees that each worker has ended when `run_execution` ends, except the survivors that an
+`ExecutionLost` names. Spark and Kafka are called from other threads while the driver sends
+heartbeats. Cost: about one second for new workers; survivors start faster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from pyspark import SparkContext
+
+from meander.app.common.concurrent import open_concurrently
+from meander.app.common.signals import Signals
+from meander.app.driver import topics as driver_topics
+from meander.app.driver.commands import OpenCommands
+from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
+from meander.app.driver.loop import DriverLoop, FlowResult
+from meander.app.driver.topics import DriverTopics
+from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
+from meander.app.driver.workers.survivors import Survivors
+from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.app.flow.preflight import PreparedFlow, environ
+from meander.app.protocol.launch_arguments import Arguments
+from meander.app.protocol.registration import RegistrationServer
+from meander.app.recovery.restart import (
+    StartCheckpoint,
+    fence_older_executions,
+    resume_commands,
+    start_execution,
+)
+from meander.app.status.publisher import FlowStatus
+from meander.connectors.kafka.client import Unreachable
+from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
+from meander.connectors.topics.control import DecisionTopic
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.errors import WorkerLost
+from meander.schemas.errors import MeanderError
+from meander.state.keys.ids import COORDINATOR, WorkerId
+
+STOP_WITHIN = 2.0
+"""Seconds for workers to close their topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverResources:
+    """A set of resources that the driver keeps across executions."""
+
+    spark: SparkContext
+    status: FlowStatus
+    decisions: DecisionTopic
+    """Kept open, because each start writes to it and a new producer takes up to half a second."""
+    commands: OpenCommands
+    signals: Signals | None
+
+
+class ExecutionLost(Exception):
+    """A failure of an execution that has lost a worker while others may have survived."""
+
+    def __init__(
+        self, cause: MeanderError, workers: int, survivors: Survivors, nothing_committed: bool
+    ) -> None:
+        """`nothing_committed` says that no result can have left before the first checkpoint."""
+        super().__init__(str(cause))
+        self.cause, self.workers, self.survivors = cause, workers, survivors
+        self.nothing_committed = nothing_committed
+
+
+def run_execution(
+    prepared: PreparedFlow,
+    found: StartCheckpoint | None,
+    driver: DriverResources,
+    survivors: Survivors | None,
+) -> FlowResult:
+    """Run one execution to the end of the flow, or to a signal; return the result.
+
+    Starts from the checkpoint `found`, with `survivors` of the last execution. Raises ExecutionLost
+    where a worker is lost, and MeanderError for any other failure.
+    """
+    options, signals = prepared.options, driver.signals
+    with contextlib.ExitStack() as opened:
+        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.heartbeat_timeout)
+        closing_links = opened.enter_context(contextlib.ExitStack())
+        closing_links.callback(links.close)
+        server = RegistrationServer(options.host, links, options.heartbeat_timeout)
+        opened.enter_context(contextlib.closing(server))
+        pool = _worker_pool(prepared, found, driver.spark, links, server, survivors)
+        loop: DriverLoop | None = None
+        try:
+            # First, because Spark takes time; no worker registers before the execution has started.
+            pool.launch()
+            topics, plan = _start(prepared, found, driver, survivors, opened)
+            if signals is not None:
+                opened.enter_context(signals.deferred(links.wakeup.set))
+            loop = DriverLoop(
+                prepared, links, pool, topics, driver.status, driver.decisions, driver.commands,
+                found, plan, _slots(driver.spark),
+            )  # fmt: skip
+            opened.callback(loop.close)
+            _resume_commands(prepared, topics, driver)
+            signal = loop.run(signals)
+        except MeanderError as error:
+            workers = len(pool.handles)
+            pool.stop(STOP_WITHIN)
+            cause = pool.cause(error)
+            if not _is_survivable(cause, survivors):
+                pool.end()
+                raise cause from error
+            closing_links.pop_all()  # survivors stay on these links
+            exactly_once = prepared.plan.flow.delivery == "exactly_once"
+            nothing_committed = exactly_once or loop is None or not loop.started
+            lost = ExecutionLost(cause, workers, pool.detach_survivors(), nothing_committed)
+            raise lost from error
+        except BaseException:
+            pool.close(STOP_WITHIN)
+            raise
+        pool.close(STOP_WITHIN)
+        return loop.result(signal)
+
+
+def _start(
+    prepared: PreparedFlow,
+    found: StartCheckpoint | None,
+    driver: DriverResources,
+    survivors: Survivors | None,
+    opened: contextlib.ExitStack,
+) -> tuple[DriverTopics, RestorePlan]:
+    """Fence older executions, open all topics and start this execution, with heartbeats."""
+
+    def start() -> tuple[DriverTopics, RestorePlan]:
+        if survivors is not None:
+            survivors.close()
+        with open_concurrently() as starting:
+            fenced = starting.ask(lambda: fence_older_executions(prepared))
+            topics = opened.enter_context(driver_topics.opened(prepared))
+            fenced.result()
+        return topics, start_execution(prepared, found, driver.decisions, driver.status.expect_ours)
+
+    every = heartbeat_seconds(prepared.options)
+    return run_with_heartbeat(start, driver.status, lambda: None, every, driver.signals)
+
+
+def _resume_commands(prepared: PreparedFlow, topics: DriverTopics, driver: DriverResources) -> None:
+    """Continue with the first unhandled command; end those that earlier executions started."""
+    commands = driver.commands
+    commands.handled = resume_commands(prepared, topics.control, driver.decisions, commands.handled)
+    for event in commands.end(commands.handled):
+        driver.status.tell(event)
+
+
+def _is_survivable(cause: MeanderError, survivors: Survivors | None) -> bool:
+    """Return whether another execution may follow a failure.
+
+    The first execution of a driver reports an outage of Kafka; a later one waits for its end.
+    """
+    outage = survivors is not None and isinstance(cause, Unreachable)
+    return outage or isinstance(cause, WorkerLost | LinkBroken)
+
+
+def _worker_pool(
+    prepared: PreparedFlow,
+    found: StartCheckpoint | None,
+    spark: SparkContext,
+    links: CurveLinks,
+    server: RegistrationServer,
+    survivors: Survivors | None,
+) -> WorkerPool:
+    options, checkpoint = prepared.options, None if found is None else found.offset
+    members = [] if found is None else sorted(found.checkpoint.cut.members)
+    master, slots = str(spark.master), capacity(spark)
+    if (known := _slots(spark)) is not None:
+        expect_slots(master, known, options.workers)
+
+    def task_of(worker: WorkerId) -> SparkTask:
+        arguments = _arguments(prepared, checkpoint, worker, server)
+        if survivors is not None and not arguments.joins:
+            task = survivors.reuse(members, arguments, links.wakeup.set)
+            if task is not None:
+                return task
+        return SparkTask(
+            spark,
+            f"{prepared.flow}-{prepared.driver}-{prepared.execution}-{worker}",
+            member_name(worker),
+            arguments.to_bytes(),
+            links.wakeup.set,
+        )
+
+    workers = map(WorkerId, range(options.workers))
+    described = f"master {master} has {slots} in all"
+    return WorkerPool(
+        links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
+        described,
+    )  # fmt: skip
+
+
+def _slots(spark: SparkContext) -> int | None:
+    """Return the number of workers that fit on the master, where that is known."""
+    return capacity(spark) if str(spark.master).startswith("local") else None
+
+
+def _arguments(
+    prepared: PreparedFlow, checkpoint: int | None, worker: WorkerId, server: RegistrationServer
+) -> Arguments:
+    options, token = prepared.options, server.expect(worker)
+    return Arguments(
+        flow=prepared.flow,
+        execution=prepared.execution,
+        worker=worker,
+        joins=server.connected,
+        workers=options.workers,
+        token=token.token,
+        server=token.address,
+        server_key=token.public,
+        entry=prepared.source.entry,
+        files=prepared.source.files,
+        environ=environ(),
+        checkpoint=checkpoint,
+        kafka=options.kafka,
+        prefix=options.prefix,
+        until_end=options.until_end,
+        start=options.start,
+        topics=dict(topic.split(" ") for topic in prepared.topics if topic),
+        skip_lost=options.skip_lost,
+        heartbeat_timeout=options.heartbeat_timeout,
+        startup_timeout=options.startup_timeout,
+        log_level=options.log_level,
+        outside=dict(prepared.outside),
+    )

@@ -1,0 +1,298 @@
+"""The loop of the driver in one execution.
+
+It steps the coordinator, attends to workers, commands and topics, and reports the flow's state.
+Guarantees that the loop never blocks, so closed times wait for nothing else that the driver does.
+Cost: up to 200 turns per second while frames come, and more only while bins move. An idle flow
+takes 50.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from meander.app.common.clock import SystemClock
+from meander.app.common.signals import Signals
+from meander.app.driver import wait_reasons
+from meander.app.driver.commands import CommandHandler, OpenCommands
+from meander.app.driver.lease import heartbeat_seconds
+from meander.app.driver.rescaler import Rescaler
+from meander.app.driver.topics import DriverTopics
+from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.app.flow.preflight import PreparedFlow
+from meander.app.protocol.messages import Report
+from meander.app.recovery.checkpoint_index import CheckpointRecorder
+from meander.app.recovery.decision_log import DecisionLog
+from meander.app.recovery.orphan_cleanup import OrphanCleanup
+from meander.app.recovery.restart import StartCheckpoint
+from meander.app.status.lag import Lag
+from meander.app.status.observer import Observer
+from meander.app.status.publisher import FlowStatus
+from meander.connectors.kafka.source.source import KafkaSource
+from meander.connectors.links.links import CurveLinks
+from meander.connectors.topics.control import DecisionTopic
+from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
+from meander.dataflow.metrics.stall_log import Waits
+from meander.schemas.log_lines import LineLogger
+from meander.schemas.status import (
+    BinMoved,
+    Completed,
+    Event,
+    Joined,
+    Left,
+    PartitionAdded,
+    ReplayChecked,
+)
+from meander.state.keys.ids import WorkerId
+
+log = LineLogger(__name__)
+
+POLL = 0.002
+"""Seconds between two polls of everything but progress, while frames come without a pause."""
+TURN = 0.005
+"""Seconds from one turn to the next while no bin moves, so that one turn handles many frames."""
+IDLE = 0.02
+"""Seconds between two turns while no frame comes."""
+BUSY = 0.001
+"""The same while a bin moves."""
+EXPLAIN = 0.25
+"""Seconds between two updates of the stall log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """A result of a flow that ended without an error."""
+
+    counters: dict[str, int]
+    migrations: list[Completed]
+    seconds: float
+    """Seconds since all workers ran."""
+    signal: int | None
+    """The signal that ended the flow; None where a bounded run or a command ended it."""
+
+
+class DriverLoop:
+    """A loop that drives one execution once its workers have been launched."""
+
+    def __init__(
+        self,
+        prepared: PreparedFlow,
+        links: CurveLinks,
+        pool: WorkerPool,
+        topics: DriverTopics,
+        status: FlowStatus,
+        decisions: DecisionTopic,
+        commands: OpenCommands,
+        found: StartCheckpoint | None,
+        plan: RestorePlan,
+        slots: int | None,
+    ) -> None:
+        options, execution = prepared.options, prepared.execution
+        self._prepared, self._links, self._pool = prepared, links, pool
+        self._topics, self._decisions = topics, decisions
+        self._status, self._commands, self._slots = status, commands, slots
+        self._decision_log = DecisionLog(decisions, execution)
+        # Here, because workers may report to it before all are connected.
+        self._controller = Controller(
+            prepared.plan, plan, links, SystemClock(), self._decision_log,
+            self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
+        )  # fmt: skip
+        self._rescaler: Rescaler | None = None
+        before = None if found is None else found.checkpoint
+        self._orphan_cleanup = OrphanCleanup(
+            options.kafka, prepared.names, execution, before, topics.ends
+        )
+        self._source_topics = {node.name: node.spec.topic for node in prepared.plan.sources
+                               if isinstance(node.spec, KafkaSource)}  # fmt: skip
+        self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
+        self._observer = Observer(SystemClock())
+        self._waits = Waits(SystemClock())
+        self._every = heartbeat_seconds(options)
+        self._heartbeat_at = self._poll_at = self._explain_at = 0.0
+        self._started_at: float | None = None
+        self._migrations: list[Completed] = []
+        self._bins: dict[WorkerId, int] | None = None
+
+    def run(self, signals: Signals | None) -> int | None:
+        """Run until the flow ends; return the number of the signal that ended it.
+
+        Returns None where a bounded run has reached its end, or a command has stopped it. Raises
+        MeanderError where a worker is lost.
+        """
+        if (signal := self._await_connections(signals)) is not None:
+            return signal
+        self._rescaler = Rescaler(self._controller, self._pool, SystemClock(), self._slots)
+        commands = CommandHandler(
+            self._prepared.plan, self._topics.control, self._decision_log, self._controller,
+            self._rescaler, self._commands,
+        )  # fmt: skip
+        while not (self._controller.done and self._pool.done):
+            if signals is not None and signals.received:
+                return signals.received
+            worked = self._step()
+            # While frames come without a pause, closing times has priority.
+            if not worked or self._controller.busy or time.monotonic() >= self._poll_at:
+                self._attend()
+                self._handle_commands(commands)
+            if commands.stopped:
+                return None
+            self._pause(worked)
+        return None
+
+    @property
+    def started(self) -> bool:
+        """Whether all workers have run."""
+        return self._started_at is not None
+
+    def close(self) -> None:
+        """Stop the threads of this loop."""
+        self._lag.close()
+        self._orphan_cleanup.close()
+
+    def result(self, signal: int | None) -> FlowResult:
+        """Return the result of the flow, given the signal that ended it."""
+        seconds = 0.0 if self._started_at is None else time.monotonic() - self._started_at
+        return FlowResult(self._pool.stats().counters, self._migrations, seconds, signal)
+
+    # -- turns
+
+    def _await_connections(self, signals: Signals | None) -> int | None:
+        """Attend to workers until all links are open; return a signal that comes before."""
+        while not self._pool.connected:
+            self._attend()
+            if signals is not None and signals.received:
+                return signals.received
+            # A registration does not wake the links, and needs two requests.
+            self._links.wait(TURN)
+        return None
+
+    def _step(self) -> bool:
+        """Step the coordinator once; return whether it had work.
+
+        A driver that was suspended first checks its claim, so it deletes nothing of a new owner.
+        """
+        if time.monotonic() >= self._heartbeat_at:
+            self._attend()
+        return self._controller.step()
+
+    def _handle_commands(self, commands: CommandHandler) -> None:
+        for event in (*commands.poll(), *commands.events()):
+            self._note(event)
+
+    def _pause(self, worked: bool) -> None:
+        if not worked:
+            self._links.wait(BUSY if self._controller.busy else IDLE)
+        elif not self._controller.busy:
+            time.sleep(TURN)
+
+    def _attend(self) -> None:
+        """Attend to workers and topics, and report the state of the flow where it is time."""
+        self._poll_at = time.monotonic() + POLL
+        self._pool.attend(self._report)
+        self._note_start()
+        now = time.monotonic()
+        if now >= self._explain_at:
+            self._explain_at = now + EXPLAIN
+            self._explain()
+        if now >= self._heartbeat_at:
+            self._heartbeat_at = now + self._every
+            self._lag.look()
+            self._send_heartbeat()
+        self._decisions.pump()
+        self._topics.checkpoints.pump()
+        self._status.pump()
+
+    def _note_start(self) -> None:
+        """Report the start once all workers run."""
+        if self._started_at is None and self._pool.working:
+            self._started_at = time.monotonic()
+            self._status.started()
+            # Earlier, the cleanup would compete with workers that read the same topics.
+            self._orphan_cleanup.start()
+
+    # -- events
+
+    def _report(self, worker: WorkerId, report: Report) -> None:
+        for one in report.reports:
+            self._controller.report(worker, one)
+
+    def _note(self, event: Event) -> None:
+        self._commands.note(event)
+        if isinstance(event, Completed):
+            self._migrations.append(event)
+        if isinstance(event, ReplayChecked):
+            _log_replay(event)
+        if isinstance(event, BinMoved | Joined | Left):
+            self._bins = None
+        if isinstance(event, PartitionAdded) and event.source in self._source_topics:
+            self._lag.add(self._source_topics[event.source], event.partition)
+        self._status.tell(event)
+
+    def _checkpoint_coordinator(
+        self, found: StartCheckpoint | None, has_checkpoint: bool
+    ) -> CheckpointCoordinator:
+        plan, topics = self._prepared.plan, self._topics
+        exactly_once = plan.flow.delivery == "exactly_once"
+        recorder = CheckpointRecorder(
+            topics.checkpoints.write, topics.checkpoints.forget,
+            topics.truncated_checkpoints.forget, self._decision_log,
+            {} if found is None else found.retained, has_checkpoint,
+        )  # fmt: skip
+        markers = topics.truncated_markers
+        return CheckpointCoordinator(
+            plan, self._prepared.execution, None if found is None else found.checkpoint,
+            self._links, SystemClock(), recorder.write, recorder.release,
+            MarkerRetention(markers.ask, markers.forget) if exactly_once else without_markers(),
+            () if found is None else [*found.savepoints.values()],
+            0 if found is None else found.last,
+            () if found is None else [*found.earlier.values()],
+        )  # fmt: skip
+
+    # -- state of the flow
+
+    def _explain(self) -> None:
+        """Update the stall log with all waits."""
+        self._waits.look("workers", self._pool.wait_reasons())
+        if self._rescaler is not None:
+            self._waits.look("rescales", self._rescaler.wait_reasons())
+        if self.started:
+            at, furthest = self._controller.frontier_blockers(), self._controller.furthest()
+            blockers = self._observer.frontier_blockers(at, furthest, self._pool.stats())
+            self._waits.look("frontiers", wait_reasons.frontiers(blockers))
+            self._waits.look("calls", wait_reasons.calls(self._pool.long_calls()))
+            rounds = self._controller.migrations.rounds()
+            self._waits.look("migrations", wait_reasons.migrations(rounds))
+            self._explain_changes()
+
+    def _explain_changes(self) -> None:
+        """Update the waits for workers that join or leave, and for partitions that move."""
+        controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
+        unsent, under_way = controller.decisions.unsent, controller.assignment.under_way
+        look = self._waits.look
+        unread = controller.assignment.unassigned(controller.workers.active)
+        look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
+        look("joins", wait_reasons.joins(unsent))
+        look("leaves", wait_reasons.leaves(controller.workers.leaving, unsent))
+        look("exits", wait_reasons.exits(self._pool.handles))
+
+    def _send_heartbeat(self) -> None:
+        if not self.started:
+            self._status.starting(self._pool.registered)
+            return
+        if self._bins is None:
+            owners = Counter(self._controller.owners())
+            self._bins = {worker: owners[worker] for worker in self._pool.handles}
+        stats = self._pool.stats()
+        snapshot = self._observer.look(self._controller, stats, self._lag, self._bins)
+        self._status.alive(replace(snapshot, calls=self._pool.long_calls()))
+
+
+def _log_replay(event: ReplayChecked) -> None:
+    if event.wrong:
+        log.warning("replay_differed", sink=event.sink, reason="; ".join(event.wrong))
+    else:
+        log.info("replay_agreed", sink=event.sink, results=event.results)
