@@ -118,10 +118,10 @@ def _read(fields: dict[str, Any]) -> Decision:
     at = fields["at"]
     match fields:
         case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
-            names = tuple(fields.get("sources", ())), tuple(fields.get("groups", ()))
-            anew = tuple(starmap(ReplayFrom, fields.get("anew", {}).items()))
-            retained, topics = fields.get("retained", 3), tuple(fields.get("topics", ()))
-            owned, oldest = tuple(map(WorkerId, unpack_numbers(owners))), fields.get("oldest")
+            names = tuple(fields["sources"]), tuple(fields["groups"])
+            anew = tuple(starmap(ReplayFrom, fields["anew"].items()))
+            retained, topics = fields["retained"], tuple(fields["topics"])
+            owned, oldest = tuple(map(WorkerId, unpack_numbers(owners))), fields["oldest"]
             return Begins(at, owned, workers, number, *names, anew, retained, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))

@@ -37,7 +37,7 @@ class CommitMarker:
     overrides: tuple[TimestampOverride, ...] = ()
     """The timestamp overrides received since the last marker."""
     out: Mapping[str, Out] = field(default_factory=dict)
-    """The checksums of the results in the transaction, by sink; version 1 has none."""
+    """The checksums of the results in the transaction, by sink."""
     sent: int = 0
     """The checkpoint whose contents of the worker's outboxes are all committed; 0 without one."""
 
@@ -96,7 +96,7 @@ class _MarkerRecord(TypedDict):
     sent: int
 
 
-_FORMAT: Final = Format[_MarkerRecord]("mark", earlier=[1, 2])
+_FORMAT: Final = Format[_MarkerRecord]("mark")
 
 
 def _out_record(out: Out | None) -> _OutRecord | None:

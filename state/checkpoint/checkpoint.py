@@ -391,7 +391,7 @@ class _CheckpointRecord(TypedDict):
     checksum: int
 
 
-_FORMAT: Final = Format[_CheckpointRecord]("checkpoint", earlier=[2, 3, 4, 5])
+_FORMAT: Final = Format[_CheckpointRecord]("checkpoint")
 
 
 def _latest(cuts: Iterable[Cut]) -> tuple[ReplayFrom, ...]:

@@ -51,74 +51,35 @@ CUT = Cut(
     pieces=(Piece("totals", 0, ONE, 41, 3, (RecordLocation(b"p", 2, 8, 77),), True, b"\x02"),),
 )
 CHECKPOINT = Checkpoint(3, ExecutionId(7), BinSpace(1), 150, (MANIFEST,), CUT)
-NEWER = replace(
-    CHECKPOINT, savepoint="v1", policy="p", alignment_ms=1.5, write_ms=20.0,
-    cut=replace(CUT, bundles=(Bundle("totals", (Bin(1),), RecordLocation(b"b", 0, 1, 2)),)),
-)  # fmt: skip
-NEWEST = replace(
-    NEWER, cut=replace(NEWER.cut, anew=(ReplayFrom("counts", 40), ReplayFrom("totals", 0)))
-)
-WAY = InputLineage(
+LINEAGE = InputLineage(
     "totals", 0, ("source 'lines'", "operator 'key_by'", "operator 'key_by exchange'"),
     ("operator 'totals'",),
 )  # fmt: skip
-WITH_WAYS = replace(NEWEST, cut=replace(NEWEST.cut, ways=(WAY,)))
 PARTS = RecordLocation(b"p/0", 2, 8, 77), RecordLocation(b"p/1", 2, 9, 5)
-IN_PARTS = replace(
-    WITH_WAYS,
-    cut=replace(WITH_WAYS.cut, pieces=(WITH_WAYS.cut.pieces[0]._replace(places=PARTS),)),
-)
-GOLDEN = {
-    2: (CHECKPOINT, """
-        02060e02ac0202b401010c746f74616c730a00020e018a8018000e6d73677061636b000000000000
-        04000000000000000904266c617965722f372f2d312f3139363631332f30023cc601266c61796572
-        2f372f2d312f3139363631332f31023e12000000500400020004000200020c746f74616c730a0202
-        6b0002027300020252026b0000020a6c696e6573000218003c3a3e00020c746f74616c7302045204
-        00026b00020c746f74616c730002005206027004109a010102020200
-    """),
-    3: (NEWER, """
-        03060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
-        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
-        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
-        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
-        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
-        6b00020c746f74616c730002005206027004109a010102020200
-    """),
-    4: (NEWEST, """
-        04060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
-        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
-        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
-        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
-        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
-        6b00020c746f74616c730002005206027004109a010102020200040c636f756e7473500c746f7461
-        6c730000
-    """),
-    5: (WITH_WAYS, """
-        05060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
-        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
-        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
-        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
-        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
-        6b00020c746f74616c730002005206027004109a010102020200040c636f756e7473500c746f7461
-        6c730000020c746f74616c7300061c736f7572636520276c696e657327226f70657261746f722027
-        6b65795f627927346f70657261746f7220276b65795f62792065786368616e6765270002226f7065
-        7261746f722027746f74616c73270000
-    """),
-    6: (IN_PARTS, """
-        06060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
-        020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
-        2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
-        00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
-        6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
-        6b00020c746f74616c73000200520606702f3004109a010206702f3104120a000102020200040c63
-        6f756e7473500c746f74616c730000020c746f74616c7300061c736f7572636520276c696e657327
-        226f70657261746f7220276b65795f627927346f70657261746f7220276b65795f62792065786368
-        616e6765270002226f70657261746f722027746f74616c732700000000
-    """),
-}  # fmt: skip
-"""By version what it says, and its bytes."""
+GOLDEN_CHECKPOINT = replace(
+    CHECKPOINT, savepoint="v1", policy="p", alignment_ms=1.5, write_ms=20.0,
+    cut=replace(
+        CUT,
+        bundles=(Bundle("totals", (Bin(1),), RecordLocation(b"b", 0, 1, 2)),),
+        pieces=(CUT.pieces[0]._replace(places=PARTS),),
+        anew=(ReplayFrom("counts", 40), ReplayFrom("totals", 0)),
+        ways=(LINEAGE,),
+    ),
+)  # fmt: skip
+GOLDEN = """
+    01060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
+    020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
+    2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
+    00500400020004000200020c746f74616c730a02026b0002027300020252026b0000020c746f7461
+    6c73020200026200020400020a6c696e6573000218003c3a3e00020c746f74616c73020452040002
+    6b00020c746f74616c73000200520606702f3004109a010206702f3104120a000102020200040c63
+    6f756e7473500c746f74616c730000020c746f74616c7300061c736f7572636520276c696e657327
+    226f70657261746f7220276b65795f627927346f70657261746f7220276b65795f62792065786368
+    616e6765270002226f70657261746f722027746f74616c732700000000
+"""
+"""The bytes of `GOLDEN_CHECKPOINT` in format version 1."""
 HEAD = (
-    "06060e02ac020476310270000000000000f83f000000000000344000000000000000000000000406"
+    "01060e02ac020476310270000000000000f83f000000000000344000000000000000000000000406"
     "702f3004109a0106702f3104120a00dce6d5a6c2b3dcb9a801"
 )
 
@@ -130,15 +91,10 @@ def test_a_checkpoint_comes_back_from_its_bytes() -> None:
     assert checkpoint.operators == {"totals", "mean"}
 
 
-@pytest.mark.parametrize("version", GOLDEN)
-def test_every_version_is_read_for_ever(version: int) -> None:
-    checkpoint, golden = GOLDEN[version]
-    assert Checkpoint.from_bytes(bytes.fromhex(golden)) == checkpoint
-
-
-def test_a_checkpoint_has_the_bytes_that_were_agreed_on() -> None:
-    checkpoint, golden = GOLDEN[max(GOLDEN)]
-    assert checkpoint.to_bytes() == bytes.fromhex(golden)
+def test_version_1_has_the_bytes_that_were_agreed_on() -> None:
+    golden = bytes.fromhex(GOLDEN)
+    assert GOLDEN_CHECKPOINT.to_bytes() == golden
+    assert Checkpoint.from_bytes(golden) == GOLDEN_CHECKPOINT
 
 
 def test_of_the_parts_of_a_cut_the_latest_time_says_from_when_on_results_come_again() -> None:
@@ -150,11 +106,9 @@ def test_of_the_parts_of_a_cut_the_latest_time_says_from_when_on_results_come_ag
 
 
 def test_a_head_names_the_parts_and_the_checksum_of_what_was_cut() -> None:
-    head = replace(IN_PARTS, parts=PARTS).head(b"ab")
-    assert head.hex() == HEAD
-    read = replace(IN_PARTS, parts=PARTS), replace(IN_PARTS, parts=PARTS).head(IN_PARTS.to_bytes())
-    data = IN_PARTS.to_bytes()
-    assert Checkpoint.from_bytes(read[1], lambda places: [data[:50], data[50:]]) == read[0]
+    whole, data = replace(GOLDEN_CHECKPOINT, parts=PARTS), GOLDEN_CHECKPOINT.to_bytes()
+    assert whole.head(b"ab").hex() == HEAD
+    assert Checkpoint.from_bytes(whole.head(data), lambda _: [data[:50], data[50:]]) == whole
 
 
 @pytest.mark.parametrize("spoilt", [
@@ -165,8 +119,8 @@ def test_parts_that_are_not_what_was_cut_are_no_checkpoint(
     spoilt: Callable[[bytes], list[bytes]],
 ) -> None:
     """Another order, fewer, more, other bytes."""
-    data = IN_PARTS.to_bytes()
-    head = replace(IN_PARTS, parts=PARTS).head(data)
+    data = GOLDEN_CHECKPOINT.to_bytes()
+    head = replace(GOLDEN_CHECKPOINT, parts=PARTS).head(data)
     with pytest.raises(MeanderError, match="checkpoint 3: its 2 parts are not what was written"):
         Checkpoint.from_bytes(head, lambda _: spoilt(data))
     with pytest.raises(MeanderError, match="checkpoint 3: it lies in parts"):
