@@ -193,16 +193,15 @@ def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> 
 
 @dataclass(frozen=True)
 class Lane:
-    """Results of an order: of a key or partition, and of what key they are when they leave."""
+    """Results that keep an order: of one key or partition, through the same keys, to one key."""
 
     since: object
     key: bytes | None
 
     @property
     def recovers(self) -> bool:
-        """Whether a recovery keeps it: not where results of a stateful operator leave under another
-        key."""
-        return not isinstance(self.since, bytes) or self.since == self.key
+        """Whether a recovery keeps the order: a record that changes its key may lose it."""
+        return isinstance(self.since, int) or self.since == self.key
 
 
 @dataclass(frozen=True)
@@ -212,8 +211,9 @@ class Keyed:
     record: Record
     key: bytes | None = None
     lane: object = None
-    """The key under which a stateful operator has given it, or the partition that it was read from;
-    None where it has gone round a loop since, which lets others overtake it."""
+    """The key under which a stateful operator gave the record, or the partition that it was read
+    from, with the keys that it had since. None where it went round a loop since: others may
+    overtake it there."""
 
     @property
     def whole_lane(self) -> object:
@@ -229,6 +229,13 @@ class Keyed:
         if self.key is not None:
             return self
         return replace(self, key=codec.encode(shapes.key(self.record.value)))
+
+    def rekeyed(self, key: bytes) -> Keyed:
+        """Give the record another key. It meets records of its old key alone in their order, as
+        the worker of the old key sent it."""
+        if self.lane is None or self.key in (None, key, self.lane):
+            return replace(self, key=key)
+        return replace(self, key=key, lane=(self.lane, self.key))
 
     def made(self, value: object, position: int | None = None) -> Keyed:
         order: Order = self.record.order
@@ -275,8 +282,7 @@ class Reference:
                 return [r.made(value, i) for r, values in many for i, value in enumerate(values)]
             case "key":
                 return [
-                    replace(r, key=codec.encode(bucket(stage.number, r.record.value)))
-                    for r in records
+                    r.rekeyed(codec.encode(bucket(stage.number, r.record.value))) for r in records
                 ]
             case "fold":
                 return self._fold(stage, records)
