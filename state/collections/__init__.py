@@ -1,0 +1,1 @@
+"""Collections: updates (key, value, time, diff) in traces of immutable layers."""

@@ -1,0 +1,219 @@
+"""Progressive merging of two adjacent layers (differential dataflow, "Progressive merging").
+
+Guarantees that the result holds the updates of both with times advanced to `since`, and that both
+stay readable meanwhile. A step charges the rows it takes and stops between two values, also within
+a key; only the history of one (key, value) has no bound. Invariant: `chunks` cover each (key,
+value) once: finished chunks up to a place, the rest of both inputs from there on. So a chunk of an
+input leaves memory once it is merged, and peak memory is that of the live rows. Cost: one pass.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+
+import numpy as np
+
+from meander.state.collections import kernels
+from meander.state.collections.description import Description
+from meander.state.collections.layer import CHUNK_ROWS, Chunk, Int64s, Layer, Part, Updates
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import Time
+
+Width = np.dtype[np.int32] | np.dtype[np.int64]
+UNBOUNDED = 1 << 62
+"""The fuel that ends any merge."""
+
+
+def columns_of(frontier: Antichain, depth: int) -> Int64s:
+    """Return the times of an antichain as rows, shape (n, depth).
+
+    >>> columns_of(Antichain.of((1, 5), (2, 3)), 2).tolist()
+    [[1, 5], [2, 3]]
+    """
+    return np.array([_coordinates(time) for time in frontier], np.int64).reshape(-1, depth)
+
+
+def _coordinates(time: Time) -> tuple[int, ...]:
+    return (time,) if isinstance(time, int) else time
+
+
+def layer_of(updates: Updates, description: Description) -> Layer:
+    """Return updates in any order as a layer with consolidated rows.
+
+    >>> from meander.state.times.antichain import Antichain
+    >>> zero = Antichain.of(0)
+    >>> some = Updates.of([(7, 1, (0,), 1), (7, 2, (0,), 1), (7, 1, (0,), -1)])
+    >>> layer = layer_of(some, Description(zero, Antichain.of(1), zero))
+    >>> [one.values.tolist() for one in layer.updates()]
+    [[2]]
+    """
+    raw = Layer((Chunk.sorted(updates),) if len(updates) else (), description)
+    nothing = Layer((), Description(description.upper, description.upper, description.since))
+    merge = Merge(raw, nothing, description.since, updates.depth)
+    merge.step(UNBOUNDED)
+    return Layer(merge.chunks, description)
+
+
+class Merge:
+    """A merge of two layers whose result grows step by step."""
+
+    def __init__(self, earlier: Layer, later: Layer, since: Antichain, depth: int) -> None:
+        self.description = earlier.description.then(later.description, since)
+        self.rows = len(earlier) + len(later)
+        """The rows of both inputs."""
+        self._depth, self._frontier = depth, columns_of(since, depth)
+        self._width = _width_of(chain(earlier.chunks, later.chunks))
+        self._a = _Input(earlier, depth, self._width)
+        self._b = _Input(later, depth, self._width)
+        self._room = min(CHUNK_ROWS, self.rows)
+        self._floor = self._advanced(self._common_floor(earlier, later))
+        self._out: _Output | None = None
+        self._done: list[Chunk] = []
+        self.chunks = (*earlier.chunks, *later.chunks)
+        """Chunks that hold all updates of both layers at present."""
+        self._cursors = np.zeros(kernels.CURSORS, np.int64)
+        self.charged = 0
+        """The rows taken so far."""
+        self.finished = not self.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all columns, of the unfinished chunk as well."""
+        rest = sum(chunk.nbytes for chunk in self.chunks)
+        return rest + (0 if self._out is None else self._out.nbytes(self._cursors))
+
+    def step(self, fuel: int) -> int:
+        """Merge until the rows taken reach `fuel`; return the rows taken."""
+        cursors, spent = self._cursors, 0
+        while not self.finished and spent < fuel:
+            if self._out is None:
+                self._open(self._room)
+            assert self._out is not None
+            before = int(cursors[kernels.CHARGED])
+            why = kernels.merge(
+                *self._a.columns, *self._b.columns, *self._out.columns, self._floor,
+                self._frontier, cursors, fuel - spent,
+            )  # fmt: skip
+            spent += int(cursors[kernels.CHARGED]) - before
+            self._proceed(why)
+        self.charged += spent
+        return spent
+
+    def result(self) -> Layer:
+        """Return the merged layer."""
+        assert self.finished, "a merge has a result once it is finished"
+        return Layer(tuple(self._done), self.description)
+
+    def _proceed(self, why: int) -> None:
+        cursors = self._cursors
+        match why:
+            case kernels.NEEDS_A:
+                self._a.next(cursors, kernels.A_KEY, kernels.A_ENDED)
+            case kernels.NEEDS_B:
+                self._b.next(cursors, kernels.B_KEY, kernels.B_ENDED)
+            case kernels.FULL:
+                assert self._out is not None
+                if self._out.used(cursors):
+                    self._close()
+                else:
+                    self._open(2 * self._out.room)
+            case kernels.MERGED:
+                self._close()
+                self.finished = True
+
+    def _open(self, room: int) -> None:
+        self._out = _Output(room, self._depth, self._width)
+        self._cursors[kernels.O_KEY : kernels.O_DROW + 1] = 0
+
+    def _close(self) -> None:
+        """Finish the output chunk; the inputs before its end are no longer needed."""
+        assert self._out is not None
+        if self._out.used(self._cursors):
+            self._done.append(self._out.chunk(self._cursors, self._floor))
+        self._out = None
+        a, b = self._cursors[kernels.A_KEY :], self._cursors[kernels.B_KEY :]
+        self.chunks = (*self._done, *self._a.rest(a), *self._b.rest(b))
+
+    def _common_floor(self, earlier: Layer, later: Layer) -> Int64s:
+        larger = max(earlier, later, key=len)
+        return larger.chunks[0].floor if larger.chunks else np.zeros(self._depth, np.int64)
+
+    def _advanced(self, time: Int64s) -> Int64s:
+        out = np.empty(self._depth, np.int64)
+        kernels.advance(time, self._frontier, out)
+        return out
+
+
+class _Input:
+    """The chunks of one input that are not merged yet."""
+
+    def __init__(self, layer: Layer, depth: int, width: Width) -> None:
+        self._chunks, self._depth, self._width = deque(layer.chunks), depth, width
+        self.columns = self._columns()
+        """The columns of the first chunk, for the kernel."""
+
+    def next(self, cursors: Int64s, first: int, ended: int) -> None:
+        """Turn to the next chunk; `first` and `ended` are the places of the cursors."""
+        if self._chunks:
+            self._chunks.popleft()
+        self.columns = self._columns()
+        cursors[first : first + 4] = 0
+        cursors[ended] = not self._chunks
+
+    def rest(self, at: Int64s) -> tuple[Chunk, ...]:
+        """Return the chunks from the cursors `at` on."""
+        if not at[:4].any():
+            return tuple(self._chunks)
+        key, row, dynamic_key, dynamic_row = at[:4].tolist()
+        first, *others = self._chunks
+        rest = first.since(key, row, dynamic_key, dynamic_row)
+        return (rest, *others) if len(rest) else tuple(others)
+
+    def _columns(self) -> tuple[object, ...]:
+        chunk = self._chunks[0] if self._chunks else Chunk.empty(self._depth)
+        static, dynamic = chunk.static, chunk.dynamic
+        return (
+            static.hashes, static.offsets, static.values.astype(self._width, copy=False),
+            dynamic.hashes, dynamic.offsets, dynamic.values.astype(self._width, copy=False),
+            chunk.times, chunk.diffs, chunk.floor,
+        )  # fmt: skip
+
+
+class _Output:
+    """The columns that a merge fills. Memory is used where rows are written."""
+
+    def __init__(self, room: int, depth: int, width: Width) -> None:
+        self.room = room
+        self.columns = (
+            np.empty(room, np.uint64), np.empty(room + 1, np.int32), np.empty(room, width),
+            np.empty(room, np.uint64), np.empty(room + 1, np.int32), np.empty(room, width),
+            np.empty((room, depth), np.int64), np.empty(room, np.int64),
+        )  # fmt: skip
+
+    def used(self, cursors: Int64s) -> bool:
+        """Return whether there are rows."""
+        return bool(cursors[kernels.O_ROW] or cursors[kernels.O_DROW])
+
+    def nbytes(self, cursors: Int64s) -> int:
+        """Return the bytes of the rows so far."""
+        key, row, dynamic_key, dynamic_row = cursors[kernels.O_KEY : kernels.O_DROW + 1].tolist()
+        _, _, values, _, _, _, times, diffs = self.columns
+        dynamic = values.itemsize + diffs.itemsize + times.itemsize * times.shape[1]
+        return int(12 * (key + dynamic_key) + row * values.itemsize + dynamic_row * dynamic)
+
+    def chunk(self, cursors: Int64s, floor: Int64s) -> Chunk:
+        """Return a chunk of the rows so far."""
+        hashes, offsets, values, dhashes, doffsets, dvalues, times, diffs = self.columns
+        key, row, dkey, drow = cursors[kernels.O_KEY : kernels.O_DROW + 1].tolist()
+        offsets[key], doffsets[dkey] = row, drow
+        static = Part(hashes[:key].copy(), offsets[: key + 1].copy(), values[:row].copy())
+        dynamic = Part(dhashes[:dkey].copy(), doffsets[: dkey + 1].copy(), dvalues[:drow].copy())
+        return Chunk(static, floor, dynamic, times[:drow].copy(), diffs[:drow].copy())
+
+
+def _width_of(chunks: Iterable[Chunk]) -> Width:
+    parts = (part for chunk in chunks for part in (chunk.static, chunk.dynamic) if len(part))
+    wide = any(part.values.dtype == np.int64 for part in parts)
+    return np.dtype(np.int64 if wide else np.int32)
