@@ -16,7 +16,8 @@ from meander.state.collections.cursor import Cursor, Run
 from meander.state.collections.description import Description
 from meander.state.collections.layer import Chunk, Layer
 from meander.state.collections.merge import UNBOUNDED, Merge
-from meander.state.times.antichain import NOTHING, Antichain
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 
 TAIL_ROWS = 1024
 """Layers of up to this size merge at once, in some microseconds."""
@@ -66,8 +67,8 @@ class Trace:
         self._entries: list[Layer | Merge] = []
         self._runs: dict[int, tuple[tuple[Chunk, ...], Run]] = {}
         self.readers: list[Reader] = []
-        self._since = NOTHING
-        self.upper = Antichain()
+        zero = (MIN_TIME,) * depth
+        self._since = self.upper = Antichain.of(zero[0] if depth == 1 else zero)
         """The frontier before which all updates are in the trace."""
         self.forced = 0
         """How often a merge had to end at once, as the next one needed it."""
@@ -94,10 +95,7 @@ class Trace:
     def insert(self, layer: Layer) -> None:
         """Add the layer of the next updates, and do a share of the merges under way."""
         description = layer.description
-        if self._entries:
-            assert self.upper == description.lower, "layers follow each other without a gap"
-        else:
-            self._since = description.since
+        assert self.upper == description.lower, "layers follow each other without a gap"
         self.upper = description.upper
         self._entries.append(layer)
         self.work(UNBOUNDED if self._factor == IMMEDIATE else 2 * self._factor * len(layer))

@@ -1,0 +1,1 @@
+"""Collections kept up to date under changes: join and reduce over traces."""

@@ -1,0 +1,66 @@
+"""Joins: pairs of values of equal keys in two arrangements, kept up to date.
+
+Guarantees that the output holds each pair of updates of the two sides once: the join of their
+times, the product of their diffs (differential dataflow). A batch of one side meets the other
+side's trace of before. Invariant: a reader of each trace follows the input frontier. The output
+leaves in pieces, also within a key. Cost: one seek per key of a batch, then the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from meander.dataflow.collections import kernels
+from meander.state.collections.cursor import PIECE_ROWS, Cursor
+from meander.state.collections.kernels import hashes_of, keys_of
+from meander.state.collections.layer import Int64s, Layer, Updates
+from meander.state.collections.trace import Trace
+from meander.state.times.antichain import Antichain
+
+Function = Callable[[Int64s, Int64s, Int64s], tuple[Int64s, Int64s]]
+"""From columns of keys, left values and right values to keys and values of the output."""
+
+
+class Join:
+    """The join of two arrangements on one worker."""
+
+    def __init__(self, left: Trace, right: Trace, function: Function) -> None:
+        self._function = function
+        self._left, self._right = left, right
+        self._readers = left.reader(), right.reader()
+
+    def step(self, left: Layer, right: Layer) -> Iterator[Updates]:
+        """Yield the output of the next batches of both sides, of one interval of times. The traces
+        do not hold them yet; once all output is taken, they do."""
+        yield from self._pairs(left, self._right.cursor(), False)
+        self._left.insert(left)
+        yield from self._pairs(right, self._left.cursor(), True)
+        self._right.insert(right)
+        for reader, batch in zip(self._readers, (left, right), strict=True):
+            reader.advance(batch.description.upper)
+
+    def _pairs(self, batch: Layer, other: Cursor, swapped: bool) -> Iterator[Updates]:
+        for updates in batch.updates():
+            hashes = hashes_of(updates.keys)
+            distinct, query = np.unique(hashes, return_inverse=True)
+            order, offsets = kernels.by_query(query, updates.values, len(distinct))
+            keys = keys_of(distinct)
+            for rows in other.pieces(distinct):
+                yield from self._paired(keys, updates, order, offsets, rows, swapped)
+
+    def _paired(self, keys, updates, order, offsets, rows, swapped) -> Iterator[Updates]:
+        row, skip, left = 0, 0, int(kernels.count_pairs(offsets, rows.query))
+        while left:
+            room = min(left, PIECE_ROWS)
+            query, ones, others = (np.empty(room, np.int64) for _ in range(3))
+            times, diffs = np.empty((room, updates.depth), np.int64), np.empty(room, np.int64)
+            row, skip, written = kernels.pair(
+                order, offsets, updates.values, updates.times, updates.diffs,
+                rows.query, rows.values, rows.times, rows.diffs,
+                row, skip, query, ones, others, times, diffs,
+            )  # fmt: skip
+            left -= written
+            sides = (others, ones) if swapped else (ones, others)
+            yield Updates(*self._function(keys[query], *sides), times, diffs)

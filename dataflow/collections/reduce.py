@@ -1,0 +1,198 @@
+"""Reductions: a function of all values of a key, kept up to date over a trace.
+
+Guarantees that the output, accumulated at any time before the input frontier, is the function of
+the input accumulated at that time, also for times in a partial order. A step takes all updates of
+an interval of times in one pass. Invariant: `pending` holds each (key, time) at which two changes
+join and whose time may still get input. Cost: per touched key its rows, times the times at which it
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from meander.dataflow.collections import kernels
+from meander.schemas.errors import MeanderError
+from meander.state.collections.cursor import Rows
+from meander.state.collections.description import Description
+from meander.state.collections.kernels import hashes_of, keys_of
+from meander.state.collections.layer import Int64s, Layer, UInt64s, Updates
+from meander.state.collections.merge import columns_of, layer_of
+from meander.state.collections.trace import Trace
+from meander.state.times.antichain import Antichain
+
+GROUP_ROWS = 1 << 18
+"""About the rows of the keys that one piece of a step takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Values with their counts, grouped; group n has the places `starts[n]` to `starts[n + 1]`.
+
+    Shapes: `starts` (groups + 1,), `values` and `counts` (n,), ascending by value in a group.
+    """
+
+    starts: Int64s
+    values: Int64s
+    counts: Int64s
+
+
+Function = Callable[[Int64s, Groups], Groups]
+"""From the keys of groups (groups,) and their values to the values of the output."""
+
+
+def minimum(keys: Int64s, groups: Groups) -> Groups:
+    """Return the least value of each group, once."""
+    some = np.flatnonzero(np.diff(groups.starts))
+    starts = np.zeros(len(keys) + 1, np.int64)
+    starts[1:] = np.cumsum(np.diff(groups.starts) > 0)
+    return Groups(starts, groups.values[groups.starts[some]], np.ones(len(some), np.int64))
+
+
+def count(keys: Int64s, groups: Groups) -> Groups:
+    """Return the number of values of each group, as its value."""
+    sums = np.concatenate([[0], np.cumsum(groups.counts)])
+    totals = np.diff(sums[groups.starts])
+    some = totals != 0
+    starts = np.concatenate([[0], np.cumsum(some)])
+    return Groups(starts, totals[some], np.ones(int(some.sum()), np.int64))
+
+
+def distinct(keys: Int64s, groups: Groups) -> Groups:
+    """Return each value of a group once."""
+    return Groups(groups.starts, groups.values, np.ones(len(groups.values), np.int64))
+
+
+def top(most: int) -> Function:
+    """Return a function that gives the `most` least values of each group, with their counts."""
+
+    def function(keys: Int64s, groups: Groups) -> Groups:
+        places = np.arange(len(groups.values)) - np.repeat(
+            groups.starts[:-1], np.diff(groups.starts)
+        )
+        kept = places < most
+        starts = np.concatenate([[0], np.cumsum(kept)])[groups.starts]
+        return Groups(starts, groups.values[kept], groups.counts[kept])
+
+    return function
+
+
+class NegativeCount(MeanderError):
+    """An error for a value that was removed more often than it was added."""
+
+    def __init__(self, operator: str, key: int, value: int, time: tuple[int, ...], count: int):
+        super().__init__(
+            f"key {key} of operator {operator!r}",
+            f"its value {value} has count {count} at time {time}",
+            "send each removal once, and not before its addition",
+        )
+
+
+class Reduction:
+    """The output of a function over one arrangement, on one worker."""
+
+    def __init__(self, name: str, arranged: Trace, function: Function, factor: int = 2) -> None:
+        self._name, self._function, self._depth = name, function, arranged.depth
+        self._arranged, self._reader = arranged, arranged.reader()
+        self.output = Trace(arranged.depth, factor)
+        self._out = self.output.reader()
+        self._upper = self._reader.since
+        self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, self._depth), np.int64))
+
+    @property
+    def pending(self) -> Int64s:
+        """Return the times at which keys change, whatever input comes; shape (n, depth)."""
+        return self._pending.times
+
+    def step(self, batch: Layer) -> Iterator[Updates]:
+        """Yield the output's updates before the upper frontier of a batch, which the arrangement
+        has already. The output trace holds them once all are taken."""
+        upper = batch.description.upper
+        frontier = columns_of(upper, self._depth)
+        fresh = _Moments.concat([self._pending, *map(_Moments.of, batch.updates())])
+        due, self._pending = fresh.split(frontier)
+        made: list[Updates] = []
+        hashes = np.unique(due.hashes)
+        for some in self._pieces(hashes):
+            piece = self._reduced(some, due, frontier)
+            made.append(piece)
+            if len(piece):
+                yield piece
+        nothing = Updates.of([], self._depth)
+        description = Description(self._upper, upper, self.output.since)
+        self.output.insert(layer_of(Updates.concat([nothing, *made]), description))
+        self._upper = upper
+        self._reader.advance(upper)
+        self._out.advance(upper)
+
+    def _pieces(self, hashes: UInt64s) -> Iterator[UInt64s]:
+        if len(hashes):
+            yield hashes
+
+    def _reduced(self, hashes: UInt64s, due: _Moments, frontier: Int64s) -> Updates:
+        count = len(hashes)
+        into, out = (t.cursor().gather(hashes) for t in (self._arranged, self.output))
+        query = np.searchsorted(hashes, due.hashes)
+        history = np.concatenate([into.query, out.query])
+        times = np.concatenate([into.times, out.times])
+        f_order, f_offsets = kernels.by_query(query, due.times[:, 0], count)
+        h_order, h_offsets = kernels.by_query(history, times[:, 0], count)
+        at, when, ready = kernels.interesting(
+            f_order, f_offsets, due.times, h_order, h_offsets, times, frontier
+        )
+        if not ready.all():
+            late = _Moments(hashes[at[~ready]], when[~ready])
+            self._pending = _Moments.concat([self._pending, late])
+            at, when = at[ready], when[ready]
+        groups = self._accumulated(at, when, into, count)
+        keys = keys_of(hashes)
+        self._check(keys[at], when, groups)
+        wanted = self._function(keys[at], groups)
+        order, offsets = kernels.by_query(out.query, out.values, count)
+        place, values, when, diffs = kernels.corrections(
+            at, when, wanted.starts, wanted.values, wanted.counts,
+            order, offsets, out.values, out.times, out.diffs,
+        )  # fmt: skip
+        return Updates(keys[place], values, when, diffs)
+
+    def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
+        order, offsets = kernels.by_query(rows.query, rows.values, count)
+        columns = rows.values, rows.times, rows.diffs
+        return Groups(*kernels.accumulate(query, times, order, offsets, *columns))
+
+    def _check(self, keys: Int64s, times: Int64s, groups: Groups) -> None:
+        if (groups.counts < 0).any():
+            place = int(np.argmax(groups.counts < 0))
+            group = int(np.searchsorted(groups.starts, place, side="right")) - 1
+            time = tuple(times[group].tolist())
+            value, count = int(groups.values[place]), int(groups.counts[place])
+            raise NegativeCount(self._name, int(keys[group]), value, time, count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """Times at which keys may change; `hashes` (n,), `times` (n, depth)."""
+
+    hashes: UInt64s
+    times: Int64s
+
+    @staticmethod
+    def of(updates: Updates) -> _Moments:
+        return _Moments(hashes_of(updates.keys), updates.times)
+
+    @staticmethod
+    def concat(many: list[_Moments]) -> _Moments:
+        return _Moments(
+            np.concatenate([one.hashes for one in many]), np.concatenate([one.times for one in many])
+        )
+
+    def split(self, frontier: Int64s) -> tuple[_Moments, _Moments]:
+        """Return those before a frontier, and the others."""
+        after = (self.times[:, None, :] >= frontier[None, :, :]).all(axis=2).any(axis=1)
+        return (
+            _Moments(self.hashes[~after], self.times[~after]),
+            _Moments(self.hashes[after], self.times[after]),
+        )
