@@ -1,16 +1,16 @@
 """Traces: the history of a collection as layers of geometrically decreasing size.
 
-Guarantees that a cursor sees each update once, while merges run. Adjacent layers of one size class
-merge progressively: each inserted row pays for `2 * factor` rows of every merge under way, so a
-merge ends before another layer of its size is there. Invariant: descriptions are adjacent, and the
-number of layers is logarithmic in the rows. Merging advances times to `since`, the meet of the
-readers' frontiers, so updates that no reader tells apart cancel. Cost: each row is merged once per
-size class.
+Guarantees that a cursor sees each update once, while merges run. A level holds one layer of at most
+`TAIL_ROWS * 2**level` rows, or the merge of two. Each inserted row pays for `FUEL * factor` rows of
+every merge under way, so a merge ends before another layer comes to its level. Invariant: higher
+levels hold older layers, and each level up to the logarithm of the most rows at a time, in
+`TAIL_ROWS`, holds one at most. Merging advances times to `since`, the meet of the readers'
+frontiers, so updates that no reader tells apart cancel. Cost: each row is merged once per level.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from operator import itemgetter
 
 from meander.state.collections.cursor import Cursor, Run
 from meander.state.collections.description import Description
@@ -20,7 +20,9 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
 
 TAIL_ROWS = 1024
-"""Layers of up to this size merge at once, in some microseconds."""
+"""The most rows of a layer at level 0, where layers merge at once, in some microseconds."""
+FUEL = 8
+"""The least rows of each merge under way for which an inserted row has to pay."""
 IMMEDIATE = 0
 """The factor by which each merge ends in the step that starts it."""
 
@@ -61,17 +63,15 @@ class Trace:
     [10, 11]
     """
 
-    def __init__(self, depth: int, factor: int = 2, by_estimate: bool = True) -> None:
+    def __init__(self, depth: int, factor: int = 1, by_estimate: bool = True) -> None:
         """Take the coordinates of a time, and the factor of merging, or `IMMEDIATE`."""
         self.depth, self._factor, self._by_estimate = depth, factor, by_estimate
-        self._entries: list[Layer | Merge] = []
+        self._levels: dict[int, Layer | Merge] = {}
         self._runs: dict[int, tuple[tuple[Chunk, ...], Run]] = {}
         self.readers: list[Reader] = []
         zero = (MIN_TIME,) * depth
         self._since = self.upper = Antichain.of(zero[0] if depth == 1 else zero)
         """The frontier before which all updates are in the trace."""
-        self.forced = 0
-        """How often a merge had to end at once, as the next one needed it."""
 
     # -- readers
 
@@ -97,29 +97,24 @@ class Trace:
         description = layer.description
         assert self.upper == description.lower, "layers follow each other without a gap"
         self.upper = description.upper
-        self._entries.append(layer)
-        self.work(UNBOUNDED if self._factor == IMMEDIATE else 2 * self._factor * len(layer))
+        fuel = UNBOUNDED if self._factor == IMMEDIATE else FUEL * self._factor * len(layer)
+        self.work(fuel)
+        level = _level(len(layer))
+        # Smaller layers are older than this one, so they rise to its level. The fuel covers that.
+        while self._levels and (youngest := min(self._levels)) < level:
+            self._place(self._take(youngest), youngest + 1, fuel)
+        self._place(layer, level, fuel)
 
     def work(self, fuel: int) -> int:
         """Merge up to `fuel` rows in each merge under way, and start merges; return the rows."""
-        spent = sum(merge.step(fuel) for merge in self._merging())
-        self._finish()
-        while self._start():
-            if self._factor == IMMEDIATE:
-                spent += sum(merge.step(UNBOUNDED) for merge in self._merging())
-            self._finish()
-        return spent
+        return sum(self._step(level, merge, fuel) for level, merge in self._merging)
 
     def compact(self, fuel: int) -> int:
         """Merge on where no updates come in, until one layer with times at `since` is left.
 
         Return the rows taken, 0 once nothing is left to do.
         """
-        if not any(self._merging()) and not self._start(whatever=True):
-            return 0
-        spent = sum(merge.step(fuel) for merge in self._merging())
-        self._finish()
-        return max(spent, 1)
+        return max(self.work(fuel), 1) if self._merging or self._start() else 0
 
     def cursor(self) -> Cursor:
         """Return a cursor over all updates of the trace."""
@@ -141,50 +136,67 @@ class Trace:
         """Return the bytes of all columns."""
         return sum(entry.nbytes for entry in self._entries)
 
-    def _merging(self) -> Iterable[Merge]:
-        return (entry for entry in self._entries if isinstance(entry, Merge))
+    @property
+    def _entries(self) -> list[Layer | Merge]:
+        """Return what the levels hold, the oldest first."""
+        return [self._levels[level] for level in sorted(self._levels, reverse=True)]
 
-    def _finish(self) -> None:
-        for place, entry in enumerate(self._entries):
-            if isinstance(entry, Merge) and entry.finished:
-                self._entries[place] = entry.result()
+    @property
+    def _merging(self) -> list[tuple[int, Merge]]:
+        """Return the merges under way with their levels, the oldest first."""
+        merging = [(at, entry) for at, entry in self._levels.items() if isinstance(entry, Merge)]
+        return sorted(merging, key=itemgetter(0), reverse=True)
 
-    def _start(self, whatever: bool = False) -> bool:
-        """Start the merge of the youngest two layers that have to merge; return whether one
-        started. `whatever` merges any two layers, or rewrites the last one."""
-        for place in range(len(self._entries) - 1, 0, -1):
-            earlier, later = self._entries[place - 1 : place + 1]
-            if isinstance(later, Merge):
-                continue
-            if isinstance(earlier, Merge):
-                if _class(len(later)) < _class(earlier.rows):
-                    continue
-                self.forced += 1
-                earlier.step(UNBOUNDED)
-                self._finish()
-                return True
-            if whatever or _class(len(earlier)) <= _class(len(later)):
-                self._entries[place - 1 : place + 1] = [self._merge(earlier, later)]
-                return True
-        if whatever and len(self._entries) == 1 and self._outdated():
-            (only,) = self._entries
-            assert isinstance(only, Layer)
-            upper = only.description.upper
-            nothing = Layer((), Description(upper, upper, only.description.since))
-            self._entries = [self._merge(only, nothing)]
-            return True
-        return False
+    def _place(self, layer: Layer, level: int, fuel: int) -> int:
+        """Put a layer at a level, or merge it with the older one there; return the rows taken."""
+        if level not in self._levels:
+            self._levels[level] = layer
+            return 0
+        held = self._take(level)
+        if len(held) and len(layer):
+            return self._step(level, self._merge(held, layer), fuel)
+        # The one without rows costs nothing.
+        full = held if len(held) else layer
+        description = held.description.then(layer.description, full.description.since)
+        self._levels[level] = Layer(full.chunks, description)
+        return 0
 
-    def _outdated(self) -> bool:
-        """Whether the only layer tells times apart that no reader tells apart."""
-        (only,) = self._entries
-        return isinstance(only, Layer) and only.description.since != self.since
+    def _step(self, level: int, merge: Merge, fuel: int) -> int:
+        """Do a share of the merge at a level; its result goes where its rows fit."""
+        spent = merge.step(fuel if level else UNBOUNDED)
+        if not merge.finished:
+            self._levels[level] = merge
+            return spent
+        self._levels.pop(level, None)
+        result = merge.result()
+        below = max((other for other in self._levels if other < level), default=-1)
+        return spent + self._place(result, max(below + 1, _level(len(result))), fuel)
+
+    def _take(self, level: int) -> Layer:
+        layer = self._levels.pop(level)
+        assert isinstance(layer, Layer), "a merge ends before another layer comes to its level"
+        return layer
+
+    def _start(self) -> bool:
+        """Merge the youngest two layers, or rewrite the last one whose times lie before `since`;
+        return whether that was necessary."""
+        match sorted(self._levels):
+            case [younger, older, *_]:
+                later = self._take(younger)
+                self._levels[older] = self._merge(self._take(older), later)
+            case [only]:
+                layer = self._take(only)
+                upper, since = layer.description.upper, layer.description.since
+                if since == self.since:
+                    self._levels[only] = layer
+                    return False
+                self._levels[only] = self._merge(layer, Layer((), Description(upper, upper, since)))
+            case _:
+                return False
+        return True
 
     def _merge(self, earlier: Layer, later: Layer) -> Merge:
-        merge = Merge(earlier, later, self.since, self.depth)
-        if merge.rows <= TAIL_ROWS:
-            merge.step(UNBOUNDED)
-        return merge
+        return Merge(earlier, later, self.since, self.depth)
 
     def _current_runs(self) -> list[Run]:
         runs: dict[int, tuple[tuple[Chunk, ...], Run]] = {}
@@ -193,11 +205,13 @@ class Trace:
             if not chunks:
                 continue
             held = self._runs.get(id(entry))
-            fresh = held is None or held[0] is not chunks
-            runs[id(entry)] = (chunks, Run(chunks)) if fresh else held
+            if held is None or held[0] is not chunks:
+                held = chunks, Run(chunks)
+            runs[id(entry)] = held
         self._runs = runs
         return [run for _, run in runs.values()]
 
 
-def _class(rows: int) -> int:
-    return max(rows // TAIL_ROWS, 1).bit_length()
+def _level(rows: int) -> int:
+    """Return the least level whose layers may have so many rows."""
+    return (max(rows - 1, 0) // TAIL_ROWS).bit_length()
