@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from meander.dataflow.collections import kernels
-from meander.state.collections.cursor import PIECE_ROWS, Cursor
-from meander.state.collections.kernels import hashes_of, keys_of
-from meander.state.collections.layer import Int64s, Layer, Updates
+from meander.state.collections.columns import Int64s
+from meander.state.collections.cursor import PIECE_ROWS, Cursor, Rows
+from meander.state.collections.kernels import by_query, hashes_of, keys_of
+from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.trace import Trace
-from meander.state.times.antichain import Antichain
 
 Function = Callable[[Int64s, Int64s, Int64s], tuple[Int64s, Int64s]]
 """From columns of keys, left values and right values to keys and values of the output."""
@@ -45,13 +45,21 @@ class Join:
         for updates in batch.updates():
             hashes = hashes_of(updates.keys)
             distinct, query = np.unique(hashes, return_inverse=True)
-            order, offsets = kernels.by_query(query, updates.values, len(distinct))
+            order, offsets = by_query(query, updates.values, len(distinct))
             keys = keys_of(distinct)
             for rows in other.pieces(distinct):
                 yield from self._paired(keys, updates, order, offsets, rows, swapped)
 
-    def _paired(self, keys, updates, order, offsets, rows, swapped) -> Iterator[Updates]:
-        row, skip, left = 0, 0, int(kernels.count_pairs(offsets, rows.query))
+    def _paired(
+        self,
+        keys: Int64s,
+        updates: Updates,
+        order: Int64s,
+        offsets: Int64s,
+        rows: Rows,
+        swapped: bool,
+    ) -> Iterator[Updates]:
+        row, skip, left = 0, 0, kernels.count_pairs(offsets, rows.query)
         while left:
             room = min(left, PIECE_ROWS)
             query, ones, others = (np.empty(room, np.int64) for _ in range(3))

@@ -8,29 +8,12 @@ costs, per time of a key, the rows of that key.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from meander.state.collections.kernels import consolidate_times, sort_values
-
-
-@njit(cache=True, nogil=True)
-def by_query(query, values, count):
-    """Return the order of rows by (query, value), and the offset of each of `count` queries."""
-    offsets = np.zeros(count + 1, np.int64)
-    for row in range(len(query)):
-        offsets[query[row] + 1] += 1
-    for q in range(count):
-        offsets[q + 1] += offsets[q]
-    order, place = np.empty(len(query), np.int64), offsets.copy()
-    for row in range(len(query)):
-        order[place[query[row]]] = row
-        place[query[row]] += 1
-    sort_values(query, values, order)
-    return order, offsets
+from meander.state.collections.columns import Bools, Int64s, compiled, inlined
 
 
-@njit(cache=True, nogil=True)
-def count_pairs(a_offsets, b_query):
+@compiled
+def count_pairs(a_offsets: Int64s, b_query: Int64s) -> int:
     """Return the number of pairs of rows with equal queries; `a_offsets` (queries + 1,)."""
     total = 0
     for row in range(len(b_query)):
@@ -38,11 +21,12 @@ def count_pairs(a_offsets, b_query):
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def pair(
-    a_order, a_offsets, a_values, a_times, a_diffs, b_query, b_values, b_times, b_diffs,
-    start, skip, o_query, o_left, o_right, o_times, o_diffs,
-):  # fmt: skip
+    a_order: Int64s, a_offsets: Int64s, a_values: Int64s, a_times: Int64s, a_diffs: Int64s,
+    b_query: Int64s, b_values: Int64s, b_times: Int64s, b_diffs: Int64s, start: int, skip: int,
+    o_query: Int64s, o_left: Int64s, o_right: Int64s, o_times: Int64s, o_diffs: Int64s,
+) -> tuple[int, int, int]:  # fmt: skip
     """Write pairs of rows with equal queries: the join of the times, the product of the diffs.
 
     Begin at row `start` of b, behind its first `skip` pairs, and end when the output is full.
@@ -65,24 +49,46 @@ def pair(
     return len(b_query), 0, at
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _before(time, other):
+@inlined
+def _before(time: Int64s, other: Int64s) -> bool:
     """Whether `time` <= `other`."""
-    for d in range(len(time)):
+    for d in range(len(time)):  # noqa: SIM110
         if time[d] > other[d]:
             return False
     return True
 
 
-@njit(cache=True, nogil=True)
-def _distinct(times, count):
+@inlined
+def _earlier(times: Int64s, i: int, j: int) -> bool:
+    """Whether row i precedes row j in lexicographic order."""
+    for d in range(times.shape[1]):
+        if times[i, d] != times[j, d]:
+            return bool(times[i, d] < times[j, d])
+    return False
+
+
+@compiled
+def _distinct(times: Int64s, count: int) -> int:
     """Sort times in place and drop repeated ones; return their number."""
-    ones = np.ones(count, np.int64)
-    return consolidate_times(times, ones, count)
+    if count > 24:
+        for d in range(times.shape[1] - 1, -1, -1):
+            times[:count] = times[:count][np.argsort(times[:count, d], kind="mergesort")]
+    for i in range(1, count):
+        j = i
+        while j > 0 and _earlier(times, j, j - 1):
+            for d in range(times.shape[1]):
+                times[j, d], times[j - 1, d] = times[j - 1, d], times[j, d]
+            j -= 1
+    left = min(count, 1)
+    for i in range(1, count):
+        if _earlier(times, left - 1, i):
+            times[left] = times[i]
+            left += 1
+    return left
 
 
-@njit(cache=True, nogil=True)
-def _closed(fresh, history):
+@compiled
+def _closed(fresh: Int64s, history: Int64s) -> Int64s:
     """Return the times at which a key may change: joins of fresh times with any times of the key.
 
     Each pass adds the joins with one further time; a join has as many parts as coordinates.
@@ -109,23 +115,25 @@ def _closed(fresh, history):
     return found
 
 
-@njit(cache=True, nogil=True)
-def interesting(f_order, f_offsets, f_times, h_order, h_offsets, h_times, upper):
+@compiled
+def interesting(
+    f_order: Int64s, f_offsets: Int64s, f_times: Int64s,
+    h_order: Int64s, h_offsets: Int64s, h_times: Int64s, upper: Int64s,
+) -> tuple[Int64s, Int64s, Bools]:  # fmt: skip
     """Return the times at which each key may change, as (query, time) in total order per key, and
     whether each lies before the frontier `upper`."""
     depth = f_times.shape[1]
-    query, times, ready = np.empty(64, np.int64), np.empty((64, depth), np.int64), np.empty(64, np.bool_)
+    query, times = np.empty(64, np.int64), np.empty((64, depth), np.int64)
+    ready = np.empty(64, np.bool_)
     at = 0
     for q in range(len(f_offsets) - 1):
         fresh = f_times[f_order[f_offsets[q] : f_offsets[q + 1]]]
         history = h_times[h_order[h_offsets[q] : h_offsets[q + 1]]]
         found = _closed(fresh, history)
-        if at + len(found) > len(query):
-            room = 2 * (at + len(found))
-            more_query, more_times = np.empty(room, np.int64), np.empty((room, depth), np.int64)
-            more_ready = np.empty(room, np.bool_)
-            more_query[:at], more_times[:at], more_ready[:at] = query[:at], times[:at], ready[:at]
-            query, times, ready = more_query, more_times, more_ready
+        while at + len(found) > len(query):
+            query = np.concatenate((query, query))
+            times = np.concatenate((times, times))
+            ready = np.concatenate((ready, ready))
         for i in range(len(found)):
             query[at] = q
             times[at] = found[i]
@@ -137,8 +145,11 @@ def interesting(f_order, f_offsets, f_times, h_order, h_offsets, h_times, upper)
     return query[:at], times[:at], ready[:at]
 
 
-@njit(cache=True, nogil=True)
-def accumulate(query, times, order, offsets, values, row_times, diffs):
+@compiled
+def accumulate(
+    query: Int64s, times: Int64s,
+    order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
+) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
     """Return per (query, time) the values with a count that is not zero, ascending: offsets,
     values, counts. Rows are ordered by (query, value)."""
     room = 0
@@ -163,19 +174,22 @@ def accumulate(query, times, order, offsets, values, row_times, diffs):
     return starts, found[:at], counts[:at]
 
 
-@njit(cache=True, nogil=True)
-def corrections(
-    query, times, starts, wanted, counts, order, offsets, values, row_times, diffs
-):
+@compiled
+def corrections(  # noqa: C901
+    query: Int64s, times: Int64s, starts: Int64s, wanted: Int64s, counts: Int64s,
+    order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
+) -> tuple[Int64s, Int64s, Int64s, Int64s]:  # fmt: skip
     """Return the updates that turn the output into the wanted values at each (query, time).
 
     `starts`, `wanted`, `counts` give the values of each (query, time), ascending; the other rows
     are the output so far, ordered by (query, value). Return query, value, time and diff.
     """
-    depth = times.shape[1]
-    room = 64
-    o_query, o_values = np.empty(room, np.int64), np.empty(room, np.int64)
-    o_times, o_diffs = np.empty((room, depth), np.int64), np.empty(room, np.int64)
+    o_query, o_values, o_diffs = (
+        np.empty(64, np.int64),
+        np.empty(64, np.int64),
+        np.empty(64, np.int64),
+    )
+    o_times = np.empty((64, times.shape[1]), np.int64)
     at, first = 0, 0
     while first < len(query):
         q, last = query[first], first
@@ -212,13 +226,11 @@ def corrections(
                         diff -= o_diffs[r]
                 if diff == 0:
                     continue
-                if at == room:
-                    room *= 2
-                    more_query, more_values = np.empty(room, np.int64), np.empty(room, np.int64)
-                    more_times, more_diffs = np.empty((room, depth), np.int64), np.empty(room, np.int64)
-                    more_query[:at], more_values[:at] = o_query, o_values
-                    more_times[:at], more_diffs[:at] = o_times, o_diffs
-                    o_query, o_values, o_times, o_diffs = more_query, more_values, more_times, more_diffs
+                if at == len(o_query):
+                    o_query = np.concatenate((o_query, o_query))
+                    o_values = np.concatenate((o_values, o_values))
+                    o_times = np.concatenate((o_times, o_times))
+                    o_diffs = np.concatenate((o_diffs, o_diffs))
                 o_query[at], o_values[at], o_diffs[at] = q, value, diff
                 o_times[at] = times[n]
                 at += 1

@@ -16,13 +16,13 @@ import numpy as np
 
 from meander.dataflow.collections import kernels
 from meander.schemas.errors import MeanderError
+from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.cursor import Rows
 from meander.state.collections.description import Description
-from meander.state.collections.kernels import hashes_of, keys_of
-from meander.state.collections.layer import Int64s, Layer, UInt64s, Updates
+from meander.state.collections.kernels import by_query, hashes_of, keys_of
+from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import columns_of, layer_of
 from meander.state.collections.trace import Trace
-from meander.state.times.antichain import Antichain
 
 GROUP_ROWS = 1 << 18
 """About the rows of the keys that one piece of a step takes."""
@@ -83,7 +83,9 @@ def top(most: int) -> Function:
 class NegativeCount(MeanderError):
     """An error for a value that was removed more often than it was added."""
 
-    def __init__(self, operator: str, key: int, value: int, time: tuple[int, ...], count: int):
+    def __init__(
+        self, operator: str, key: int, value: int, time: tuple[int, ...], count: int
+    ) -> None:
         super().__init__(
             f"key {key} of operator {operator!r}",
             f"its value {value} has count {count} at time {time}",
@@ -138,8 +140,8 @@ class Reduction:
         query = np.searchsorted(hashes, due.hashes)
         history = np.concatenate([into.query, out.query])
         times = np.concatenate([into.times, out.times])
-        f_order, f_offsets = kernels.by_query(query, due.times[:, 0], count)
-        h_order, h_offsets = kernels.by_query(history, times[:, 0], count)
+        f_order, f_offsets = by_query(query, due.times[:, 0], count)
+        h_order, h_offsets = by_query(history, times[:, 0], count)
         at, when, ready = kernels.interesting(
             f_order, f_offsets, due.times, h_order, h_offsets, times, frontier
         )
@@ -151,7 +153,7 @@ class Reduction:
         keys = keys_of(hashes)
         self._check(keys[at], when, groups)
         wanted = self._function(keys[at], groups)
-        order, offsets = kernels.by_query(out.query, out.values, count)
+        order, offsets = by_query(out.query, out.values, count)
         place, values, when, diffs = kernels.corrections(
             at, when, wanted.starts, wanted.values, wanted.counts,
             order, offsets, out.values, out.times, out.diffs,
@@ -159,7 +161,7 @@ class Reduction:
         return Updates(keys[place], values, when, diffs)
 
     def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
-        order, offsets = kernels.by_query(rows.query, rows.values, count)
+        order, offsets = by_query(rows.query, rows.values, count)
         columns = rows.values, rows.times, rows.diffs
         return Groups(*kernels.accumulate(query, times, order, offsets, *columns))
 
@@ -186,12 +188,14 @@ class _Moments:
     @staticmethod
     def concat(many: list[_Moments]) -> _Moments:
         return _Moments(
-            np.concatenate([one.hashes for one in many]), np.concatenate([one.times for one in many])
+            np.concatenate([one.hashes for one in many]),
+            np.concatenate([one.times for one in many]),
         )
 
     def split(self, frontier: Int64s) -> tuple[_Moments, _Moments]:
         """Return those before a frontier, and the others."""
-        after = (self.times[:, None, :] >= frontier[None, :, :]).all(axis=2).any(axis=1)
+        later = np.all(self.times[:, None, :] >= frontier[None, :, :], axis=2)
+        after = np.any(later, axis=1)
         return (
             _Moments(self.hashes[~after], self.times[~after]),
             _Moments(self.hashes[after], self.times[after]),

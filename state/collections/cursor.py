@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meander.state.collections import kernels
-from meander.state.collections.layer import Chunk, Int64s, Part, UInt64s
+from meander.state.collections.columns import Int64s, UInt64s
+from meander.state.collections.layer import Chunk, Part
 
 PIECE_ROWS = 1 << 16
 """The most rows of a piece."""
@@ -107,8 +108,9 @@ class Cursor:
             chunk, ranges = span.chunk, (span.starts, span.ends)
             if span.dynamic:
                 at = kernels.gather_dynamic(
-                    chunk.dynamic.values, chunk.times, chunk.diffs, *ranges, span.first, *columns, at
-                )
+                    chunk.dynamic.values, chunk.times, chunk.diffs,
+                    *ranges, span.first, *columns, at,
+                )  # fmt: skip
             else:
                 at = kernels.gather_static(
                     chunk.static.values, *ranges, chunk.floor, span.first, *columns, at

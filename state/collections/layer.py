@@ -17,12 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.state.collections import kernels
+from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
 from meander.state.collections.description import Description
-
-Int64s = npt.NDArray[np.int64]
-Int32s = npt.NDArray[np.int32]
-UInt64s = npt.NDArray[np.uint64]
-Values = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 CHUNK_ROWS = 1 << 17
 """The most rows of each part of a chunk, unless one (key, value) has more."""

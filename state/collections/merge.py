@@ -12,16 +12,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain
+from typing import cast
 
 import numpy as np
 
-from meander.state.collections import kernels
+from meander.state.collections import merge_kernel as kernel
+from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
 from meander.state.collections.description import Description
-from meander.state.collections.layer import CHUNK_ROWS, Chunk, Int64s, Layer, Part, Updates
+from meander.state.collections.layer import CHUNK_ROWS, Chunk, Layer, Part, Updates
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 Width = np.dtype[np.int32] | np.dtype[np.int64]
+Columns = tuple[UInt64s, Int32s, Values, UInt64s, Int32s, Values, Int64s, Int64s, Int64s]
+"""The columns of a chunk as the kernel takes them."""
 UNBOUNDED = 1 << 62
 """The fuel that ends any merge."""
 
@@ -61,22 +65,19 @@ class Merge:
 
     def __init__(self, earlier: Layer, later: Layer, since: Antichain, depth: int) -> None:
         self.description = earlier.description.then(later.description, since)
-        self.rows = len(earlier) + len(later)
-        """The rows of both inputs."""
         self._depth, self._frontier = depth, columns_of(since, depth)
         self._width = _width_of(chain(earlier.chunks, later.chunks))
         self._a = _Input(earlier, depth, self._width)
         self._b = _Input(later, depth, self._width)
-        self._room = min(CHUNK_ROWS, self.rows)
+        rows = len(earlier) + len(later)
+        self._room = min(CHUNK_ROWS, rows)
         self._floor = self._advanced(self._common_floor(earlier, later))
         self._out: _Output | None = None
         self._done: list[Chunk] = []
         self.chunks = (*earlier.chunks, *later.chunks)
         """Chunks that hold all updates of both layers at present."""
-        self._cursors = np.zeros(kernels.CURSORS, np.int64)
-        self.charged = 0
-        """The rows taken so far."""
-        self.finished = not self.rows
+        self._cursors = np.zeros(kernel.CURSORS, np.int64)
+        self.finished = not rows
 
     @property
     def nbytes(self) -> int:
@@ -91,14 +92,13 @@ class Merge:
             if self._out is None:
                 self._open(self._room)
             assert self._out is not None
-            before = int(cursors[kernels.CHARGED])
-            why = kernels.merge(
+            before = int(cursors[kernel.CHARGED])
+            why = kernel.merge(
                 *self._a.columns, *self._b.columns, *self._out.columns, self._floor,
                 self._frontier, cursors, fuel - spent,
             )  # fmt: skip
-            spent += int(cursors[kernels.CHARGED]) - before
+            spent += int(cursors[kernel.CHARGED]) - before
             self._proceed(why)
-        self.charged += spent
         return spent
 
     def result(self) -> Layer:
@@ -109,23 +109,23 @@ class Merge:
     def _proceed(self, why: int) -> None:
         cursors = self._cursors
         match why:
-            case kernels.NEEDS_A:
-                self._a.next(cursors, kernels.A_KEY, kernels.A_ENDED)
-            case kernels.NEEDS_B:
-                self._b.next(cursors, kernels.B_KEY, kernels.B_ENDED)
-            case kernels.FULL:
+            case kernel.NEEDS_A:
+                self._a.next(cursors, kernel.A_KEY, kernel.A_ENDED)
+            case kernel.NEEDS_B:
+                self._b.next(cursors, kernel.B_KEY, kernel.B_ENDED)
+            case kernel.FULL:
                 assert self._out is not None
                 if self._out.used(cursors):
                     self._close()
                 else:
                     self._open(2 * self._out.room)
-            case kernels.MERGED:
+            case kernel.MERGED:
                 self._close()
                 self.finished = True
 
     def _open(self, room: int) -> None:
         self._out = _Output(room, self._depth, self._width)
-        self._cursors[kernels.O_KEY : kernels.O_DROW + 1] = 0
+        self._cursors[kernel.O_KEY : kernel.O_DROW + 1] = 0
 
     def _close(self) -> None:
         """Finish the output chunk; the inputs before its end are no longer needed."""
@@ -133,7 +133,7 @@ class Merge:
         if self._out.used(self._cursors):
             self._done.append(self._out.chunk(self._cursors, self._floor))
         self._out = None
-        a, b = self._cursors[kernels.A_KEY :], self._cursors[kernels.B_KEY :]
+        a, b = self._cursors[kernel.A_KEY :], self._cursors[kernel.B_KEY :]
         self.chunks = (*self._done, *self._a.rest(a), *self._b.rest(b))
 
     def _common_floor(self, earlier: Layer, later: Layer) -> Int64s:
@@ -142,7 +142,7 @@ class Merge:
 
     def _advanced(self, time: Int64s) -> Int64s:
         out = np.empty(self._depth, np.int64)
-        kernels.advance(time, self._frontier, out)
+        kernel.advance(time, self._frontier, out)
         return out
 
 
@@ -171,12 +171,13 @@ class _Input:
         rest = first.since(key, row, dynamic_key, dynamic_row)
         return (rest, *others) if len(rest) else tuple(others)
 
-    def _columns(self) -> tuple[object, ...]:
+    def _columns(self) -> Columns:
         chunk = self._chunks[0] if self._chunks else Chunk.empty(self._depth)
         static, dynamic = chunk.static, chunk.dynamic
+        values = [part.values.astype(self._width, copy=False) for part in (static, dynamic)]
         return (
-            static.hashes, static.offsets, static.values.astype(self._width, copy=False),
-            dynamic.hashes, dynamic.offsets, dynamic.values.astype(self._width, copy=False),
+            static.hashes, static.offsets, cast(Values, values[0]),
+            dynamic.hashes, dynamic.offsets, cast(Values, values[1]),
             chunk.times, chunk.diffs, chunk.floor,
         )  # fmt: skip
 
@@ -194,11 +195,11 @@ class _Output:
 
     def used(self, cursors: Int64s) -> bool:
         """Return whether there are rows."""
-        return bool(cursors[kernels.O_ROW] or cursors[kernels.O_DROW])
+        return bool(cursors[kernel.O_ROW] or cursors[kernel.O_DROW])
 
     def nbytes(self, cursors: Int64s) -> int:
         """Return the bytes of the rows so far."""
-        key, row, dynamic_key, dynamic_row = cursors[kernels.O_KEY : kernels.O_DROW + 1].tolist()
+        key, row, dynamic_key, dynamic_row = cursors[kernel.O_KEY : kernel.O_DROW + 1].tolist()
         _, _, values, _, _, _, times, diffs = self.columns
         dynamic = values.itemsize + diffs.itemsize + times.itemsize * times.shape[1]
         return int(12 * (key + dynamic_key) + row * values.itemsize + dynamic_row * dynamic)
@@ -206,7 +207,7 @@ class _Output:
     def chunk(self, cursors: Int64s, floor: Int64s) -> Chunk:
         """Return a chunk of the rows so far."""
         hashes, offsets, values, dhashes, doffsets, dvalues, times, diffs = self.columns
-        key, row, dkey, drow = cursors[kernels.O_KEY : kernels.O_DROW + 1].tolist()
+        key, row, dkey, drow = cursors[kernel.O_KEY : kernel.O_DROW + 1].tolist()
         offsets[key], doffsets[dkey] = row, drow
         static = Part(hashes[:key].copy(), offsets[: key + 1].copy(), values[:row].copy())
         dynamic = Part(dhashes[:dkey].copy(), doffsets[: dkey + 1].copy(), dvalues[:drow].copy())
@@ -216,4 +217,4 @@ class _Output:
 def _width_of(chunks: Iterable[Chunk]) -> Width:
     parts = (part for chunk in chunks for part in (chunk.static, chunk.dynamic) if len(part))
     wide = any(part.values.dtype == np.int64 for part in parts)
-    return np.dtype(np.int64 if wide else np.int32)
+    return np.dtype(np.int64) if wide else np.dtype(np.int32)
