@@ -16,6 +16,7 @@ from meander.dataflow.progress import broadcast
 from tests.support.progress.changing_world import MOST, ChangingWorld
 from tests.support.progress.graphs import Walks, handed_graph
 from tests.support.progress.world import SOUND, Planted, Step
+from tests.support.property.shrinking import fewest
 
 PER_GRAPH = 25
 WORKERS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8)
@@ -91,16 +92,9 @@ def _run(schedule: Schedule, walks: Walks, planted: Planted) -> Counter[str]:
 
 
 def shortest(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """Leave out steps, many at once and then one by one, as long as the schedule still fails."""
-    size = len(schedule.script)
-    while size:
-        at = 0
-        while at < len(schedule.script):
-            script = schedule.script[:at] + schedule.script[at + size :]
-            smaller = replace(schedule, script=script)
-            if fails(smaller):
-                schedule = smaller
-            else:
-                at += size
-        size //= 2
-    return schedule
+    """Leave out steps as long as the schedule still fails."""
+
+    def fail(script: tuple[Step, ...]) -> bool:
+        return fails(replace(schedule, script=script))
+
+    return replace(schedule, script=fewest(schedule.script, fail))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
-
-import pytest
 
 from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy
 from meander.dataflow.interfaces import SourceOptions
@@ -22,7 +19,7 @@ from meander.dataflow.simulation.simulator import (
 )
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
-from tests.support.property.shrinking import shrunk
+from tests.support.property import shrinking
 
 R = TypeVar("R")
 Entry = tuple[int, dict[str, Any]]
@@ -241,19 +238,7 @@ def with_aborts(case: Case) -> Case:
 def checked(case: Case, check: Callable[[Case], R]) -> R:
     """What the check of a case gives; where it raises, the test fails with the shortest schedule
     with which it still does."""
-
-    def fails(other: Case) -> bool:
-        try:
-            check(other)
-        except Exception:
-            return True
-        return False
-
-    try:
-        return check(case)
-    except Exception:
-        found = traceback.format_exc()
-        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shrunk(case, shortest, fails)}")
+    return shrinking.checked(case, check, shortest)
 
 
 def shortest(case: Case, fails: Callable[[Case], bool]) -> Case:

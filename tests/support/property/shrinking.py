@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 from unittest import mock
+
+import pytest
 
 from meander.dataflow.simulation import simulator
 from tests.support.property.planted import MOST_ACTIONS
@@ -32,6 +35,41 @@ class Seeded(Protocol):
 
 
 C = TypeVar("C", bound=Seeded)
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def checked(case: C, check: Callable[[C], R], shortest: Callable[[C, Callable[[C], bool]], C]) -> R:
+    """What the check of a case gives; where it raises, the test fails with the shortest schedule
+    with which it still does."""
+
+    def fails(other: C) -> bool:
+        try:
+            check(other)
+        except Exception:
+            return True
+        return False
+
+    try:
+        return check(case)
+    except Exception:
+        found = traceback.format_exc()
+        pytest.fail(f"{found}\nThe shortest schedule that fails:\n{shrunk(case, shortest, fails)}")
+
+
+def fewest(steps: tuple[S, ...], fail: Callable[[tuple[S, ...]], bool]) -> tuple[S, ...]:
+    """Leave out steps, many at once and then one by one, as long as the others still fail."""
+    size = len(steps)
+    while size:
+        at = 0
+        while at < len(steps):
+            others = steps[:at] + steps[at + size :]
+            if fail(others):
+                steps = others
+            else:
+                at += size
+        size //= 2
+    return steps
 
 
 def shrunk(

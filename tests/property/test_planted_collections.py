@@ -1,0 +1,118 @@
+"""The suites of traces, joins and reductions can fail: each of these bugs is caught in few runs.
+
+Compiled loops call each other directly, so bugs are planted in the code around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meander.dataflow.collections.join import Join
+from meander.dataflow.collections.reduce import Reduction
+from meander.state.collections import merge as merges
+from meander.state.collections import trace as traces
+from meander.state.collections.columns import Int64s
+from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.merge import Merge, layer_of
+from meander.state.collections.trace import Reader, Trace
+from meander.state.times.antichain import Antichain
+from tests.support.collections import collection_run, trace_run
+from tests.support.collections.columns import joined, rows_of
+from tests.support.property.planted import expect_caught
+
+RUNS = 60
+_columns_of, _result, _advance = merges.columns_of, Merge.result, Reader.advance
+_open, _start, _current_runs = Merge.__init__, Trace._start, Trace._current_runs
+_pairs, _reduce = Join._pairs, Reduction.step
+
+
+def _one_element(frontier: Antichain, depth: int) -> Int64s:
+    return _columns_of(frontier, depth)[:1]
+
+
+def _early(merge: Merge) -> Layer:
+    layer = _result(merge)
+    updates = joined(layer.updates(), merge._depth)
+    counts = Counter[tuple[int, int]]()
+    for key, value, _, diff in rows_of([updates]):
+        counts[key, value] += diff
+    kept = [bool(counts[key, value]) for key, value, *_ in rows_of([updates])]
+    return layer_of(updates.take(np.flatnonzero(kept)), layer.description)
+
+
+def _beyond(reader: Reader, since: Antichain) -> None:
+    later = [time + 1 if isinstance(time, int) else (time[0] + 1, *time[1:]) for time in since]
+    _advance(reader, since)
+    reader._since = Antichain.of(*later)
+
+
+def _in_place(merge: Merge, earlier: Layer, later: Layer, since: Antichain, depth: int) -> None:
+    for chunk in (*earlier.chunks, *later.chunks):
+        if depth == 1:
+            np.maximum(chunk.times, _columns_of(since, depth)[0], out=chunk.times)
+    _open(merge, earlier, later, since, depth)
+
+
+def _last_runs(trace: Trace) -> Any:
+    if not trace._runs:
+        _current_runs(trace)
+    return [run for _, run in trace._runs.values()]
+
+
+def _one_side(join: Join, batch: Layer, other: Any, swapped: bool) -> Iterator[Updates]:
+    return iter(()) if swapped else _pairs(join, batch, other, swapped)
+
+
+def _without_pending(reduction: Reduction, batch: Layer) -> Iterator[Updates]:
+    yield from _reduce(reduction, batch)
+    _, reduction._pending = reduction._pending.split(_columns_of(Antichain(), reduction._depth))
+
+
+def _not_rewritten(trace: Trace) -> bool:
+    return len(trace._levels) > 1 and _start(trace)
+
+
+def _of_traces(seed: int) -> None:
+    trace_run.run(trace_run.random_schedule(seed))
+
+
+def _of_collections(seed: int) -> None:
+    collection_run.run(collection_run.random_schedule(seed))
+
+
+Planted = tuple[Any, str, Any]
+"""An owner, the name of what it has, and the bug in its place."""
+PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
+    "a compaction joins a time with one element of since alone": (
+        (merges, "columns_of", _one_element), _of_traces,
+    ),
+    "a merge drops rows that cancel at a later time": ((Merge, "result", _early), _of_traces),
+    "a reader gives up more than it says": ((Reader, "advance", _beyond), _of_traces),
+    "a merge advances the times of its inputs in place": (
+        (Merge, "__init__", _in_place), _of_traces,
+    ),
+    "a cursor reads the layers of an earlier one": (
+        (Trace, "_current_runs", _last_runs), _of_traces,
+    ),
+    "a merge gets too little fuel": ((traces, "FUEL", 1), _of_traces),
+    "an insert pays for a whole merge": ((traces, "FUEL", 1 << 40), _of_traces),
+    "the last layer keeps its times": ((Trace, "_start", _not_rewritten), _of_traces),
+    "a join forgets the older side": ((Join, "_pairs", _one_side), _of_collections),
+    "an arrangement is read beyond its since": (
+        (Reader, "advance", _beyond), _of_collections,
+    ),
+    "a reduction forgets times at which changes join": (
+        (Reduction, "step", _without_pending), _of_collections,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted, recover = PLANTED[bug]
+    expect_caught(monkeypatch, planted, recover, range(RUNS))
