@@ -15,7 +15,7 @@ import numpy as np
 from meander.dataflow.collections import kernels
 from meander.state.collections.columns import Int64s
 from meander.state.collections.cursor import PIECE_ROWS, Cursor, Rows
-from meander.state.collections.kernels import by_query, hashes_of, keys_of
+from meander.state.collections.kernels import by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.trace import Trace
 
@@ -45,7 +45,7 @@ class Join:
         for updates in batch.updates():
             hashes = hashes_of(updates.keys)
             distinct, query = np.unique(hashes, return_inverse=True)
-            order, offsets = by_query(query, updates.values, len(distinct))
+            order, offsets = by_value(query, updates.values, len(distinct))
             keys = keys_of(distinct)
             for rows in other.pieces(distinct):
                 yield from self._paired(keys, updates, order, offsets, rows, swapped)

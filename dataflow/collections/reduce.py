@@ -19,7 +19,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.cursor import Rows
 from meander.state.collections.description import Description
-from meander.state.collections.kernels import by_query, hashes_of, keys_of
+from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import columns_of, layer_of
 from meander.state.collections.trace import Trace
@@ -140,8 +140,8 @@ class Reduction:
         query = np.searchsorted(hashes, due.hashes)
         history = np.concatenate([into.query, out.query])
         times = np.concatenate([into.times, out.times])
-        f_order, f_offsets = by_query(query, due.times[:, 0], count)
-        h_order, h_offsets = by_query(history, times[:, 0], count)
+        f_order, f_offsets = by_query(query, count)
+        h_order, h_offsets = by_query(history, count)
         at, when, ready = kernels.interesting(
             f_order, f_offsets, due.times, h_order, h_offsets, times, frontier
         )
@@ -153,7 +153,7 @@ class Reduction:
         keys = keys_of(hashes)
         self._check(keys[at], when, groups)
         wanted = self._function(keys[at], groups)
-        order, offsets = by_query(out.query, out.values, count)
+        order, offsets = by_value(out.query, out.values, count)
         place, values, when, diffs = kernels.corrections(
             at, when, wanted.starts, wanted.values, wanted.counts,
             order, offsets, out.values, out.times, out.diffs,
@@ -161,7 +161,7 @@ class Reduction:
         return Updates(keys[place], values, when, diffs)
 
     def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
-        order, offsets = by_query(rows.query, rows.values, count)
+        order, offsets = by_value(rows.query, rows.values, count)
         columns = rows.values, rows.times, rows.diffs
         return Groups(*kernels.accumulate(query, times, order, offsets, *columns))
 

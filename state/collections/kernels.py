@@ -89,8 +89,8 @@ def grouped(hashes: UInt64s, order: Int64s) -> tuple[UInt64s, Int32s]:
 
 
 @compiled
-def by_query(query: Int64s, values: Int64s, count: int) -> tuple[Int64s, Int64s]:
-    """Return the order of rows by (query, value), and the offset of each of `count` queries."""
+def by_query(query: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Return the order of rows by query, and the offset of each of `count` queries."""
     offsets = np.zeros(count + 1, np.int64)
     for row in range(len(query)):
         offsets[query[row] + 1] += 1
@@ -100,6 +100,13 @@ def by_query(query: Int64s, values: Int64s, count: int) -> tuple[Int64s, Int64s]
     for row in range(len(query)):
         order[place[query[row]]] = row
         place[query[row]] += 1
+    return order, offsets
+
+
+@compiled
+def by_value(query: Int64s, values: Int64s, count: int) -> tuple[Int64s, Int64s]:
+    """Return the order of rows by (query, value), and the offset of each of `count` queries."""
+    order, offsets = by_query(query, count)
     sort_values(query, values, order)
     return order, offsets
 
