@@ -147,7 +147,7 @@ class Reduction:
         )
         if not ready.all():
             late = _Moments(hashes[at[~ready]], when[~ready])
-            self._pending = _Moments.concat([self._pending, late])
+            self._pending = _Moments.concat([self._pending, late]).distinct()
             at, when = at[ready], when[ready]
         groups = self._accumulated(at, when, into, count)
         keys = keys_of(hashes)
@@ -191,6 +191,12 @@ class _Moments:
             np.concatenate([one.hashes for one in many]),
             np.concatenate([one.times for one in many]),
         )
+
+    def distinct(self) -> _Moments:
+        """Return each once."""
+        columns = np.column_stack([self.hashes.view(np.int64), self.times])
+        _, rows = np.unique(columns, axis=0, return_index=True)
+        return _Moments(self.hashes[rows], self.times[rows])
 
     def split(self, frontier: Int64s) -> tuple[_Moments, _Moments]:
         """Return those before a frontier, and the others."""

@@ -25,6 +25,7 @@ from meander.state.collections.description import Description
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import Trace
+from meander.state.times.antichain import Antichain
 from tests.support.collections.columns import (
     INNER,
     KEYS,
@@ -32,9 +33,11 @@ from tests.support.collections.columns import (
     Sums,
     all_keys,
     box,
+    frontier,
     joined,
+    next_frontier,
+    outer_of,
     patched,
-    stairs,
     sums,
     time_of,
 )
@@ -71,6 +74,7 @@ class Step:
     """All take their next batches, up to a frontier."""
 
     inner: tuple[int, ...]
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -111,12 +115,12 @@ def random_schedule(seed: int) -> CollectionSchedule:
         for collection in (LEFT, RIGHT, INPUT):
             for _ in range(rng.choice([0, 1, 4, 10])):
                 diff = 1 if collection == INPUT else rng.choice([1, 1, -1])
-                time = rng.choice([0, 0, 1, 2]), *inner()
+                time = rng.choice([0, 0, 1, 2, -1, -2]), *inner()
                 steps.append(
                     Add(collection, rng.randrange(KEYS), rng.randrange(VALUES), time, diff)
                 )
         steps += [Remove(rng.randrange(100), inner()) for _ in range(rng.choice([0, 1, 4]))]
-        steps.append(Step(inner(3)))
+        steps.append(Step(inner(3), rng.random() < 0.3))
         if rng.random() < 0.3:
             steps.append(Compact(rng.randint(1, 20)))
     return CollectionSchedule(
@@ -199,8 +203,8 @@ class CollectionRun:
     def run(self) -> Counter[str]:
         for step in self.schedule.steps:
             match step:
-                case Step(inner):
-                    self._step(inner)
+                case Step(inner, alone):
+                    self._step(frontier(self.outer, inner, alone))
                     self._check()
                 case Compact(fuel):
                     for trace in (*self.traces, self.reduction.output):
@@ -209,10 +213,8 @@ class CollectionRun:
                     self.added.append(step)
         return self.happened
 
-    def _step(self, inner: tuple[int, ...]) -> None:
-        upper = stairs(self.outer, inner)
-        if not self.lower.dominates(upper) or upper == self.lower:
-            upper = stairs(self.outer + 1, (0,) * (self.depth - 1))
+    def _step(self, wanted: Antichain) -> None:
+        upper = next_frontier(self.lower, wanted)
 
         def due(time: tuple[int, ...]) -> bool:
             return self.lower.less_equal(time_of(time)) and not upper.less_equal(time_of(time))
@@ -242,7 +244,7 @@ class CollectionRun:
         self.inputs = [joined(some, self.depth) for some in zip(self.inputs, batches, strict=True)]
         self._take(layers)
         self.added, self.lower = [], upper
-        self.outer = upper.times[0] if isinstance(upper.times[0], int) else upper.times[0][0]
+        self.outer = outer_of(upper)
         self.happened["rows"] += sum(map(len, batches))
 
     def _take(self, layers: list[Layer]) -> None:
@@ -254,12 +256,15 @@ class CollectionRun:
         self.reduced = joined([self.reduced, *changes], self.depth)
         self.happened["changes"] += sum(map(len, changes))
         self.happened["pairs"] += sum(map(len, pairs))
-        self.happened["pending times"] += len(self.reduction.pending)
+        pending = self.reduction._pending
+        moments = {*zip(pending.hashes.tolist(), map(tuple, pending.times.tolist()), strict=True)}
+        assert len(moments) == len(pending.times), "a key is pending twice at one time"
+        self.happened["pending times"] += len(moments)
 
     def _check(self) -> None:
         times = [
             time
-            for time in box(max(self.outer - LOOK_BACK, 0), self.outer + 1, self.depth)
+            for time in box(max(self.outer - LOOK_BACK, 0), self.outer + 2, self.depth)
             if not self.lower.less_equal(time_of(time))
         ]
         left, right, into = (sums(updates, times) for updates in self.inputs)

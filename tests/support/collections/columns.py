@@ -30,10 +30,23 @@ def time_of(coordinates: Iterable[int]) -> Time:
     return time[0] if len(time) == 1 else time
 
 
-def stairs(outer: int, inner: Sequence[int]) -> Antichain:
-    """The frontier of one outer time, behind some of its inner times and before the others."""
-    steps = [(outer, *inner), (outer + 1, *[0] * len(inner))]
+def frontier(outer: int, inner: Sequence[int], alone: bool) -> Antichain:
+    """The frontier of one time, before which all others lie, or only those of its outer time."""
+    steps = [(outer, *inner)] if alone else [(outer, *inner), (outer + 1, *[0] * len(inner))]
     return Antichain.of(*map(time_of, steps))
+
+
+def next_frontier(lower: Antichain, wanted: Antichain) -> Antichain:
+    """A frontier after another: the wanted one, else that of one outer time later."""
+    if lower.dominates(wanted) and wanted != lower:
+        return wanted
+    times = [(time,) if isinstance(time, int) else time for time in lower]
+    return Antichain.of(*(time_of((outer + 1, *inner)) for outer, *inner in times))
+
+
+def outer_of(some: Antichain) -> int:
+    """The least outer time of a frontier."""
+    return min(time if isinstance(time, int) else time[0] for time in some)
 
 
 def box(first: int, last: int, depth: int) -> list[tuple[int, ...]]:

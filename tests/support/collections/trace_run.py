@@ -34,10 +34,12 @@ from tests.support.collections.columns import (
     VALUES,
     all_keys,
     box,
+    frontier,
     joined,
+    next_frontier,
+    outer_of,
     patched,
     rows_of,
-    stairs,
     sums,
     time_of,
 )
@@ -67,6 +69,7 @@ class Insert:
 
     width: int
     inner: Inner
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class Advance:
     which: int
     back: int
     inner: Inner
+    alone: bool
 
 
 @dataclass(frozen=True)
@@ -156,16 +160,18 @@ def _random_steps(rng: random.Random, depth: int, sizes: tuple[int, ...]) -> lis
             width = rng.choice([0, 1, 1, 3])
             added = [
                 Add(
-                    rng.randrange(KEYS), rng.randrange(VALUES), rng.randint(0, width), inner(),
+                    rng.randrange(KEYS), rng.randrange(VALUES), rng.randint(0, width + 1), inner(),
                     rng.choice([1, 1, 1, -1, -1, 2]),
                 )
                 for _ in range(rng.choice(sizes))
             ]  # fmt: skip
-            return [*added, Insert(width, inner(3))]
+            return [*added, Insert(width, inner(3), rng.random() < 0.3)]
         case 1:
             return [Open()]
         case 2:
-            return [Advance(rng.randrange(4), rng.choice([0, 0, 1, 3]), inner(3))]
+            return [
+                Advance(rng.randrange(4), rng.choice([0, 0, 1, 3]), inner(3), rng.random() < 0.3)
+            ]
         case 3:
             return [Close(rng.randrange(4))]
         case 4:
@@ -252,8 +258,8 @@ class TraceRun:
                 self._insert(step)
             case Open():
                 readers.append((trace.reader(), self.since))
-            case Advance(which, back, inner) if readers:
-                self._advance(which % len(readers), stairs(self.outer - back, inner))
+            case Advance(which, back, inner, alone) if readers:
+                self._advance(which % len(readers), frontier(self.outer - back, inner, alone))
             case Close(which) if len(readers) > 1:
                 readers.pop(which % len(readers))[0].close()
             case Work(fuel):
@@ -278,11 +284,7 @@ class TraceRun:
 
     def _insert(self, step: Insert) -> None:
         trace, lower, scale = self.trace, self.trace.upper, self.schedule.scale
-        outer = self.outer + step.width
-        upper = stairs(outer, step.inner)
-        if not lower.dominates(upper):
-            outer = max(outer, self.outer + 1)
-            upper = stairs(outer, (0,) * (self.depth - 1))
+        upper = next_frontier(lower, frontier(self.outer + step.width, step.inner, step.alone))
         rows = [
             (one.key, one.value, time, one.diff)
             for one in self.added
@@ -293,7 +295,7 @@ class TraceRun:
         scaled = Updates(updates.keys, updates.values * scale, updates.times, updates.diffs)
         layer = layer_of(scaled, Description(lower, upper, trace.since))
         self.updates = joined([self.updates, updates], self.depth)
-        self.added, self.outer, self.taken = [], outer, []
+        self.added, self.outer, self.taken = [], outer_of(upper), []
         before = len(trace.layers)
         trace.insert(layer)
         self._check_work(len(layer), before)
@@ -307,7 +309,7 @@ class TraceRun:
         fuel = FUEL * self.schedule.factor * rows
         most = max(fuel + self._longest(), 2 * traces.TAIL_ROWS)
         assert all(taken <= most for taken in self.taken), f"{self.taken} for {rows} rows"
-        assert len(self.taken) <= 2 * (before + 1), "a layer takes part in more than one merge"
+        assert len(self.taken) <= 2 * (before + 1), f"{len(self.taken)} steps of merges"
 
     def _longest(self) -> int:
         """The most rows of one key and value, which a merge takes at once."""
