@@ -321,8 +321,7 @@ class TraceRun:
         descriptions = [layer.description for layer in layers]
         for earlier, later in pairwise(descriptions):
             assert earlier.followed_by(later)
-        if descriptions:
-            assert descriptions[-1].upper == self.trace.upper
+        assert not descriptions or descriptions[-1].upper == self.trace.upper
         for layer in layers:
             for chunk in layer.chunks:
                 if id(chunk) not in self.shared:
@@ -347,8 +346,6 @@ class TraceRun:
             for time in box(max(held.outer - LOOK_BACK, 0), held.outer + 2, self.depth)
             if held.since.less_equal(time_of(time))
         ]
-        if not times:
-            return
         wanted = sums(held.updates, times)
         for rows in ([held.cursor.gather(hashes)], pieces):
             found = joined(
