@@ -439,7 +439,7 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
     (times, origins, partitions, offsets, indexes, *hashes), keys = (
         _KEYED if keyed else _PLAIN
     ).read(columns)
-    values = codec.decode_checked(packed)
+    values = codec.decode_strict(packed)
     if type(values) is not list or len(values) != len(times):
         raise ValueError("values and columns differ in length")
     return Batch(

@@ -42,7 +42,7 @@ from meander.dataflow.checkpoint.initial_state import Initial
 from meander.dataflow.control.decisions import Takes
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.layers.manifest import Manifest
 
 Names = str | Sequence[str]
@@ -150,7 +150,7 @@ def _retained(
     """What the flow starts from besides. Raises SetupError where there is something in the way."""
     if before is None:
         return ()
-    if before.cut != BEGINNING:
+    if before.cut != INITIAL_CUT:
         raise SetupError(
             f"flow {prepared.flow!r}",
             f"it has run up to checkpoint {before.number}, and new states would not match the"

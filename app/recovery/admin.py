@@ -91,10 +91,10 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
             return
         others = left.found.values()
         chunks = {location for one in others for location in one.chunks}
-        in_flight = {location for one in others for location in one.places}
+        in_flight = {location for one in others for location in one.locations}
         orphans = [location for location in dropped.chunks if location not in chunks]
         checkpoints.tombstone(settings, names.state, orphans)
-        orphans = [location for location in dropped.places if location not in in_flight]
+        orphans = [location for location in dropped.locations if location not in in_flight]
         checkpoints.tombstone(settings, names.in_flight, orphans)
 
 

@@ -20,7 +20,7 @@ from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Ta
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.keys.ids import ExecutionId
 from meander.state.layers.topic import RecordLocation
 
@@ -102,7 +102,7 @@ class CheckpointIndex:
         of any other checkpoint may be gone, or its execution was no longer the last one.
         """
         execution = checkpoint.execution
-        if checkpoint.cut == BEGINNING:
+        if checkpoint.cut == INITIAL_CUT:
             return not self.took_own
         ours = execution == self.last or offset == self.started_from
         before = self.oldest <= offset <= self.usable_until.get(execution, BEFORE_ALL)

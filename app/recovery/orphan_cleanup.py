@@ -22,7 +22,7 @@ from meander.connectors.topics.topics import Names
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.checkpoint.orphans import Unnamed
+from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.ids import ExecutionId
 
 log = LineLogger(__name__)
@@ -67,11 +67,11 @@ class OrphanCleanup:
             orphans = self._orphans()
             for topic, ends in self._ends.items():
                 spans = [range(end) for end in ends]
-                tombstones.erase(self._settings, topic, spans, orphans.goes, self._paced)
+                tombstones.erase(self._settings, topic, spans, orphans.includes, self._paced)
         except MeanderError as error:
             log.warning("orphan_cleanup_failed", reason=str(error))
 
-    def _orphans(self) -> Unnamed:
+    def _orphans(self) -> Orphans:
         decided = read_decisions(self._settings, self._names.decisions)
         index = CheckpointIndex.of(up_to_start(decided, self._execution))
         with checkpoints.reading(self._settings, self._names) as reader:
@@ -80,7 +80,7 @@ class OrphanCleanup:
             # The records that an unreadable checkpoint names are unknown, and must stay.
             raise error
         before = [] if self._before is None else [self._before]
-        return Unnamed.of([*found.found.values(), *before])
+        return Orphans.of([*found.found.values(), *before])
 
     def _paced(self, size: int) -> bool:
         return self._closed.wait(max(size, RECORD) / PACE)

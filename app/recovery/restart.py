@@ -43,7 +43,7 @@ from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.keys.ids import ExecutionId, WorkerId
 
 log = LineLogger(__name__)
@@ -98,7 +98,7 @@ def choose_checkpoint(
             offset = find_checkpoint(among, index, wanted)
             checkpoint = among.found[offset]
         most = prepared.plan.flow.checkpoints.retained - 1
-        bootstrapped = checkpoint.cut == BEGINNING
+        bootstrapped = checkpoint.cut == INITIAL_CUT
         earlier = {} if bootstrapped else earlier_checkpoints(among, index, offset, most)
         last, savepoints = reader.number, read_savepoints(reader, index)
     before = [one.number for one in earlier.values()]

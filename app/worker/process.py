@@ -76,7 +76,7 @@ from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 
 log = LineLogger(__name__)
 
@@ -178,7 +178,7 @@ class WorkerProcess:
             topic=topics.state.result(),
             dead=dead,
             open_store=database.store,
-            open_shelf=lambda name: Shelf(database, name),
+            open_shelf=lambda name: SpillStore(database, name),
             open_reader=lambda node, rests: node.spec.open(context, dead, rests),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),

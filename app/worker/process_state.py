@@ -30,7 +30,7 @@ class ProcessState:
     def end_execution(self) -> None:
         """Note that an execution has ended, so the next one may restore its states."""
         if "database" in self.__dict__:
-            self.database.outlive()
+            self.database.end_execution()
 
     def close(self) -> None:
         """Release the files."""

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
-from meander.state.times.time import whole
+from meander.state.times.time import checked_millis
 
 Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]
@@ -43,7 +43,7 @@ class HeaderTime:
             if name == self.name:
                 if value is None:
                     raise ValueError(f"header {name!r} is null")
-                return whole(int(value))
+                return checked_millis(int(value))
         raise ValueError(f"there is no header {self.name!r}")
 
 
@@ -62,7 +62,7 @@ class FieldTime:
         if not isinstance(value, dict) or self.name not in value:
             raise ValueError(f"there is no field {self.name!r}")
         found: object = value[self.name]
-        return whole(found)
+        return checked_millis(found)
 
 
 TimeExtractor = HeaderTime | FieldTime | Callable[[object], int]

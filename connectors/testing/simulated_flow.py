@@ -98,7 +98,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 
@@ -524,7 +524,7 @@ class TestFlow:
             topic,
             self._dead,
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
-            lambda name: Shelf(database, f"{self._namespace}/{name}"),
+            lambda name: SpillStore(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),
             opened,
             self.world.execution,

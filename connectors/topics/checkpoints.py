@@ -58,7 +58,7 @@ class CheckpointsTopic:
     def forget(self, places: Sequence[RecordLocation], chunks: Sequence[RecordLocation]) -> None:
         """Let compaction delete in-flight records, and chunks of layers, that no checkpoint
         references."""
-        self._in_flight.forget(places)
+        self._in_flight.delete(places)
         self._state.forget(chunks)
 
     def pump(self) -> None:

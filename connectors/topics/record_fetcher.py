@@ -25,7 +25,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.dataflow.interfaces import Wakeup
 from meander.schemas.errors import MeanderError
-from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
+from meander.state.layers.topic import RecordLocation, RecordMissing, Ticket
 
 GAP = 1 << 20
 """The bytes between two locations, by the size of the next, that a sweep reads rather than
@@ -199,7 +199,7 @@ class PlaceReader:
         place = wanted.place
         self._answer(
             wanted.request,
-            RecordGone(
+            RecordMissing(
                 f"topic {self._topic!r}, partition {place.partition}, offset {place.offset}",
                 f"there is no record with the key {place.key.decode(errors='replace')!r}: {cause}",
                 "keep min.compaction.lag.ms longer than the longest restore",

@@ -41,7 +41,7 @@ class Appending:
         self._sender.place(payload, key, durable, self._partition)
         return ticket
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         """Return the location of a record once it is durable, and only once.
 
         Raise MeanderError when the broker refused a record.
@@ -57,11 +57,11 @@ class Appending:
         """Give up the answer to a ticket; a tombstone deletes a record in flight once it has
         arrived."""
         if (place := self._appended.pop(ticket)) is not None:
-            self.forget([place])
+            self.delete([place])
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
         """Send a tombstone for each of some records to its partition, without a callback."""
-        self._sender.forget(places)
+        self._sender.forget(locations)
 
     def pump(self) -> None:
         """Process delivery reports. Raise the broker's refusal."""
@@ -80,7 +80,7 @@ class Appending:
         if ticket in self._appended:
             self._appended[ticket] = place
         else:
-            self.forget([place])
+            self.delete([place])
 
 
 class KafkaStateTopic(Appending):
@@ -90,10 +90,10 @@ class KafkaStateTopic(Appending):
         super().__init__(settings, topic, worker % STATE_PARTITIONS)
         self._reader = PlaceReader(settings, topic, wakeup)
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         """Request records by location; return a ticket."""
         ticket = self._next()
-        self._reader.ask(ticket, places)
+        self._reader.ask(ticket, locations)
         return ticket
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:

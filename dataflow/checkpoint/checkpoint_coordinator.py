@@ -39,7 +39,7 @@ from meander.dataflow.wire import (
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId, member_name
 from meander.state.layers.topic import RecordLocation
 from meander.state.times.antichain import Antichain
@@ -143,7 +143,7 @@ class CheckpointCoordinator:
         self._options = plan.flow.checkpoints
         self._current: PendingCheckpoint | None = None
         self.needed = plan.flow.delivery == "exactly_once" and (
-            before is None or before.cut == BEGINNING
+            before is None or before.cut == INITIAL_CUT
         )
         """Whether a checkpoint is needed at once: exactly-once results leave only after the
         first."""
@@ -249,7 +249,7 @@ class CheckpointCoordinator:
 
     def welcome(self, worker: WorkerId) -> None:
         """Tell a joining worker the newest checkpoint."""
-        if self._retained and self._retained[-1].cut != BEGINNING:
+        if self._retained and self._retained[-1].cut != INITIAL_CUT:
             self._links.send(worker, encode_cut(CompleteFrame(self._retained[-1].number)))
 
     def report(self, worker: WorkerId, report: CheckpointReport) -> None:
@@ -414,17 +414,17 @@ class CheckpointCoordinator:
         if old.number in self._numbers:
             return
         retained = *self._retained, *self._savepoints
-        in_flight = {place for one in retained for place in one.places}
+        in_flight = {place for one in retained for place in one.locations}
         chunks = list[RecordLocation]()
         if old.execution != self._execution:
             named = {place for one in retained for place in one.chunks}
             chunks = [place for place in old.chunks if place not in named]
-        unused = [place for place in old.places if place not in in_flight]
+        unused = [place for place in old.locations if place not in in_flight]
         self._forget(unused, chunks, self._numbers)
 
     def _joined(self, pending: PendingCheckpoint) -> Checkpoint:
         assert pending.whole is not None, "it has been frozen"
-        whole = Checkpoint.joined(pending.whole, [pending.parts[one] for one in pending.members])
+        whole = Checkpoint.assemble(pending.whole, [pending.parts[one] for one in pending.members])
         whole = replace(whole, write_ms=_ms(self._clock.monotonic() - pending.frozen_at))
         seen = set[tuple[str, Bin]]()
         for manifest in whole.manifests:

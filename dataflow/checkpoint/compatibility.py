@@ -16,7 +16,7 @@ from meander.dataflow.control.decisions import Begins
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, InputLineage
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
 
 log = LineLogger(__name__)
 
@@ -42,7 +42,7 @@ def expect_fits(
         help += ["give it that codec"] if codecs else []
         if in_flight and not allow_dropped:
             help.append(_without_in_flight(plan.flow.name))
-        if strange and not allow_dropped and checkpoint.cut != BEGINNING:
+        if strange and not allow_dropped and checkpoint.cut != INITIAL_CUT:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += [skip] if skip else []
         help += ["accept results twice with --allow-nondeterminism"] if twice else []
@@ -50,7 +50,7 @@ def expect_fits(
             help.append(f"start from an earlier checkpoint, such as --from {earlier}")
         again = (
             "write it again with meander bootstrap --replace"
-            if checkpoint.cut == BEGINNING
+            if checkpoint.cut == INITIAL_CUT
             else f"define the flow as before, or start it from scratch with meander reset"
             f" {plan.flow.name}"
         )
@@ -114,10 +114,10 @@ def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
         manifests=tuple(one for one in checkpoint.manifests if one.operator in keyed),
         cut=replace(
             cut,
-            lacking=tuple(one for one in cut.lacking if one.operator in keyed),
+            deltas=tuple(one for one in cut.deltas if one.operator in keyed),
             bundles=tuple(one for one in cut.bundles if one.operator in keyed),
             positions=tuple(one for one in cut.positions if one.source in sources),
-            notices=tuple(one for one in cut.notices if one.operator in keyed),
+            notifications=tuple(one for one in cut.notifications if one.operator in keyed),
             pieces=tuple(one for one in cut.pieces if one.at not in strange),
         ),
     )
@@ -132,7 +132,7 @@ def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
           for name in sorted({one.source for one in cut.positions}
                              - {source.name for source in plan.sources})),
         *(f"it holds notifications of operator {name!r}, and the flow has no such operator"
-          for name in sorted({one.operator for one in cut.notices}.difference(known))),
+          for name in sorted({one.operator for one in cut.notifications}.difference(known))),
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
 
     Where the checkpoint has no lineage of an input, its name has to suffice.
     """
-    had, has = {way.at: way for way in checkpoint.cut.ways}, plan.ways
+    had, has = {way.at: way for way in checkpoint.cut.lineage}, plan.ways
     found = dict[tuple[str, int], str]()
     keyless = {piece.at for piece in checkpoint.cut.pieces if not piece.keyed}
     for at in {piece.at for piece in checkpoint.cut.pieces}:

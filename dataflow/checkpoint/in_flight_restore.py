@@ -27,9 +27,9 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import at, outer
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Piece
-from meander.state.checkpoint.in_flight import Columns
+from meander.state.checkpoint.in_flight import InFlightColumns
 from meander.state.keys.ids import WorkerId
-from meander.state.layers.parts import wholes
+from meander.state.layers.parts import read_values
 from meander.state.layers.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
@@ -59,7 +59,7 @@ class InFlightRestore:
         # Downstream first, so that no waiting record depends on a piece behind it; for one operator
         # in the stored order.
         self._left = deque(sorted(pieces, key=self._turn))
-        self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
+        self._found = read_values(topic, [piece.locations for piece in self._left], AHEAD_BYTES)
         self._left_at = Counter(map(self._location, self._left))
         """The number of unread pieces by input."""
         self._payload: bytes | None = None
@@ -127,18 +127,18 @@ class InFlightRestore:
         least = self._progress.least(self._ahead[self._location(piece)])
         return least is None or outer(least) > outer(piece.time)
 
-    def _put(self, piece: Piece, columns: Columns) -> None:
+    def _put(self, piece: Piece, columns: InFlightColumns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
         if len(rows):
             batch = self._batch(location, columns).take(rows)
-            time = at(int(batch.times.min()), columns.rounds)
+            time = at(int(batch.times.min()), columns.iterations)
             changes.add(location, time, 1)
             message = Message(time, batch, None, self._clock.monotonic())
             self._inputs[location].put_back(message)
         changes.add(location, piece.time, -1)
 
-    def _batch(self, at: Location, columns: Columns) -> Batch:
+    def _batch(self, at: Location, columns: InFlightColumns) -> Batch:
         """Return records as their input receives them; a stream of a loop may have lost its keys
         since."""
         keys = columns.keys if at in self._plan.with_keys else None
@@ -147,7 +147,7 @@ class InFlightRestore:
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
         )  # fmt: skip
 
-    def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
+    def _own_rows(self, piece: Piece, columns: InFlightColumns) -> np.ndarray:
         if columns.bins is None:
             return np.arange(len(columns))
         mine = self._owners[columns.bins + self._first(piece)] == self._me

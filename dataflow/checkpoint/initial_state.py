@@ -20,9 +20,9 @@ from meander.dataflow.operators.stateless import KeyTooLargeError
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
-from meander.state.encoding.columns import exact
+from meander.state.encoding.columns import exact_column
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
-from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
@@ -167,7 +167,7 @@ def write(
             entries.setdefault(plan.flow.space.bin_of(key), {})[key] = state
         for bin, some in entries.items():
             layer = LayerId(ExecutionId(0), COORDINATOR, next(sequence))
-            layer_input, codec_name = Given(operator), nodes[operator].codec.name
+            layer_input, codec_name = BootstrapInput(operator), nodes[operator].codec.name
             layer_input.add(sorted(some), [some[key] for key in sorted(some)])
             layer_input.end()
             writer = first_layer(layer_input, layer, operator, bin, codec_name, topic)
@@ -185,4 +185,8 @@ def _keys(keys: Sequence[object]) -> list[bytes]:
 
 
 def _column(values: Sequence[object], dtype: str) -> list[object]:
-    return list(values) if dtype == "object" else cast(list[object], exact(values, dtype).tolist())
+    return (
+        list(values)
+        if dtype == "object"
+        else cast(list[object], exact_column(values, dtype).tolist())
+    )

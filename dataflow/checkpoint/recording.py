@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meander.dataflow.checkpoint.upload import Locations, Upload
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.layers.parts import cut
+from meander.state.layers.parts import split
 from meander.state.layers.topic import Appendable
 
 Append = Callable[[bytes], Callable[[], int | None]]
@@ -38,7 +38,7 @@ class Recording:
         self._checkpoint = checkpoint
         self._placed: Callable[[], int | None] | None = None
         """Returns the offset of the record; None before it is being written."""
-        if len(cut(self._data)) == 1:
+        if len(split(self._data)) == 1:
             self._placed = append(self._data)
         else:
             self._upload.send(checkpoint.key, self._data, checkpoint)
@@ -49,7 +49,7 @@ class Recording:
             self._upload.poll()
             for whole in self._upload.placed:
                 self._checkpoint = whole
-                self._placed = self._append(whole.head(self._data))
+                self._placed = self._append(whole.header(self._data))
         offset = None if self._placed is None else self._placed()
         return None if offset is None else Recorded(offset, self._checkpoint)
 

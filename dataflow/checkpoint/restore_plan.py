@@ -21,7 +21,7 @@ from meander.dataflow.control.routing import evenly_owned
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History
 from meander.dataflow.records.loop_times import outer
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut, Position
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut, Position
 from meander.state.keys.ids import CheckpointId, ExecutionId, WorkerId
 from meander.state.layers.manifest import Manifest
 from meander.state.times.time import MIN_TIME
@@ -43,7 +43,7 @@ class RestorePlan:
     readers: Mapping[Place, WorkerId]
     """The readers of partitions that have been read before."""
     manifests: Sequence[Manifest] = ()
-    cut: Cut = BEGINNING
+    cut: Cut = INITIAL_CUT
     number: int = 0
     """The number of the checkpoint; 0 without one."""
     execution: ExecutionId = NO_EXECUTION
@@ -64,7 +64,7 @@ class RestorePlan:
     ) -> RestorePlan:  # fmt: skip
         """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
         checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
-        cut = BEGINNING if checkpoint is None else checkpoint.cut
+        cut = INITIAL_CUT if checkpoint is None else checkpoint.cut
         cut = without_sent_results(plan, cut, history)
         number = 0 if checkpoint is None else checkpoint.number
         execution = NO_EXECUTION if checkpoint is None else checkpoint.execution
@@ -75,7 +75,7 @@ class RestorePlan:
             past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
-        if cut == BEGINNING:
+        if cut == INITIAL_CUT:
             return plan_start
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
@@ -102,7 +102,7 @@ class RestorePlan:
         """The decision that records the start of this execution."""
         number = self.number if self.resumes else None
         names = self.sources, self.groups
-        replay_from, retained = self.cut.anew, self.retained
+        replay_from, retained = self.cut.replay_starts, self.retained
         return Begins(self.time, self.owners, self.workers, number, *names, replay_from, retained)
 
     @property
@@ -115,7 +115,7 @@ class RestorePlan:
     @property
     def resumes(self) -> bool:
         """Whether the flow has run before."""
-        return self.cut != BEGINNING
+        return self.cut != INITIAL_CUT
 
     @property
     def moves(self) -> list[Moves]:
@@ -134,7 +134,7 @@ def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:
         cut,
         pieces=tuple(
             piece for piece in cut.pieces
-            if not (plan.in_outbox(piece) and history.sent(piece.author))
+            if not (plan.in_outbox(piece) and history.sent(piece.snapshot))
         ),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgpack
 
 from meander.dataflow.control.strict import plain, whole
-from meander.state.layers.layer import NO_REMAINDER, DeltaEntries
+from meander.state.layers.layer import NO_DELTA, DeltaEntries
 from meander.state.layers.manifest import Manifest
 
 
@@ -29,7 +29,7 @@ class BinHandoff:
 
     manifest: Manifest
     """Its epoch is the time from which the new owner owns the bin."""
-    remainder: DeltaEntries = NO_REMAINDER
+    remainder: DeltaEntries = NO_DELTA
     """The delta that the layers lack."""
 
     def to_bytes(self) -> bytes:

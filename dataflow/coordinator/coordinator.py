@@ -425,7 +425,13 @@ class Controller:
         if self.checkpoints.aligned:
             members, owners = tuple(self.workers.all), tuple(self.owners())
             replay_from = self.replays.replay_from(self.workers.until)
-            cut = Cut(time, members, owners, anew=replay_from, ways=(*self._plan.ways.values(),))
+            cut = Cut(
+                time,
+                members,
+                owners,
+                replay_starts=replay_from,
+                lineage=(*self._plan.ways.values(),),
+            )
             self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended, commit markers may have any time.
         self._events += self.checkpoints.step(time if self.closed_before is not None else LATEST)

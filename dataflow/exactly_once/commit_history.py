@@ -32,7 +32,7 @@ from meander.dataflow.control.timestamp_overrides import (
 from meander.dataflow.exactly_once.checksum import Checksum, Out
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.records.batch import Int64s
-from meander.state.checkpoint.in_flight import Author
+from meander.state.checkpoint.in_flight import SnapshotId
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.times.antichain import Antichain
@@ -66,7 +66,7 @@ class _PastExecution:
     """The committed results of each marker, by sink and worker, in order; None where they are
     unknown."""
     recorded_overrides: list[TimestampOverride] = field(default_factory=list)
-    sent: set[Author] = field(default_factory=set)
+    sent: set[SnapshotId] = field(default_factory=set)
     """The outboxes and checkpoints whose contents are committed."""
 
     def overrides(self) -> Iterator[TimestampOverride]:
@@ -243,7 +243,7 @@ class History:
         )
         return CommittedResults(executions, first, self.claims(sink), self.replays)
 
-    def sent(self, author: Author) -> bool:
+    def sent(self, author: SnapshotId) -> bool:
         """Return whether the contents of an outbox are committed: all of them, or nothing."""
         past = self._executions.get(author.execution)
         return past is not None and author in past.sent
@@ -318,7 +318,7 @@ class History:
         self.latest_marker = max([self.latest_marker, *marker.times.values()])
         past.recorded_overrides.extend(marker.overrides)
         if marker.sent:
-            past.sent.add(Author(marker.execution, marker.sent, marker.worker))
+            past.sent.add(SnapshotId(marker.execution, marker.sent, marker.worker))
 
 
 def effective(journal: Iterable[Written]) -> Iterator[Written]:

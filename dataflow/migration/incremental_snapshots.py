@@ -49,7 +49,7 @@ class Snapshots(BaseOperator):
         self._start_round()
         self._start_writing()
         written = self._write()
-        due = (outgoing for outgoing in self._outgoing if outgoing.keyed.trace.merges)
+        due = (outgoing for outgoing in self._outgoing if outgoing.keyed.trace.needs_compaction)
         merged = [self._merge(outgoing) for outgoing in due if self._throttle.open]
         return written or any(merged)
 
@@ -70,7 +70,7 @@ class Snapshots(BaseOperator):
         for outgoing in self._outgoing:
             # The next owner would not have prefetched a layer that is written now.
             reported = self._migrator.pre_copies(outgoing.keyed.name).drain_reported()
-            changed = outgoing.keyed.store.changed()
+            changed = outgoing.keyed.store.changed_bins()
             self._waiting.extend((outgoing, bin) for bin in changed if bin not in reported)
 
     def _report_bins(self, keyed: KeyedOperator) -> None:
@@ -111,7 +111,7 @@ class Snapshots(BaseOperator):
         report is enough."""
         try:
             with self._throttle.spending():
-                return outgoing.keyed.trace.tend(ENTRIES)
+                return outgoing.keyed.trace.compact(ENTRIES)
         except LayerUnreadable as error:
             self._report(LayerUnreadableReport(str(error)))
             return True

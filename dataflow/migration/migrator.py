@@ -251,13 +251,15 @@ class Migrator(BaseOperator):
     def _rewrite(self, rewrite: Rewrite, message: Message) -> None:
         outgoing = self._outgoing_of(rewrite.operator)
         if rewrite.time is None:
-            outgoing.keyed.trace.rewrite(rewrite.bin)
+            outgoing.keyed.trace.schedule_rewrite(rewrite.bin)
             return
         of = rewrite.bin, rewrite.time
         for retained in outgoing.retained:
             if (retained.transfer.bin, retained.transfer.time) == of:
                 outgoing.capabilities.retain(outgoing.output.mint(message))
-                writer = outgoing.keyed.trace.again(rewrite.bin, rewrite.time, retained.timers)
+                writer = outgoing.keyed.trace.rewrite_retained(
+                    rewrite.bin, rewrite.time, retained.timers
+                )
                 assert isinstance(message.time, int)
                 outgoing.rewrites.append(BinRewrite(retained, message.time, writer))
 

@@ -36,7 +36,7 @@ from meander.dataflow.wire import (
 )
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
-from meander.state.times.antichain import NOTHING, Antichain, MutableAntichain, minimal
+from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain, MutableAntichain, minimal
 from meander.state.times.time import MIN_TIME, Time
 
 
@@ -57,7 +57,7 @@ class Tracker:
         }
         """For each location, its sources and the path summaries from there; () where none changes a
         time."""
-        self._frontiers: list[Antichain | None] = [NOTHING] * graph.locations
+        self._frontiers: list[Antichain | None] = [EMPTY_ANTICHAIN] * graph.locations
 
     def update(self, changes: Iterable[Change]) -> None:
         """Apply one atomic update."""
@@ -69,7 +69,7 @@ class Tracker:
     def forget(self, base: Base) -> None:
         """Drop all counts before a base."""
         for location, bound in enumerate(base.bounds):
-            if self._counts[location].forget(bound):
+            if self._counts[location].discard_before(bound):
                 for target in self._reached[location]:
                     self._frontiers[target] = None
 
@@ -120,7 +120,7 @@ class Tracker:
 
     def is_quiescent(self) -> bool:
         """Return whether no pointstamp is outstanding anywhere and no update is missing."""
-        return all(counts.settled() for counts in self._counts)
+        return all(counts.is_empty() for counts in self._counts)
 
 
 def _changing(graph: Graph, source: Location, target: Location) -> tuple[Summary, ...]:

@@ -124,7 +124,7 @@ class Batch:
         """Return the same records with copies of the values, so that a change in place does not
         affect other batches. Values that cannot be encoded stay shared."""
         try:
-            if codec.all_fixed(self.values):
+            if codec.all_immutable(self.values):
                 return self._with(self.values, self.size, None)
             packed = codec.encode(self.values) if self.packed is None else self.packed
         except UnencodableError:

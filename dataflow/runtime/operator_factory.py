@@ -76,7 +76,7 @@ from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 
@@ -95,7 +95,7 @@ class WorkerEnvironment:
     topic: StateTopic
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
-    open_shelf: Callable[[str], Shelf]
+    open_shelf: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Opens a reader at the given positions; None for this worker's share at the first start of the
     flow."""
@@ -154,8 +154,8 @@ class OperatorFactory:
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
         )
-        self.retention = Retention(self.environment.topic.forget)
-        self.retention.welcome(self.start.number)
+        self.retention = Retention(self.environment.topic.delete)
+        self.retention.start_after(self.start.number)
         self.throttle = MoveThrottle(
             self.environment.clock, flow.migration_latency, self._move_memory
         )

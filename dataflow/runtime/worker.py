@@ -51,9 +51,9 @@ from meander.dataflow.wire import (
     encode_taken,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import Checkpoint, Notice, ReplayFrom
+from meander.state.checkpoint.checkpoint import Checkpoint, Notification, ReplayFrom
 from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
-from meander.state.layers.parts import cut
+from meander.state.layers.parts import split
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
@@ -112,7 +112,7 @@ class Worker:
             links,
             alignment,
             self._freeze,
-            self._operators.retention.keep,
+            self._operators.retention.retain,
             self._complete,
             self._cancelled,
             environment.clock,
@@ -313,7 +313,7 @@ class Worker:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
                     self._snapshots.welcome(update.checkpoint)
                     # Bins that will move to this worker may be referenced by these checkpoints.
-                    self._operators.retention.welcome(update.checkpoint)
+                    self._operators.retention.start_after(update.checkpoint)
                 if isinstance(update, ProgressFrame):
                     self._transactions.add_overrides(update.rulings)
                 if isinstance(update, MemberFrame) and update.news == "joins":
@@ -340,7 +340,7 @@ class Worker:
         start, environment = self._operators.start, self._environment
         keyed = [outgoing.keyed for outgoing in self._operators.outgoing]
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
-        deltas = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
+        deltas = [one for one in start.cut.deltas if self._owns(one.operator, one.bin)]
         bundles = [
             one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
             for one in start.cut.bundles
@@ -384,7 +384,7 @@ class Worker:
         """Return the notifications that keys of this worker requested before the restart, by
         operator."""
         space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
-        for operator, time, key in self._operators.start.cut.notices:
+        for operator, time, key in self._operators.start.cut.notifications:
             if self._owns(operator, Bin(space.bin_of(key))):
                 found.setdefault(operator, []).append((time, key))
         return found
@@ -402,16 +402,18 @@ class Worker:
         ]
         ports = self._operators.inputs
         behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
-        operators.retention.freeze(number)
+        operators.retention.record_snapshot(number)
         loading = [(one.operator, one.bin) for one in self._state_restore.left]
         operators.migrator.freeze(CheckpointId(environment.execution, number), loading)
         keyed = [outgoing.keyed for outgoing in operators.outgoing]
         # Until all states are loaded, requested notifications are only in the checkpoint.
         notifications = (
-            [Notice(one.name, *notification) for one in keyed for notification in one.notices]
+            [Notification(one.name, *notification) for one in keyed for notification in one.notices]
             if self._state_restore.done
             else [
-                Notice(name, *one) for name, some in self._notifications().items() for one in some
+                Notification(name, *one)
+                for name, some in self._notifications().items()
+                for one in some
             ]
         )
         contents = SnapshotContents(
@@ -442,7 +444,9 @@ class Worker:
     def _cancelled(self, number: int) -> None:
         """Handle a cancelled checkpoint."""
         for outgoing in self._operators.outgoing:
-            outgoing.keyed.store.cancel(CheckpointId(self._environment.execution, number))
+            outgoing.keyed.store.cancel_checkpoint(
+                CheckpointId(self._environment.execution, number)
+            )
 
     def _queued(self, node: str) -> list[InFlight]:
         """Return the records that wait for an operator."""
@@ -450,7 +454,7 @@ class Worker:
         return [one for at in inputs for one in _records(at, self._operators.inputs[at].waiting)]
 
     def _report_part(self, held_back: list[tuple[int, int]], part: Checkpoint) -> None:
-        *slices, last = cut(part.to_bytes())
+        *slices, last = split(part.to_bytes())
         self._reports += [SnapshotStored(part.number, one, [], last=False) for one in slices]
         self._reports.append(SnapshotStored(part.number, last, held_back, last=True))
 

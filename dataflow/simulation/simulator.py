@@ -33,9 +33,9 @@ from meander.dataflow.simulation.transactions import Ledger
 from meander.dataflow.wire import check_size, of_progress
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.checkpoint.orphans import Unnamed
+from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
-from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
+from meander.state.layers.topic import RecordLocation, RecordMissing, Ticket
 
 NOW_MS = 4_000_000_000_000
 """The simulated wall clock's start: later than all data, so that no record is a future record."""
@@ -143,7 +143,7 @@ class SimTopic:
         self._rng = rng
         self._records: list[tuple[bytes, bytes | None]] = []
         self._keys: set[bytes] = set()
-        self._pending: dict[Ticket, RecordLocation | list[bytes] | RecordGone] = {}
+        self._pending: dict[Ticket, RecordLocation | list[bytes] | RecordMissing] = {}
         self._tickets = 0
 
     def append(self, key: bytes, payload: bytes) -> Ticket:
@@ -154,7 +154,7 @@ class SimTopic:
         self._records.append((key, payload))
         return self._answer(RecordLocation(key, 0, len(self._records) - 1, len(payload)))
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         """Return the location of a record some turns later, and None before."""
         answer = self._when_ready(ticket)
         assert answer is None or isinstance(answer, RecordLocation)
@@ -164,18 +164,18 @@ class SimTopic:
         """Return records at once. Raises RecordGone where one is not at its location."""
         return [self._read(place) for place in places]
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         """Request records, and return the ticket."""
         try:
-            return self._answer(self.here(places))
-        except RecordGone as gone:
+            return self._answer(self.here(locations))
+        except RecordMissing as gone:
             return self._answer(gone)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Return the records some turns later, and None before. Raises RecordGone where one is not
         at its location."""
         answer = self._when_ready(ticket)
-        if isinstance(answer, RecordGone):
+        if isinstance(answer, RecordMissing):
             raise answer
         assert answer is None or isinstance(answer, list)
         return answer
@@ -184,20 +184,20 @@ class SimTopic:
         """Drop a ticket, and delete its record if it appended one."""
         answer = self._pending.pop(ticket)
         if isinstance(answer, RecordLocation):
-            self.forget([answer])
+            self.delete([answer])
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
         """Delete records and compact at once."""
-        for place in places:
-            self._records[place.offset] = place.key, None
+        for location in locations:
+            self._records[location.offset] = location.key, None
 
-    def sweep(self, unnamed: Unnamed) -> None:
+    def sweep(self, unnamed: Orphans) -> None:
         """Delete orphans."""
-        self.forget(
+        self.delete(
             [
                 RecordLocation(key, 0, offset, len(payload))
                 for offset, (key, payload) in enumerate(self._records)
-                if payload is not None and unnamed.goes(key)
+                if payload is not None and unnamed.includes(key)
             ]
         )
 
@@ -211,20 +211,20 @@ class SimTopic:
 
     def _read(self, place: RecordLocation) -> bytes:
         if place.offset >= len(self._records):
-            raise RecordGone(f"state record {place.key!r}", "its partition ends before it")
+            raise RecordMissing(f"state record {place.key!r}", "its partition ends before it")
         key, payload = self._records[place.offset]
         if payload is None:
-            raise RecordGone(f"state record {key!r}", "compaction has removed it")
+            raise RecordMissing(f"state record {key!r}", "compaction has removed it")
         if key != place.key:
-            raise RecordGone(f"state record {place.key!r}", f"{key!r} lies at its place")
+            raise RecordMissing(f"state record {place.key!r}", f"{key!r} lies at its place")
         return payload
 
-    def _answer(self, answer: RecordLocation | list[bytes] | RecordGone) -> Ticket:
+    def _answer(self, answer: RecordLocation | list[bytes] | RecordMissing) -> Ticket:
         self._tickets += 1
         self._pending[Ticket(self._tickets)] = answer
         return Ticket(self._tickets)
 
-    def _when_ready(self, ticket: Ticket) -> RecordLocation | list[bytes] | RecordGone | None:
+    def _when_ready(self, ticket: Ticket) -> RecordLocation | list[bytes] | RecordMissing | None:
         return self._pending.pop(ticket) if self._rng.random() < 0.5 else None
 
 
@@ -270,13 +270,13 @@ class DurableWorld:
         there = [] if self.before is None else [*self.earlier, self.before]
         for one in filter(lambda one: one.parts, [*there, *self.savepoints]):
             data = replace(one, parts=()).to_bytes()
-            assert self._read(one.head(data)) == one, "what is kept lies there"
+            assert self._read(one.header(data)) == one, "what is kept lies there"
         begins = RestorePlan.of(plan, workers, self.before).start_decision
         self.journal.append((self.execution, begins))
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = RestorePlan.of(plan, workers, self.before, history)
-        unnamed = Unnamed.of([*there, *self.savepoints])
+        unnamed = Orphans.of([*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(unnamed)
 
@@ -337,8 +337,8 @@ class DurableWorld:
         def forget(
             places: Sequence[RecordLocation], chunks: Sequence[RecordLocation], _: Collection[int]
         ) -> None:
-            self.in_flight.forget(places)
-            self.state.forget(chunks)
+            self.in_flight.delete(places)
+            self.state.delete(chunks)
 
         return CheckpointCoordinator(
             plan, self.execution, self.before, links, clock, keep, forget,

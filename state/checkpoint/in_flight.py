@@ -65,7 +65,7 @@ class Header:
         )
 
 
-class Author(NamedTuple):
+class SnapshotId(NamedTuple):
     """An author that names the worker, execution and checkpoint of an in-flight record."""
 
     execution: ExecutionId
@@ -73,22 +73,22 @@ class Author(NamedTuple):
     worker: WorkerId
 
     @staticmethod
-    def of(key: bytes) -> Author:
+    def of(key: bytes) -> SnapshotId:
         """Return the author that the key of a record or of a part names.
 
         >>> header = Header(ExecutionId(7), 2, WorkerId(1), "sink", 1, sequence=0)
-        >>> Author.of(header.key)
-        Author(execution=7, checkpoint=2, worker=1)
+        >>> SnapshotId.of(header.key)
+        SnapshotId(execution=7, checkpoint=2, worker=1)
         """
-        _, life, checkpoint, worker, *_ = key.split(b"/")
-        return Author(ExecutionId(int(life)), int(checkpoint), WorkerId(int(worker)))
+        _, execution, checkpoint, worker, *_ = key.split(b"/")
+        return SnapshotId(ExecutionId(int(execution)), int(checkpoint), WorkerId(int(worker)))
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class InFlightColumns:
     """Columns that hold in-flight records of one iteration, each of shape (n,)."""
 
-    rounds: tuple[int, ...]
+    iterations: tuple[int, ...]
     times: Int64s
     origins: Int64s
     partitions: Int64s
@@ -102,12 +102,12 @@ class Columns:
         return len(self.values)
 
 
-def encode(header: Header, columns: Columns) -> bytes:
+def encode(header: Header, columns: InFlightColumns) -> bytes:
     """Encode in-flight records for the topic. Raise UnencodableError for a value that is not plain.
 
     >>> none = np.zeros(1, np.int64)
     >>> header = Header(ExecutionId(1), 2, WorkerId(0), "totals", 0, sequence=5)
-    >>> record = encode(header, Columns((), none, none, none, none, none, None, None, [(1, "a")]))
+    >>> record = encode(header, InFlightColumns((), none, none, none, none, none, None, None, [(1, "a")]))
     >>> head, columns = decode(record)
     >>> head == header, columns.values
     (True, [(1, 'a')])
@@ -116,7 +116,7 @@ def encode(header: Header, columns: Columns) -> bytes:
     # Avro's writer takes ten times as long for single numbers as for whole columns.
     body = b"".join(
         [
-            longs(np.array(columns.rounds, np.int64)),
+            longs(np.array(columns.iterations, np.int64)),
             longs(columns.times),
             longs(columns.origins),
             longs(columns.partitions),
@@ -124,10 +124,10 @@ def encode(header: Header, columns: Columns) -> bytes:
             longs(columns.indexes),
             NULL if keys is None else THERE + byte_strings(keys),
             NULL if bins is None else THERE + longs(bins),
-            _values(columns.values),
+            _encode_values(columns.values),
         ]
     )
-    head = _written(
+    head = _encode_record(
         _HEADER,
         {
             "execution": header.execution,
@@ -144,7 +144,7 @@ def encode(header: Header, columns: Columns) -> bytes:
     return bytes([VERSION]) + head + body
 
 
-def decode(data: bytes) -> tuple[Header, Columns]:
+def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     """Decode a record into its header and columns. Raise MeanderError for another format version,
     RecordCorrupt for a record that differs from the written one."""
     version = data[0] if data else None
@@ -174,8 +174,8 @@ def decode(data: bytes) -> tuple[Header, Columns]:
         np.array(columns[name], np.int64)
         for name in ("time", "origin", "partition", "offset", "index")
     )
-    bins, values = columns["bin"], list(map(_raised, columns["value"]))
-    found = Columns(
+    bins, values = columns["bin"], list(map(_from_avro, columns["value"]))
+    found = InFlightColumns(
         tuple(columns["rounds"]), times, origins, partitions, offsets, indexes, columns["key"],
         None if bins is None else np.array(bins, np.int64), values,
     )  # fmt: skip
@@ -187,7 +187,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
     return header, found
 
 
-def _values(values: list[object]) -> bytes:
+def _encode_values(values: list[object]) -> bytes:
     """Encode the column of values; native code encodes values of one plain type."""
     kinds = set(map(type, values))
     if kinds == {bytes}:
@@ -196,10 +196,10 @@ def _values(values: list[object]) -> bytes:
         return byte_strings([cast(str, one).encode() for one in values], _BRANCHES["string"])
     if kinds == {int} and all(map(_INT64.__contains__, values)):
         return longs(np.array(values, np.int64), _BRANCHES["long"])
-    return _written(_VALUES, {"value": list(map(_lowered, values))})
+    return _encode_record(_VALUES, {"value": list(map(_to_avro, values))})
 
 
-def _written(schema: Schema, record: dict[str, Any]) -> bytes:
+def _encode_record(schema: Schema, record: dict[str, Any]) -> bytes:
     out = BytesIO()
     schemaless_writer(out, schema, record)
     return out.getvalue()
@@ -227,7 +227,7 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _COMPOUND: Final = "meander.Compound"
 
 
-def _lowered(value: object) -> object:
+def _to_avro(value: object) -> object:
     """Return a value for Avro with the name of its type; fastavro tries all types of the union
     otherwise."""
     kind = type(value)
@@ -262,10 +262,10 @@ def _fits(text: str) -> bool:
 
 
 def _compound(kind: str, items: Iterable[object]) -> object:
-    return _COMPOUND, {"kind": kind, "items": list(map(_lowered, items))}
+    return _COMPOUND, {"kind": kind, "items": list(map(_to_avro, items))}
 
 
-_RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
+_FROM_COMPOUND: Final[dict[str, Callable[[list[Any]], object]]] = {
     "list": list,
     "tuple": tuple,
     "set": set,
@@ -281,10 +281,10 @@ _RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
 }
 
 
-def _raised(value: object) -> object:
+def _from_avro(value: object) -> object:
     if type(value) is not dict:
         return value
-    return _RAISED[value["kind"]](list(map(_raised, value["items"])))
+    return _FROM_COMPOUND[value["kind"]](list(map(_from_avro, value["items"])))
 
 
 def mask_of(bins: Sequence[int], count: int) -> bytes:

@@ -16,14 +16,14 @@ RATIO: Final = 2
 """A layer is at least this many times as large as all later layers together."""
 
 
-def worn(layers: Sequence[LayerPointer]) -> bool:
+def needs_base(layers: Sequence[LayerPointer]) -> bool:
     """Return whether a new base should replace the layers, as the deltas hold too many keys beside
     it."""
     base, *deltas = layers
     return base.count < RATIO * sum(delta.count for delta in deltas)
 
 
-def similar(layers: tuple[LayerPointer, ...]) -> tuple[LayerPointer, ...]:
+def layers_to_merge(layers: tuple[LayerPointer, ...]) -> tuple[LayerPointer, ...]:
     """Return the newest layers that should become one, as the first of them is too small beside all
     later ones."""
     later = sum(layer.bytes for layer in layers)

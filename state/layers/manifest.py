@@ -55,7 +55,7 @@ class LayerPointer:
     @property
     def bytes(self) -> int:
         """Return the bytes of the layer on the topic."""
-        return sum(place.size for place in self.chunks)
+        return sum(location.size for location in self.chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Manifest:
         return _decoded(data)
 
 
-class PlaceRecord(TypedDict):
+class LocationRecord(TypedDict):
     """A record that holds a record location."""
 
     key: bytes
@@ -103,7 +103,7 @@ class _LayerRecord(TypedDict):
     since: AvroTime
     count: int
     checksum: bytes
-    chunks: list[PlaceRecord]
+    chunks: list[LocationRecord]
 
 
 class _ManifestRecord(TypedDict):
@@ -147,10 +147,10 @@ def time_of(record: AvroTime) -> Time:
     return record if isinstance(record, int) else tuple(record)
 
 
-def place_record(place: RecordLocation) -> PlaceRecord:
+def location_record(location: RecordLocation) -> LocationRecord:
     """Return a location as an Avro record; `RecordLocation(**record)` undoes it."""
     return {
-        "key": place.key, "partition": place.partition, "offset": place.offset, "size": place.size,
+        "key": location.key, "partition": location.partition, "offset": location.offset, "size": location.size,
     }  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
         "since": avro_time(layer.description.since),
         "count": layer.count,
         "checksum": layer.checksum.to_bytes(8, "big"),
-        "chunks": [place_record(place) for place in layer.chunks],
+        "chunks": [location_record(location) for location in layer.chunks],
     }
 
 
@@ -178,5 +178,5 @@ def _layer(record: _LayerRecord) -> LayerPointer:
         record["count"],
         int.from_bytes(record["checksum"], "big"),
         record["codec"],
-        tuple(RecordLocation(**place) for place in record["chunks"]),
+        tuple(RecordLocation(**location) for location in record["chunks"]),
     )

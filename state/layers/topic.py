@@ -34,7 +34,7 @@ class LayerUnreadable(MeanderError):
     """An error that reports a record on the topic that is missing or unreadable."""
 
 
-class RecordGone(LayerUnreadable):
+class RecordMissing(LayerUnreadable):
     """An error that reports a record that the topic has lost, or another record at its location."""
 
 
@@ -44,21 +44,21 @@ class Appendable(Protocol):
     def append(self, key: bytes, payload: bytes) -> Ticket:
         """Send one record and return its ticket. The key must never have been used before."""
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         """Return the location of the record once it is durable. Callers ask once per ticket. Raise
         MeanderError when the broker refused the record."""
 
     def abandon(self, ticket: Ticket) -> None:
         """Give up the answer to a ticket; the topic deletes a record in transit once it arrives."""
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
         """Let the next compaction delete records without references."""
 
 
 class StateTopic(Appendable, Protocol):
     """A compacted topic that holds the layers of all bins of a flow."""
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         """Request records by location; return a ticket."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:

@@ -21,8 +21,8 @@ class FrozenStates:
     """Frozen states that the bins of one operator have at a moment.
 
     >>> frozen, bins = FrozenStates(), np.array([3, 4])
-    >>> frozen.begin([3]); frozen.keep([b"a", b"b"], bins, [1, 1])
-    >>> frozen.keep([b"a"], bins[:1], [2])
+    >>> frozen.freeze([3]); frozen.record([b"a", b"b"], bins, [1, 1])
+    >>> frozen.record([b"a"], bins[:1], [2])
     >>> frozen.of(3), frozen.of(4), 3 in frozen
     ({b'a': 1}, {}, True)
     >>> frozen.thaw(3); bool(frozen)
@@ -30,28 +30,28 @@ class FrozenStates:
     """
 
     def __init__(self) -> None:
-        self._kept = BeforeImages(())
+        self._images = BeforeImages(())
 
     def __bool__(self) -> bool:
-        return bool(self._kept)
+        return bool(self._images)
 
     def __contains__(self, bin: int) -> bool:
-        return bin in self._kept
+        return bin in self._images
 
-    def begin(self, bins: Iterable[int]) -> None:
+    def freeze(self, bins: Iterable[int]) -> None:
         """Freeze bins as they are at the call."""
-        self._kept = BeforeImages(bins)
+        self._images = BeforeImages(bins)
 
-    def keep(
+    def record(
         self, keys: Sequence[bytes], bins: npt.NDArray[np.int64], states: Sequence[object]
     ) -> None:
         """Keep sealed states, or `ABSENT`, ahead of their first change; ignore later changes."""
-        self._kept.keep(keys, bins, states)
+        self._images.record(keys, bins, states)
 
     def of(self, bin: int) -> Mapping[bytes, object]:
         """Return the before images of a bin."""
-        return self._kept.of(bin)
+        return self._images.of(bin)
 
     def thaw(self, bin: int) -> None:
         """Release a frozen bin."""
-        self._kept.drop(bin)
+        self._images.drop(bin)

@@ -24,7 +24,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     # What is in flight lies in many pieces, of which some are asked for at once.
     monkeypatch.setattr(writer, "ROWS", 2)
     # Most checkpoints, and some pieces, are larger than a record.
-    monkeypatch.setattr(parts, "PART", 300)
+    monkeypatch.setattr(parts, "PART_BYTES", 300)
     monkeypatch.setattr(in_flight_restore, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
     monkeypatch.setattr(inflight, "LEAST", 200)

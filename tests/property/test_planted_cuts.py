@@ -20,11 +20,11 @@ from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import InputPort
 from meander.dataflow.operators.source.operator import SourceOperator
-from meander.state.checkpoint.orphans import Unnamed
-from meander.state.keys.ids import life_of
+from meander.state.checkpoint.orphans import Orphans
+from meander.state.keys.ids import execution_of
 from meander.state.layers.retention import Retention
 from meander.state.store.frozen import FrozenStates
-from meander.state.store.undo_log import Undo
+from meander.state.store.undo_log import UndoLog
 from tests.support.property.cases import (
     random_case,
     with_aborts,
@@ -93,7 +93,7 @@ def _at_once(retention: Any, _: Any, places: Any) -> None:
 
 
 def _of_any_earlier_life(_: Any, key: bytes) -> bool:
-    return life_of(key) is not None
+    return execution_of(key) is not None
 
 
 def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:
@@ -106,16 +106,16 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
     "messages from after the cut are taken before it": (SnapshotHandler, "reach", _ignored),
-    LATER: (FrozenStates, "keep", _ignored),
+    LATER: (FrozenStates, "record", _ignored),
     "sources read a record once more": (SourceOperator, "parcels", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
     "what layers lack is left out": (StateWriter, "_send_bundle", _into_nothing),
     "a checkpoint names what is not durable": (Upload, "poll", _before_it_is_durable),
-    "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
-    "what has changed since is not undone": (Undo, "keep", _ignored),
-    "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
+    "replaced layers are forgotten at once": (Retention, "replace", _at_once),
+    "what has changed since is not undone": (UndoLog, "record", _ignored),
+    "what was another's meanwhile is gone back to": (UndoLog, "drop", _ignored),
     "each worker puts back all that was in flight": (InFlightRestore, "_own_rows", _all_of_it),
-    "the checkpoint of an execution is swept": (Unnamed, "goes", _of_any_earlier_life),
+    "the checkpoint of an execution is swept": (Orphans, "includes", _of_any_earlier_life),
 }
 
 

@@ -17,7 +17,7 @@ from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.keyed.prefetch import NOTHING, PrefetchedBins
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
-from meander.state.layers.layer import NO_REMAINDER
+from meander.state.layers.layer import NO_DELTA
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Databases
 from tests.support.property.case_run import DIFFERS, CaseRun
@@ -49,7 +49,7 @@ def _whole(arrivals: Any, time: Any, delivery: BinHandoff) -> Any:
     incoming = _begin(arrivals, time, delivery)
     if incoming.ahead != NOTHING:
         incoming.installation._layers = ()
-        return replace(incoming, delivery=replace(delivery, remainder=NO_REMAINDER))
+        return replace(incoming, delivery=replace(delivery, remainder=NO_DELTA))
     return incoming
 
 

@@ -22,7 +22,7 @@ from meander.connectors.kafka.formats import (
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import failure, told
-from meander.state.times.time import whole
+from meander.state.times.time import checked_millis
 
 Readable = tuple[object, int]
 """A decoded value and its time, milliseconds since 1970."""
@@ -85,4 +85,4 @@ class Deserializer:
         if isinstance(extract, HeaderTime):
             return [extract.millis(message.headers()) for message in messages]
         of_value = extract.millis if isinstance(extract, FieldTime) else extract
-        return [whole(of_value(value)) for value in values]
+        return [checked_millis(of_value(value)) for value in values]

@@ -35,7 +35,7 @@ from meander.dataflow.interfaces import (
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.times.time import whole
+from meander.state.times.time import checked_millis
 
 T = TypeVar("T", default=Any)
 """The type of its values."""
@@ -179,7 +179,7 @@ def position(start: str) -> Literal["earliest", "latest"] | int:
     if start == "latest":
         return "latest"
     try:
-        return whole(int(start if start.isdecimal() else ""))
+        return checked_millis(int(start if start.isdecimal() else ""))
     except ValueError:
         raise SetupError(
             f"start position {start!r}",

@@ -20,7 +20,7 @@ from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.dataflow.records.loop_times import Rounds
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
-from meander.state.store.spill import Entry, Shelf
+from meander.state.store.spill import Entry, SpillStore
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
 """The approximate records and bytes of one read. Records of one place stay together."""
@@ -66,7 +66,7 @@ class Overflow:
         self,
         place: str,
         rounds: Rounds,
-        shelf: Shelf,
+        shelf: SpillStore,
         disk: Disk,
         ordered: bool,
         refuse: Refuse,

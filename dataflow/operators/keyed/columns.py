@@ -25,7 +25,7 @@ from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
-from meander.state.encoding.columns import ColumnLayout, column_of, exact, fitting
+from meander.state.encoding.columns import ColumnLayout, column_of, exact_column, fit_column
 from meander.state.encoding.columns import Columns as Columns
 from meander.state.store.store import Bins, StateBatch, Store
 
@@ -70,7 +70,7 @@ class ColumnFold:
             )
         try:
             for value, dtype in zip(self.init, self.dtypes, strict=True):
-                codec.encode(exact([value], dtype).tolist())
+                codec.encode(exact_column([value], dtype).tolist())
         except (TypeError, ValueError, OverflowError, codec.UnencodableError) as error:
             raise SetupError(
                 "a fold over columns",
@@ -160,7 +160,7 @@ class _Sealed:
         return tuple(map(column_of, zip(*states, strict=True), self._layout.dtypes))
 
     def write(self, rows: Int64s, columns: Columns) -> None:
-        kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
+        kept = (fit_column(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
         states = zip(*(column.tolist() for column in kept), strict=True)
         sealed = list(map(self._sealing.seal, states, pick(self._keys, rows.tolist())))
         for slot, state in list(zip(self._slots[rows].tolist(), sealed, strict=True)):
@@ -193,7 +193,7 @@ class Columnar:
         answered = np.ones(len(batch), np.bool_)
         assert batch.hashes is not None
         assert batch.keys is not None
-        with store.lend(batch.keys, bins[taken]) as lent:
+        with store.open_batch(batch.keys, bins[taken]) as lent:
             states = self._columns(store, lent, batch.keys)
             for chosen in _rounds(batch.hashes):
                 answered[chosen] = self._round(states, batch, values, chosen, results)

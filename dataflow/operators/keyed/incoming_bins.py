@@ -275,7 +275,7 @@ class IncomingBins:
             if move in self._unreadable:
                 raise
             self._unreadable[move] = incoming.time, incoming.delivery
-            self._trace.condemn(manifest.layers)
+            self._trace.mark_unreadable(manifest.layers)
             self._report(bin_unreadable(manifest, error, time=manifest.epoch))
             return True
         self._unreadable.pop(move, None)
@@ -295,7 +295,7 @@ class IncomingBins:
         if remainder.keys:
             self._store.install_changed(bin, remainder.keys, remainder.states)
         if remainder.timers is not None:
-            self._store.mark(bin)
+            self._store.mark_changed(bin)
         self._timers.install(bin, timers if remainder.timers is None else remainder.timers)
 
     def _arrived(self, manifest: Manifest, bytes: int, keys: int) -> None:

@@ -32,7 +32,7 @@ from meander.state.encoding.cells import ABSENT, weigh
 from meander.state.encoding.codec import StateCodec
 from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import from_millis, to_millis, whole
+from meander.state.times.time import checked_millis, from_millis, to_millis
 
 States = list[object]
 """Sealed states by slot. `ABSENT` stands for a key without a state."""
@@ -94,7 +94,7 @@ class Sealing:
         sealed = codec.seal(state) if self.plain else self._own(state)
         room = LARGEST - len(key)
         # Its size in memory costs less than its bytes, and exceeds half of them.
-        if weigh(sealed) > room // 2 and (size := len(codec.encoded(sealed))) > room:
+        if weigh(sealed) > room // 2 and (size := len(codec.encode_sealed(sealed))) > room:
             raise StateTooLargeError(size, len(key))
         return sealed
 
@@ -133,7 +133,7 @@ class Fold:
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
-        with store.lend(rows.batch.keys, bins) as lent:
+        with store.open_batch(rows.batch.keys, bins) as lent:
             return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
@@ -199,7 +199,7 @@ class Context:
     def timer(self, at_ms: int) -> None:
         """Set a timer for this key. `at_ms` must be later than now, and the call comes once the
         frontier has passed it. A second timer for the same key and time has no effect."""
-        time = from_millis(whole(at_ms))
+        time = from_millis(checked_millis(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
         if "timer" not in self._calls:
@@ -290,7 +290,7 @@ class Process:
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
         keys, bins = calls.along(batch.keys, bins)
-        with store.lend(keys, bins) as lent:
+        with store.open_batch(keys, bins) as lent:
             states, slots = lent.sealed, dict(zip(keys, lent.slots.tolist(), strict=True))
             due = calls.next()
             while row + len(called) < calls.most:

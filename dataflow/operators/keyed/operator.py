@@ -123,7 +123,7 @@ class KeyedOperator(BaseOperator):
     def delivery(self, bin: Bin, at: int) -> BinHandoff | None:
         """Return the bin handoff at the time `at`, once the output frontier has reached `at`.
         Return None where its delta is not small."""
-        remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
+        remainder = self.trace.pop_delta(bin, self.timers.of(bin), self._most_delivered)
         if remainder is None:
             return None
         return BinHandoff(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
@@ -134,13 +134,13 @@ class KeyedOperator(BaseOperator):
 
     def standing(self, bin: Bin) -> Manifest | None:
         """Return the manifest of a bin with a delta that fits a bin handoff, else None."""
-        if not self.trace.lacks_little(bin, self._most_delivered // 2):
+        if not self.trace.has_small_delta(bin, self._most_delivered // 2):
             return None
         return Manifest(self.name, bin, self._now, self.trace.layers(bin))
 
     def snapshot(self, bin: Bin) -> LayerWriter:
         """Return a layer writer for the current state of a bin."""
-        return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
+        return self.trace.write(bin, self._now, self.timers.all(bin), rebase=True)
 
     @property
     def _now(self) -> int:
@@ -169,20 +169,20 @@ class KeyedOperator(BaseOperator):
         bins = sorted(self._held - coming - self.arrivals.staged - set(others))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
         self.trace.freeze(at, bins, timers, self._now)
-        self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
+        self.store.record_checkpoint(at, {bin: timers.get(bin, ()) for bin in bins})
 
     def settle(self, at: CheckpointId) -> None:
         """Note that a checkpoint is complete."""
-        self.trace.settle(at)
-        self.store.settle(at)
+        self.trace.complete_checkpoint(at)
+        self.store.complete_checkpoint(at)
 
     def begins(self, at: CheckpointId) -> None:
         """Note that all bins are here as a checkpoint holds them."""
-        self.store.remember(at, {bin: self.timers.all(bin) for bin in self._held})
+        self.store.record_checkpoint(at, {bin: self.timers.all(bin) for bin in self._held})
 
     @property
     def _held(self) -> set[Bin]:
-        return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
+        return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed_bins()}
 
     def underway(self) -> Iterable[InFlight]:
         """Return the records that wait for their time, their bin or their turn."""

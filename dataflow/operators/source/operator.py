@@ -36,7 +36,7 @@ from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import outer, outward
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
+from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, duration, from_millis
 
 ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
@@ -93,7 +93,7 @@ class SourceOperator:
         self._limit: int | None = None
         """The latest time that may be sent now, or None."""
         self._last: list[Capability] = []
-        self._skew = span(options.max_skew)
+        self._skew = duration(options.max_skew)
         now = self._clock.monotonic()
         known = {parcel.partition: parcel for parcel in resumed}
         self._lanes = {
@@ -260,7 +260,7 @@ class SourceOperator:
         now = self._clock.monotonic()
         for chunk in chunks:
             lane = self._lanes[chunk.partition]
-            limit = from_millis(self._clock.now_ms()) + span(self._options.max_future)
+            limit = from_millis(self._clock.now_ms()) + duration(self._options.max_future)
             # Times have a maximum, and records near it are future records for every clock.
             limit = min(limit, BEHIND_ALL - 1)
             pending = lane.queue_up(chunk, limit, now)

@@ -18,7 +18,7 @@ from meander.connectors.topics.tombstones import ends
 from meander.connectors.topics.topics import Names, ensure_internal
 from meander.dataflow.control.decisions import Begins, Decision, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
-from meander.state.checkpoint.delta_bundles import Bundle, key_of
+from meander.state.checkpoint.delta_bundles import Bundle, bundle_key
 from meander.state.checkpoint.in_flight import Header
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
@@ -52,7 +52,7 @@ class Flow:
         header = Header(life, number, ONE, "sink", 0, 0)
         flying = self.put(self.names.in_flight, header.key)
         piece = Piece("sink", 0, ONE, MIN_TIME, 1, (flying,), keyed=False)
-        bundle = self.put(self.names.in_flight, key_of(life, number, ONE, 0))
+        bundle = self.put(self.names.in_flight, bundle_key(life, number, ONE, 0))
         cut = Cut(members=(ONE,), pieces=(piece,), bundles=(Bundle("n", (Bin(0),), bundle),))
         manifests = (Manifest("n", Bin(0), 0, (pointer,)),)
         return Checkpoint(number, life, BinSpace(1), 0, manifests, cut, savepoint)
@@ -62,7 +62,7 @@ class Flow:
             ticket, found = opened.append(key, b"state"), list[RecordLocation]()
 
             def placed() -> bool:
-                place = opened.placed(ticket)
+                place = opened.appended(ticket)
                 found.extend([] if place is None else [place])
                 return bool(found)
 
@@ -107,7 +107,7 @@ class Flow:
 
 
 def keys(*checkpoints: Checkpoint) -> set[bytes | None]:
-    return {place.key for one in checkpoints for place in (*one.places, *one.chunks)}
+    return {place.key for one in checkpoints for place in (*one.locations, *one.chunks)}
 
 
 def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, prefix: str) -> None:

@@ -144,7 +144,7 @@ class KilledFlow(CrampedFlow):
         if (database := self._survivors.get(me)) is not None:
             assert self._databases is not None
             self._databases._opened[me] = database
-            database.outlive()
+            database.end_execution()
         worker = super()._build(*surroundings)
         self.local_bins += len(worker._state_restore._survived)
         watch_worker(worker, self.watched.turn)

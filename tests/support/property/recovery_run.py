@@ -167,10 +167,10 @@ class RecoveryRun(CaseRun):
         self.checkpoints = len(world.checkpoints)
         pieces = [piece for one in world.checkpoints for piece in one.cut.pieces]
         self.in_flight = sum(piece.records for piece in pieces)
-        number = Counter(piece.places for piece in pieces)
+        number = Counter(piece.locations for piece in pieces)
         self.unread = sum(times > 1 for times in number.values())
         self.bundled = sum(len(b.bins) for one in world.checkpoints for b in one.cut.bundles)
-        self.moving = sum(len(one.cut.lacking) for one in world.checkpoints)
+        self.moving = sum(len(one.cut.deltas) for one in world.checkpoints)
 
     def _check_policies(self, run: KilledFlow) -> None:
         self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)

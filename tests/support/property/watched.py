@@ -62,15 +62,15 @@ class WatchedTopic(SimTopic):
         self._compact()
         return self._turn.passing(self._name, "write", lambda: SimTopic.append(self, key, payload))
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         place = super().placed(ticket)
         if place is not None:
             self._turn.reach(self._name, "flush")
         return place
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         self._compact()
-        return super().fetch(places)
+        return super().fetch(locations)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         found = super().fetched(ticket)
@@ -78,8 +78,8 @@ class WatchedTopic(SimTopic):
             self._turn.reach(self._name, "read")
         return found
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
-        for place in places:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
+        for place in locations:
             self._turn.passing("tombstone", "forget", partial(self._tombs.append, place))
         self._compact()
 

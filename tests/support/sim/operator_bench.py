@@ -35,9 +35,9 @@ from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Database, Store
-from meander.state.times.antichain import NOTHING, Antichain
+from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain
 from meander.state.times.time import MIN_TIME, Time
 
 
@@ -99,7 +99,7 @@ class Bench:
             inflight=Inflight(1 << 30, throttle.passed),
             throttle=throttle,
             topic=topic,
-            retention=Retention(topic.forget),
+            retention=Retention(topic.delete),
             next_layer=lambda: LayerId(ExecutionId(0), WorkerId(0), 0),
             space=BinSpace(),
             max_waiting=max_waiting,
@@ -171,7 +171,7 @@ def pool(ordered: bool = False, most: int = 1 << 30) -> SpillBuffer:
     disk, owner = Disk(most), f"pool {next(_owners)}"
 
     def overflow(rounds: Rounds) -> Overflow:
-        shelf = Shelf(_database(), f"{owner} {rounds}")
+        shelf = SpillStore(_database(), f"{owner} {rounds}")
         return Overflow("operator 'op'", rounds, shelf, disk, ordered, guard()[0].failed)
 
     return SpillBuffer(overflow)
@@ -190,7 +190,7 @@ def calls(
     answers: Sequence[Why] = (),
     timers: Timers | None = None,
     notices: Notifications | None = None,
-    passed: Antichain = NOTHING,
+    passed: Antichain = EMPTY_ANTICHAIN,
     rounds: Rounds = (),
     most: int = 1000,
 ) -> Calls:

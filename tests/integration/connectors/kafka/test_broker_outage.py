@@ -54,7 +54,7 @@ def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> 
 
 
 def placed(state: KafkaStateTopic, ticket: Ticket) -> RecordLocation:
-    return awaited(lambda: state.placed(ticket))
+    return awaited(lambda: state.appended(ticket))
 
 
 def fetched(state: KafkaStateTopic, ticket: Ticket) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) ->
     running.kill()
     fetching = state.fetch([first])
     appending = state.append(b"b", b"meanwhile")
-    assert (state.fetched(fetching), state.placed(appending)) == (None, None)
+    assert (state.fetched(fetching), state.appended(appending)) == (None, None)
     running.start()
 
     assert fetched(state, fetching) == [b"before"]

@@ -102,7 +102,7 @@ LARGE = replace(checkpoint(10), manifests=MANIFESTS)
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART", 200)
+    monkeypatch.setattr(parts, "PART_BYTES", 200)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -112,7 +112,9 @@ def test_a_checkpoint_of_more_than_a_record_lies_in_parts_on_the_in_flight_topic
     assert append(settings(broker), flow, LARGE) == 9
     with reading(settings(broker), flow) as there:
         found = there.at(9)
-        assert there.newest() == (9, found) and found == replace(LARGE, parts=tuple(found.places))
+        assert there.newest() == (9, found) and found == replace(
+            LARGE, parts=tuple(found.locations)
+        )
         assert there.number == 10 and offsets(there) == [3, 7, 8, 9]
     lying = consume_all(broker.bootstrap, flow.in_flight)
     assert [record.key for record in lying] == [place.key for place in found.parts]
@@ -122,8 +124,8 @@ def test_a_checkpoint_of_more_than_a_record_lies_in_parts_on_the_in_flight_topic
     with reading(settings(broker), flow) as there:
         assert there.at(9) == found, "compaction has yet to come by"
     key, *others = found.parts
-    lost = replace(LARGE, parts=(replace(key, key=b"another"), *others)).head(LARGE.to_bytes())
-    spoilt = replace(LARGE, parts=(*others, key)).head(LARGE.to_bytes())
+    lost = replace(LARGE, parts=(replace(key, key=b"another"), *others)).header(LARGE.to_bytes())
+    spoilt = replace(LARGE, parts=(*others, key)).header(LARGE.to_bytes())
     with closing(Sender(settings(broker), flow.checkpoints)) as sender:
         for record in (lost, spoilt):
             sender.place(record, None, lambda _: None)

@@ -22,8 +22,8 @@ from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
-from meander.state.layers.parts import wholes
-from meander.state.layers.topic import RecordGone, RecordLocation, StateTopic, Ticket
+from meander.state.layers.parts import read_values
+from meander.state.layers.topic import RecordLocation, RecordMissing, StateTopic, Ticket
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig
 from tests.support.kafka.topics import Record, consume_all, produce, until
@@ -60,7 +60,7 @@ def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[Re
 
     def all_placed() -> bool:
         for ticket in tickets:
-            place = None if ticket in placed else state.placed(ticket)
+            place = None if ticket in placed else state.appended(ticket)
             if place is not None:
                 placed[ticket] = place
         return len(placed) == len(tickets)
@@ -172,14 +172,14 @@ def test_another_key_at_the_place_is_an_error(either: StateTopic) -> None:
     wrong = RecordLocation(b"layer/1/0/5/0", place.partition, place.offset, place.size)
     ticket = either.fetch([wrong])
     assert fetch(either, [place]) == [b"a"]
-    with pytest.raises(RecordGone, match="layer/1/0/5/0"):
+    with pytest.raises(RecordMissing, match="layer/1/0/5/0"):
         until(lambda: either.fetched(ticket) is not None, "it is answered")
 
 
 def test_what_is_forgotten_takes_nothing_else_along(either: StateTopic) -> None:
     """It may be there still: nobody asks for it."""
     gone, *left = append_all(either, layer(0, [b"a", b"b", b"c"]))
-    either.forget([gone])
+    either.delete([gone])
     append_all(either, layer(1, [b"behind it"]))
     assert fetch(either, left) == [b"b", b"c"]
 
@@ -206,7 +206,7 @@ def test_a_place_behind_the_end_is_an_error_after_a_while(
     monkeypatch.setattr(record_fetcher, "PATIENCE", 0.5)
     (place,) = append_all(either, layer(0, [b"a"]))
     beyond = RecordLocation(place.key, place.partition, place.offset + 1, place.size)
-    with pytest.raises(RecordGone, match="its partition ends before it"):
+    with pytest.raises(RecordMissing, match="its partition ends before it"):
         fetch(either, [place, beyond])
 
 
@@ -227,7 +227,7 @@ def test_a_deleted_record_gets_a_tombstone_in_its_partition_whichever_worker_wro
     other = KafkaStateTopic(rig.settings, rig.prefix + "flow.state", 1, rig.wakeup)
     mine = append_all(state, layer(0, [b"a", b"b"]))
     (theirs,) = append_all(other, [(b"theirs", b"c")])
-    state.forget([mine[0], theirs])
+    state.delete([mine[0], theirs])
     expect_tombstones(rig, state, {(mine[0].key, 0), (theirs.key, 1)})
     other.close()
 
@@ -286,7 +286,7 @@ def test_a_value_larger_than_a_record_goes_in_parts(either: StateTopic) -> None:
 
     until(durable, "all is durable")
     assert [len(places) for places in sending.placed] == [1, 18, 1]
-    reading, found = wholes(either, sending.placed, 1 << 20), list[bytes]()
+    reading, found = read_values(either, sending.placed, 1 << 20), list[bytes]()
 
     def here() -> bool:
         answer = next(reading)

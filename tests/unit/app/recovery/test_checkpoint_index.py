@@ -18,7 +18,7 @@ from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.dataflow.checkpoint.recording import Recorded
 from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, Takes
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId
 
@@ -133,7 +133,7 @@ def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() ->
 
 def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own() -> None:
     """To begin with them again would say again all that is out."""
-    written, writer = replace(CHECKPOINT, cut=BEGINNING), ExecutionId(1)
+    written, writer = replace(CHECKPOINT, cut=INITIAL_CUT), ExecutionId(1)
     journal: list[tuple[ExecutionId, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
     assert CheckpointIndex.of(journal).is_usable(0, written)
     assert not CheckpointIndex.of([*journal, (LIFE, Takes(7))]).is_usable(0, written)

@@ -39,7 +39,7 @@ def cut_at(was: Plan, *places: tuple[str, int]) -> Checkpoint:
         for n, at in enumerate(places)
     )
     owners = (ONE,) * was.groups.total
-    cut = Cut(members=(ONE,), owners=owners, pieces=pieces, ways=(*was.ways.values(),))
+    cut = Cut(members=(ONE,), owners=owners, pieces=pieces, lineage=(*was.ways.values(),))
     return Checkpoint(4, ExecutionId(7), BinSpace(1), 5, (), cut)
 
 
@@ -335,7 +335,7 @@ def test_a_checkpoint_without_records_in_flight_fits_whatever_stood_where() -> N
 
 def test_of_a_checkpoint_that_does_not_say_how_records_came_names_have_to_do() -> None:
     found = cut_at(plan(chain), ("map-2", 0))
-    found = replace(found, cut=replace(found.cut, ways=()))
+    found = replace(found, cut=replace(found.cut, lineage=()))
     expect_fits(found, plan(divided))
     with pytest.raises(SetupError, match="operator 'map-2', and the flow has none of that name"):
         expect_fits(found, plan(sunk))

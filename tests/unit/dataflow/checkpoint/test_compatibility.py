@@ -10,7 +10,7 @@ from meander.dataflow.checkpoint.compatibility import expect_fits, fitting, misp
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notification, Piece, Position
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
@@ -40,7 +40,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
     cut = Cut(
         members=(ONE,), owners=(ONE,) * (1 << bins),
         positions=(Position("gone", 0, ONE, 5, None, 1, 1, 1),),
-        notices=(Notice("old", 3, b"k"),),
+        notifications=(Notification("old", 3, b"k"),),
         pieces=(Piece("old", 0, ONE, 3, 4, (RecordLocation(b"p", 0, 1, 9),), True),),
     )  # fmt: skip
     return Checkpoint(4, ExecutionId(7), BinSpace(bins), 5, manifests, cut)
@@ -90,7 +90,7 @@ def test_what_the_flow_has_no_place_for_is_dropped_when_that_is_allowed(
     assert "4 records are on their way to operator 'old'" in caplog.text
     left = fitting(found, now)
     assert left.operators == {"n"}
-    assert not (left.cut.pieces or left.cut.notices or left.cut.positions)
+    assert not (left.cut.pieces or left.cut.notifications or left.cut.positions)
 
 
 def test_a_new_operator_starts_empty() -> None:

@@ -303,7 +303,7 @@ def test_nothing_of_a_checkpoint_that_was_given_up_stays_on_the_topic(
         until_read(run, 400)
         given_up(run, monkeypatch, "unaligned")
         run.run()
-        kept = {place.key for one in run.world.checkpoints for place in one.places}
+        kept = {place.key for one in run.world.checkpoints for place in one.locations}
         assert run.world.in_flight.keys == kept
 
 
@@ -345,7 +345,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
     world = first_life(flow, seed)
-    before = {piece.places for piece in world.checkpoints[-1].cut.pieces}
+    before = {piece.locations for piece in world.checkpoints[-1].cut.pieces}
     with TestFlow(flow, 2, seed, world=world) as run:
         known, taken = len(sink.values), len(world.checkpoints)
         run.strike(TakeCheckpoint())
@@ -354,7 +354,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
         assert any(worker._in_flight_restore.unread for worker in run.workers)
         while len(world.checkpoints) == taken:
             run.act()
-        after = {piece.places for piece in world.checkpoints[-1].cut.pieces}
+        after = {piece.locations for piece in world.checkpoints[-1].cut.pieces}
         assert before & after, "they are referred to, not copied"
         run.run()
         assert all_counted(run)

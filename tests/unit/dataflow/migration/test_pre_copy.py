@@ -193,7 +193,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
         flow.submit("m", [0], 1, precopy=False)
         outlet = flow.run.workers[0].parts.operators.outgoing[0]
         flow.until(lambda: bool(outlet.retained))
-        outlet.keyed.store.mark(0)
+        outlet.keyed.store.mark_changed(0)
         written = records_on_the_state_topic(flow)
         flow.run.wait(0.05)
         assert records_on_the_state_topic(flow) == written

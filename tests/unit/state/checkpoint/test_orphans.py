@@ -12,7 +12,7 @@ from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, TakeCheckpoint
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.keys.ids import life_of
+from meander.state.keys.ids import execution_of
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.manifest import Manifest
 from meander.testing import TestFlow
@@ -58,7 +58,7 @@ def lives(flow: Flow, world: DurableWorld | None, seed: int, count: int) -> Dura
 
 
 def in_flight(kept: list[Checkpoint]) -> set[bytes]:
-    return {place.key for one in kept for place in one.places}
+    return {place.key for one in kept for place in one.locations}
 
 
 def chunks(kept: list[Checkpoint]) -> set[bytes]:
@@ -107,8 +107,8 @@ def test_checkpoints_of_earlier_executions_go_as_new_ones_come(seed: int) -> Non
             kept, before = world.checkpoints[-3:], world.checkpoints[-4:]
             flying, layers = world.in_flight.keys, world.state.keys
             assert in_flight(kept) <= flying and chunks(kept) <= layers, "all that they name"
-            assert {key for key in flying if (life_of(key) or 0) < life} <= in_flight(kept)
-            assert {key for key in layers if (life_of(key) or 0) < life} <= chunks(before)
+            assert {key for key in flying if (execution_of(key) or 0) < life} <= in_flight(kept)
+            assert {key for key in layers if (execution_of(key) or 0) < life} <= chunks(before)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -140,7 +140,7 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
             run.act()
             noted = next(filter(None, map(noted_by, run.workers)), None)
         trace, manifest = noted
-        trace.rewrite(manifest.bin)
+        trace.schedule_rewrite(manifest.bin)
         spoilt = {layer.id for layer in manifest.layers}
         while not any(event["type"] == "checkpoint_failed" for event in run.sim.events):
             run.act()

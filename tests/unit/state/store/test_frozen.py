@@ -87,7 +87,7 @@ def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
 
 
 def change(store: Store, keys: list[bytes], state: int) -> None:
-    with store.lend(keys, np.full(len(keys), BIN)) as lent:
+    with store.open_batch(keys, np.full(len(keys), BIN)) as lent:
         lent.numbers.write(lent.slots, (np.full(len(keys), state),))
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.encoding.cells import FIRST, SealedCells, weigh
+from meander.state.encoding.cells import INITIAL_SLOTS, SealedCells, weigh
 from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
@@ -123,9 +123,9 @@ class StoreAgainstDictionary(StoreMachine):
                 keys = list(chain(*table.bins.values()))
                 assert sorted(keys) == sorted(table.slots)
                 held += sum(len(key) + ENTRY_BYTES for key in keys)
-                held += sum(map(weigh, table.cells.take(table.find(keys))))
-                held += (len(table.cells) - FIRST) * (SLOT_BYTES + table.cells.cell_bytes)
-                assert len(table.cells) <= max(FIRST, SPARSE * len(keys))
+                held += sum(map(weigh, table.cells.get(table.find(keys))))
+                held += (len(table.cells) - INITIAL_SLOTS) * (SLOT_BYTES + table.cells.cell_bytes)
+                assert len(table.cells) <= max(INITIAL_SLOTS, SPARSE * len(keys))
             assert memtable.size == held
 
 
@@ -251,11 +251,11 @@ def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
     for store in stores:
         for bin in range(0, 256, 8):
             put(store, [bin] * 8, keys[bin : bin + 8], ["x" * 1000] * 8)
-            assert database.used() <= budget
+            assert database.memory_bytes() <= budget
     for store in stores:
         for bin in range(0, 256, 8):
             assert len(got(store, [bin] * 8, keys[bin : bin + 8])) == 8
-            assert database.used() <= budget
+            assert database.memory_bytes() <= budget
     database.close()
 
 
@@ -271,7 +271,7 @@ def test_what_one_operator_has_had_is_free_for_the_others(
     stores = [database.store(f"operator {n}", layout=layout) for n in range(4)]
     for store in stores:
         for lot in lots:
-            with store.lend(lot, np.arange(1000) % 256) as lent:
+            with store.open_batch(lot, np.arange(1000) % 256) as lent:
                 if layout is None:
                     for slot in lent.slots.tolist():
                         lent.sealed[slot] = 1.5 * slot
@@ -359,14 +359,14 @@ def test_the_memtable_spills_oldest_first(database: Database) -> None:
 
 def test_slots_are_used_again_and_grow_in_number_where_none_is_free() -> None:
     table = Table(b"op", SealedCells())
-    many = [b"%d" % n for n in range(3 * FIRST)]
-    first = table.admit(dict.fromkeys(many, 7))
+    many = [b"%d" % n for n in range(3 * INITIAL_SLOTS)]
+    first = table.insert(dict.fromkeys(many, 7))
     assert len(set(first.tolist())) == len(many)
     table.cells.load(first, [encode(n) for n in range(len(many))])
-    table.release(7, many[::2])
-    again = table.admit({b"new %d" % n: 8 for n in range(len(many) // 2)})
-    assert {*again.tolist()} <= {*range(4 * FIRST)}
-    kept = table.cells.take(table.find(many[1::2]))
+    table.remove(7, many[::2])
+    again = table.insert({b"new %d" % n: 8 for n in range(len(many) // 2)})
+    assert {*again.tolist()} <= {*range(4 * INITIAL_SLOTS)}
+    kept = table.cells.get(table.find(many[1::2]))
     assert [unseal(state) for state in kept] == list(range(1, len(many), 2)), "who stays keeps it"
     assert not any(table.cells.has(again)), "who comes has none"
     assert (len(table.bins[7]), len(table.bins[8])) == (len(many[1::2]), len(again))
