@@ -135,7 +135,7 @@ def _node(prepared: PreparedFlow, operator: str) -> KeyedNode:
 
 def _newest(prepared: PreparedFlow) -> Checkpoint | None:
     settings, names = prepared.options.kafka, prepared.names
-    with checkpoints.reading(settings, names) as there:
+    with checkpoints.open_checkpoints(settings, names) as there:
         found = there.newest()
     if found is None:
         known = CheckpointIndex.of(read_decisions(settings, names.decisions))
@@ -180,8 +180,8 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
             decisions.write(to_bytes(prepared.execution, Takes(checkpoint.cut.time)))
     else:
         replaced = set(before.manifests).difference(checkpoint.manifests)
-        checkpoints.erase(kafka, names.state, replaced)
-        checkpoints.tombstone(kafka, names.in_flight, before.parts)
+        checkpoints.delete_layers(kafka, names.state, replaced)
+        checkpoints.delete_records(kafka, names.in_flight, before.parts)
 
 
 def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> DataFrame:
@@ -246,10 +246,10 @@ def _write(
     def clear() -> None:
         _await_tasks(spark, group)
         goes = tombstones.written_by(job.execution)
-        now = tombstones.ends(job.kafka, job.topic)
-        tombstones.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
+        now = tombstones.end_offsets(job.kafka, job.topic)
+        tombstones.delete_matching(job.kafka, job.topic, list(map(range, before, now)), goes)
 
-    before = tombstones.ends(job.kafka, job.topic)
+    before = tombstones.end_offsets(job.kafka, job.topic)
     try:
         rows = run_with_heartbeat(collect, status, poll, POLL, None)
     except (PySparkException, Py4JError) as error:
@@ -264,7 +264,7 @@ def _write(
     manifests = [Manifest.from_bytes(bytes(data)) for data, _ in rows if data is not None]
     failures = [Failure.from_bytes(bytes(data)) for _, data in rows if data is not None]
     if failures:
-        checkpoints.erase(job.kafka, job.topic, manifests)
+        checkpoints.delete_layers(job.kafka, job.topic, manifests)
         raise failures[0].error()
     return manifests
 

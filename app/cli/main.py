@@ -42,8 +42,8 @@ from meander.app.config.options import Options
 from meander.app.config.settings import Settings
 from meander.app.status.overview import overview
 from meander.connectors.kafka.client import FIXED
-from meander.connectors.topics.status import StatusReader, Told
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.status import StatusReader, StatusRecord
+from meander.connectors.topics.topics import topic_names
 from meander.schemas.control import Abort, Migrate, Rescale
 from meander.schemas.errors import SetupError
 
@@ -200,7 +200,7 @@ def status(
     to: FlowConnection,
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
-    output, topic = to.output, names(to.prefix, flow).status
+    output, topic = to.output, topic_names(to.prefix, flow).status
     with contextlib.ExitStack() as opened:
         with output.working("asking Kafka"):
             reader = StatusReader(to.kafka(), topic, flow)
@@ -214,7 +214,7 @@ def status(
         tables(output, seen, state, now)
 
 
-def _all(reader: StatusReader, output: CommandOutput) -> Iterator[Told]:
+def _all(reader: StatusReader, output: CommandOutput) -> Iterator[StatusRecord]:
     with output.bar("events") as progress:
         total = reader.high - reader.low
         yield from progress.track(reader.all(), total, description="reading the status topic")

@@ -195,7 +195,7 @@ class CommandHandler:
         if handled is not None:
             self._commands.handled = handled + 1
             self._logged = self._decision_log(Obeys(handled + 1))
-            self._topic.done(handled)
+            self._topic.commit(handled)
 
     @property
     def stopped(self) -> bool:

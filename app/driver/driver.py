@@ -151,7 +151,7 @@ def _newest_checkpoint(
     kafka = RetryUnreachable(driver.status, lost.survivors.send_heartbeats, every, driver.signals)
     kafka.call(driver.status.expect_ours)
     # Otherwise the log could name a savepoint after the checkpoint was chosen.
-    kafka.call(driver.decisions.settle)
+    kafka.call(driver.decisions.flush)
     try:
         newest = kafka.call(lambda: choose_checkpoint(prepared))
     except MeanderError as error:

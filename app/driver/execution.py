@@ -33,7 +33,7 @@ from meander.app.recovery.restart import (
 )
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.client import Unreachable
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.errors import WorkerLost
@@ -81,7 +81,9 @@ def run_execution(
     """
     options, signals = prepared.options, driver.signals
     with contextlib.ExitStack() as opened:
-        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.heartbeat_timeout)
+        links = CurveLinks(
+            COORDINATOR, CurveKeys.generate(), options.host, 2 * options.heartbeat_timeout
+        )
         closing_links = opened.enter_context(contextlib.ExitStack())
         closing_links.callback(links.close)
         server = RegistrationServer(options.host, links, options.heartbeat_timeout)

@@ -238,15 +238,15 @@ class DriverLoop:
         plan, topics = self._prepared.plan, self._topics
         exactly_once = plan.flow.delivery == "exactly_once"
         recorder = CheckpointRecorder(
-            topics.checkpoints.write, topics.checkpoints.forget,
-            topics.truncated_checkpoints.forget, self._decision_log,
+            topics.checkpoints.write, topics.checkpoints.delete,
+            topics.truncated_checkpoints.truncate, self._decision_log,
             {} if found is None else found.retained, has_checkpoint,
         )  # fmt: skip
         markers = topics.truncated_markers
         return CheckpointCoordinator(
             plan, self._prepared.execution, None if found is None else found.checkpoint,
             self._links, SystemClock(), recorder.write, recorder.release,
-            MarkerRetention(markers.ask, markers.forget) if exactly_once else without_markers(),
+            MarkerRetention(markers.request_end, markers.truncate) if exactly_once else without_markers(),
             () if found is None else [*found.savepoints.values()],
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],

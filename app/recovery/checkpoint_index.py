@@ -147,7 +147,7 @@ def retained_checkpoints(reader: CheckpointsReader, index: CheckpointIndex) -> R
         match reader.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
-            case error if offset in named or not reader.let_go(offset):
+            case error if offset in named or not reader.is_deleted(offset):
                 unreadable[offset] = error
     return RetainedCheckpoints(found, unreadable)
 

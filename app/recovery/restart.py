@@ -29,12 +29,12 @@ from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.transactions import transactional_id
-from meander.connectors.kafka.source.lost_records import SKIP, Lost
-from meander.connectors.kafka.source.source import KafkaSource, gone
+from meander.connectors.kafka.source.lost_records import SKIP_REMEDY, LostRecords
+from meander.connectors.kafka.source.source import KafkaSource, lost_records
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, DecisionTopic
-from meander.connectors.topics.full_read import whole
-from meander.connectors.topics.topics import Names
+from meander.connectors.topics.full_read import read_all
+from meander.connectors.topics.topics import TopicNames
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
@@ -85,7 +85,7 @@ def choose_checkpoint(
     """
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     index = CheckpointIndex.of(read_decisions(settings, prepared.names.decisions))
-    with checkpoints.reading(settings, prepared.names) as reader:
+    with checkpoints.open_checkpoints(settings, prepared.names) as reader:
         among = retained_checkpoints(reader, index)
         if wanted is None:
             found = newest_usable(reader, index, prepared.flow, topic)
@@ -133,7 +133,7 @@ def _expect_restorable(
     if not options.skip_lost:
         mismatches += lost
     # Workers skip lost records when they open their sources, and name them then.
-    skip = SKIP if lost and not options.skip_lost else ""
+    skip = SKIP_REMEDY if lost and not options.skip_lost else ""
     expect_fits(left, plan, options.allow_dropped_state, mismatches, twice, before, skip)
 
 
@@ -149,8 +149,12 @@ def lost_positions(
     for one in checkpoint.cut.positions:
         if one.source in topics:
             positions[topics[one.source]][one.partition] = one.offset
-    found = [one for topic, offsets in positions.items() for one in gone(settings, topic, offsets)]
-    lost = [str(one) for one in found if isinstance(one, Lost) and one.expired]
+    found = [
+        one
+        for topic, offsets in positions.items()
+        for one in lost_records(settings, topic, offsets)
+    ]
+    lost = [str(one) for one in found if isinstance(one, LostRecords) and one.expired]
     return [sentence for sentence in map(str, found) if sentence not in lost], lost
 
 
@@ -204,7 +208,9 @@ def start_execution(
     return RestorePlan.of(plan, options.workers, checkpoint, history)
 
 
-def needed_history(plan: Plan, settings: Settings, names: Names, execution: ExecutionId) -> History:
+def needed_history(
+    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId
+) -> History:
     """Return what a started execution needs to know of earlier executions.
 
     A flow that delivers at least once needs no commit markers. It needs moves of bins only where
@@ -222,12 +228,12 @@ def needed_history(plan: Plan, settings: Settings, names: Names, execution: Exec
 
 
 def full_history(
-    plan: Plan, settings: Settings, names: Names, execution: ExecutionId | None = None
+    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId | None = None
 ) -> History:
     """Return the history before the start of an execution; of all executions for None."""
     with open_concurrently() as reading:
         decided = reading.ask(lambda: read_decisions(settings, names.decisions))
-        markers = map(CommitMarker.from_bytes, whole(settings, names.marks))
+        markers = map(CommitMarker.from_bytes, read_all(settings, names.marks))
         before = up_to_start(decided.result(), execution)
     return History(plan.flow.space, before, (one for one in markers if one.execution != execution))
 
@@ -242,7 +248,7 @@ def up_to_start(decided: Iterable[Written], execution: ExecutionId | None) -> It
 
 def read_decisions(settings: Settings, topic: str) -> Iterator[Written]:
     """Read all decisions of all executions from the decisions topic."""
-    return map(from_bytes, whole(settings, topic))
+    return map(from_bytes, read_all(settings, topic))
 
 
 def handled_offset(decided: Iterable[Written]) -> int | None:
@@ -278,7 +284,7 @@ def resume_commands(
     if handled is None:
         decided = read_decisions(settings, prepared.names.decisions)
         handled = handled_offset(up_to_start(decided, execution))
-    start = control.begin(handled)
+    start = control.start(handled)
     if start != handled:
         decisions.write(to_bytes(execution, Obeys(start)))
     return start

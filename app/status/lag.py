@@ -74,7 +74,7 @@ class Lag:
             places = committed.result()
             ends = {(p.topic, p.partition): f.result().offset for p, f in self._ends.items()}
         except KafkaException as error:
-            if client.refused(error.args[0]):
+            if client.is_refused(error.args[0]):
                 raise client.translate(error, "the lag of the flow") from None
             # What this client knows of the leaders may be out of date, and would stay so.
             # Whether a topic is gone is for its readers to say.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from meander.connectors.topics.status import Told
+from meander.connectors.topics.status import StatusRecord
 from meander.schemas.status import (
     Aborted,
     Accepted,
@@ -63,7 +63,7 @@ class Overview:
     omitted: int = 0
     """How many more are under way than `migrations` holds."""
     _claimed: set[str] = field(default_factory=set)
-    _claim: Told | None = None
+    _claim: StatusRecord | None = None
     """The claim of a driver that has sent no heartbeat yet."""
     _before_claim: tuple[str, str] = ("", "")
     """State and reason before that claim."""
@@ -76,7 +76,7 @@ class Overview:
         alive = self.state in {"starting", "running"}
         return alive and now_ms - heard > timeout * 1000
 
-    def take(self, told: Told) -> None:
+    def take(self, told: StatusRecord) -> None:
         """Follow one more event."""
         match told.event:
             case Heartbeat() as beat:
@@ -174,7 +174,7 @@ def _stay(done: Completed | Aborted) -> str:
     return f"{len(done.unmoved)} bins stay where they were" if done.unmoved else ""
 
 
-def overview(flow: str, events: Iterable[Told]) -> Overview:
+def overview(flow: str, events: Iterable[StatusRecord]) -> Overview:
     """All events drawn together."""
     seen = Overview(flow)
     for told in events:

@@ -28,7 +28,7 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from meander.connectors.local_broker.home import make
+from meander.connectors.local_broker.home import make_folder
 from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import KAFKA, kafka_jars
 from meander.schemas.errors import SetupError
@@ -112,7 +112,7 @@ class LocalBroker:
     def __init__(self, data: Path | None = None, *, port: int | None = None) -> None:
         self._temporary = data is None
         self._home = Path(tempfile.mkdtemp(prefix="meander-kafka-")) if data is None else data
-        self._wish = port
+        self._wanted_port = port
         self._ports = Ports(0, 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -138,7 +138,7 @@ class LocalBroker:
         if self.pid is not None:
             return
         self._reap()
-        self._ports = _prepare(self._home, self._wish)
+        self._ports = _prepare(self._home, self._wanted_port)
         self._process = _spawn(self._home)
         self._watcher = watch(self._process.pid)
         process = self._process
@@ -262,20 +262,20 @@ def _pid_file(home: Path) -> Path:
     return home / "broker.json"
 
 
-def _prepare(home: Path, wish: int | None) -> Ports:
+def _prepare(home: Path, wanted_port: int | None) -> Ports:
     """Write the configuration and format the storage; return the ports, the former ones if there
     were any."""
-    make(home, "name another with --data")
-    kept = home / "ports.json"
-    ports = Ports(**json.loads(kept.read_text())) if kept.exists() else None
-    if ports is None or wish not in (None, ports.clients):
-        clients = wish or free_port()
+    make_folder(home, "name another with --data")
+    saved = home / "ports.json"
+    ports = Ports(**json.loads(saved.read_text())) if saved.exists() else None
+    if ports is None or wanted_port not in (None, ports.clients):
+        clients = wanted_port or free_port()
         ports = Ports(clients, free_port(clients))
     for port in (ports.clients, ports.controller):
         if not is_free(port):
             cause = "another process listens there"
             raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
-    kept.write_text(json.dumps(asdict(ports)))
+    saved.write_text(json.dumps(asdict(ports)))
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
     data = home / "data"
     properties = SETTINGS | {

@@ -20,11 +20,11 @@ def home() -> Path:
         return Path("/")
 
 
-def make(folder: Path, otherwise: str) -> None:
+def make_folder(folder: Path, alternative: str) -> None:
     """Create a folder, unless it exists. Raise SetupError where it cannot be created or written to;
-    `otherwise` tells how to choose another.
+    `alternative` tells how to choose another.
 
-    >>> make(Path("/proc/mine"), "name another with --data")
+    >>> make_folder(Path("/proc/mine"), "name another with --data")
     Traceback (most recent call last):
     meander.schemas.errors.SetupError: folder /proc/mine: it cannot be made (...); give ...
     """
@@ -36,5 +36,5 @@ def make(folder: Path, otherwise: str) -> None:
     else:
         if os.access(folder, os.W_OK):
             return
-    remedy = f"give this user a HOME that it may write to, or {otherwise}"
+    remedy = f"give this user a HOME that it may write to, or {alternative}"
     raise SetupError(f"folder {folder}", cause, remedy)

@@ -19,7 +19,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from meander.connectors.local_broker.home import home, make
+from meander.connectors.local_broker.home import home, make_folder
 from meander.connectors.local_broker.java import java
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -62,28 +62,28 @@ class Jar:
         return f"{self.module}-{self.revision}.jar"
 
 
-Fetched = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """A callback that receives the number of fetched jars and the total."""
 
 
-def _quietly(_: int, __: int) -> None:
+def _ignore_progress(_: int, __: int) -> None:
     """Ignore the progress."""
 
 
 def cache() -> Path:
     """Return the folder of the jars on this machine."""
-    given = os.environ.get("MEANDER_CACHE")
-    return (Path(given) if given else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
+    chosen = os.environ.get("MEANDER_CACHE")
+    return (Path(chosen) if chosen else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
-def kafka_jars(fetched: Fetched = _quietly) -> Path:
+def kafka_jars(fetched: OnProgress = _ignore_progress) -> Path:
     """Return the folder of verified jars, and fetch missing ones first. Raise SetupError where that
     fails.
 
     `fetched` receives the number of fetched jars and the total during the download.
     """
     folder = cache()
-    make(folder, "name a folder in MEANDER_CACHE")
+    make_folder(folder, "name a folder in MEANDER_CACHE")
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wrong = mismatches(folder, pins())
@@ -112,7 +112,7 @@ def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
     return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
 
 
-def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
+def _fetch(folder: Path, jars: list[Jar], fetched: OnProgress) -> None:
     """Resolve jars beside `folder`, and move the verified ones in."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
@@ -126,7 +126,7 @@ def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
             (work / "jars" / jar.name).replace(folder / jar.name)
 
 
-def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
+def _resolve(work: Path, jars: list[Jar], fetched: OnProgress) -> None:
     """Let Ivy fetch the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
@@ -139,13 +139,13 @@ def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
         "-ivy", "module.xml", "-retrieve", "jars/[artifact]-[revision].[ext]",
     ]  # fmt: skip
     log_file = work / "ivy.log"
-    with log_file.open("w") as said_by_ivy:
-        ivy = subprocess.Popen(command, cwd=work, stdout=said_by_ivy, stderr=said_by_ivy)
+    with log_file.open("w") as output:
+        ivy = subprocess.Popen(command, cwd=work, stdout=output, stderr=output)
         while _runs(ivy):
             fetched(len(list((work / "cache").rglob("*.jar"))), len(jars))
     if ivy.returncode != 0:
-        said = [line.strip(": \t") for line in log_file.read_text().splitlines()]
-        causes = [line for line in said if "not found" in line or "Host" in line or "rror" in line]
+        lines = [line.strip(": \t") for line in log_file.read_text().splitlines()]
+        causes = [line for line in lines if "not found" in line or "Host" in line or "rror" in line]
         cause = (
             f"its jars could not be fetched from Maven Central ({(causes or ['Ivy failed'])[0]})"
         )

@@ -32,7 +32,7 @@ from meander.schemas.errors import MeanderError, SetupError
 FORMAT = "meander-kafka"
 BATCH = 10_000
 """The records of an Arrow batch: enough to make Arrow's own cost vanish, about 5 MB at most."""
-PATIENCE = 60.0
+READ_TIMEOUT = 60.0
 """The seconds without an answer from the broker after which a read fails."""
 
 COLUMNS = (
@@ -174,14 +174,14 @@ def _offsets(
     answers = admin.list_offsets(
         dict.fromkeys(every, which),
         isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=client.ANSWER,
+        request_timeout=client.REQUEST_TIMEOUT,
     )
     return {at: answer.result().offset for at, answer in answers.items()}
 
 
 def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
     position = span.start
-    held: list[ConsumedMessage] = []
+    buffered: list[ConsumedMessage] = []
     last_answer = time.monotonic()
     while position < span.end:
         # At the end of the log, `consume` waits for its whole timeout; `poll` does not.
@@ -190,7 +190,7 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
         for message in cast(list[ConsumedMessage], found):
             error = message.error()
             if error is None:
-                held.append(message)
+                buffered.append(message)
                 position = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # Lower offsets that were not delivered hold no records.
@@ -199,15 +199,15 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
                 raise client.translate(error, f"topic '{span.topic}'")
         if found:
             last_answer = time.monotonic()
-        elif time.monotonic() - last_answer > PATIENCE:
+        elif time.monotonic() - last_answer > READ_TIMEOUT:
             raise MeanderError(
                 f"partition {span.partition} of topic '{span.topic}'",
-                f"no answer for {PATIENCE:.0f} s at offset {position} of {span.end}",
+                f"no answer for {READ_TIMEOUT:.0f} s at offset {position} of {span.end}",
                 "look whether the broker runs",
             )
-        if len(held) >= BATCH or position >= span.end:
-            whole = [message for message in held if message.offset() < span.end]
-            held = []
+        if len(buffered) >= BATCH or position >= span.end:
+            whole = [message for message in buffered if message.offset() < span.end]
+            buffered = []
             if whole:
                 yield whole
 

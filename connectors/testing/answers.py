@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Said = Literal["queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"]
-_GOOD: dict[str, Said] = {
+CommandState = Literal[
+    "queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"
+]
+_STATES: dict[str, CommandState] = {
     "queued": "queued", "accepted": "accepted", "completed": "completed", "aborted": "aborted",
     "rescaling": "rescaling", "rescaled": "rescaled",
 }  # fmt: skip
@@ -17,7 +19,7 @@ _GOOD: dict[str, Said] = {
 class Answer:
     """An answer that holds the last event of a command so far."""
 
-    said: Said
+    state: CommandState
     """The type of the event."""
     reason: str = ""
     """The reason of a rejection, and the remedy."""
@@ -36,8 +38,8 @@ class Answer:
         answer, moved = None, _moved(id, events)
         for event in events:
             match event:
-                case {"id": name, "type": type} if name == id and type in _GOOD:
-                    answer = cls(_GOOD[str(type)], moved=moved)
+                case {"id": name, "type": type} if name == id and type in _STATES:
+                    answer = cls(_STATES[str(type)], moved=moved)
                 case {"id": name, "reason": str(reason)} if name == id and answer is None:
                     answer = cls("rejected", reason)
         return answer
@@ -46,5 +48,5 @@ class Answer:
 def _moved(id: str, events: Sequence[Mapping[str, object]]) -> int:
     """Return the number of bins moved by a command and by the migrations that it started."""
     done = [event for event in events if event["type"] == "completed"]
-    ours = [event for event in done if f"{event['id']}/".startswith(f"{id}/")]
-    return sum(int(str(event["bins"])) for event in ours)
+    own = [event for event in done if f"{event['id']}/".startswith(f"{id}/")]
+    return sum(int(str(event["bins"])) for event in own)

@@ -35,7 +35,7 @@ from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
 from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import (
-    AT_ONCE,
+    POLL_SIZES,
     Headers,
     Record,
     TopicReader,
@@ -102,7 +102,7 @@ from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 
-REST = 250
+IDLE_STEPS = 250
 """The steps without a change after which a flow counts as at rest."""
 
 
@@ -121,7 +121,7 @@ class TestFlow:
     >>> sums.fold("sum", lambda: 0, lambda s, v: (s + v, s + v)).sink(KafkaSink("out"))
     >>> with TestFlow(flow, faults=[At(Raise("sum"), records=2)]) as run:
     ...     run.feed("in", 1, 2, b"{oops")
-    ...     run.settle()
+    ...     run.run_until_idle()
     ...     run.control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
     ...     run.feed("in", 3, 4)
     ...     run.run()
@@ -156,18 +156,18 @@ class TestFlow:
             f"workers={workers}, seed={seed}, faults={[*faults]!r}, partitions={partitions}"
         )
         self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
-        self._traps, self._pending = FaultInjector(), PendingFaults([*faults])
-        self._over: MeanderError | None = None
+        self._injector, self._pending = FaultInjector(), PendingFaults([*faults])
+        self._failure: MeanderError | None = None
         self._dead = ListDead()
-        self._plan = Plan(self._traps.laid(flow))
+        self._plan = Plan(self._injector.laid(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
-            self._put(states)
+            self._write_states(states)
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
-        self._hiring = SimulatedRescaler(self.sim, self.act)
+        self._rescaler = SimulatedRescaler(self.sim, self.act)
 
     def __enter__(self) -> Self:
         return self
@@ -202,57 +202,57 @@ class TestFlow:
     ) -> None:
         """Put records onto a topic that the flow reads; see `Feed`."""
         for value in values:
-            self.strike(Feed(topic, value, key, ms, partition, headers))
+            self.inject(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
         """Strike all faults, end the topics, and run the flow to its end. Raise AssertionError
         where it does not end or a fault cannot strike, and the error that ends the flow."""
         if self._topics.sources:
-            self.settle()
+            self.run_until_idle()
             while self._pending.left:
-                self._hasten()
-                self.settle()
+                self._advance_to_fault()
+                self.run_until_idle()
             self._topics.ended = True
         self.sim.began = self.sim.actions
         while not self.sim.done:
             self.act()
         self.sim.collect()
-        self._hiring.step()
+        self._rescaler.step()
         left = self._pending.left
         assert not left, f"the flow came to its end before {left[0]} could strike"
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Run until the flow is at rest, as far as possible without much time. A test may feed more
         records then."""
         self.sim.began = self.sim.actions
         while True:
-            before = self._standing()
-            for _ in range(REST):
+            before = self._activity()
+            for _ in range(IDLE_STEPS):
                 self.act()
-            if before == self._standing():
-                if self._calm:
+            if before == self._activity():
+                if self._is_quiescent:
                     return
                 # Running work waits for time to pass.
                 self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
 
     def advance(self, seconds: float) -> None:
         """Settle the flow, let time pass, and settle it again."""
-        self.settle()
+        self.run_until_idle()
         self.sim.clock.advance(seconds)
-        self.settle()
+        self.run_until_idle()
 
     def act(self) -> None:
         """Strike the faults that are due, then take one step of the schedule."""
-        if self._over is not None:
-            raise self._over
+        if self._failure is not None:
+            raise self._failure
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._hiring.giving):
-                self.strike(at.fault)
+            for at in self._pending.due(*now, giving=self._rescaler.giving):
+                self.inject(at.fault)
         self.sim.act()
-        self._hiring.step()
+        self._rescaler.step()
 
-    def strike(self, fault: Fault | Command) -> None:
+    def inject(self, fault: Fault | Command) -> None:
         """Strike a fault, or submit a command, now. Raise SetupError for one that does not fit the
         flow."""
         match fault:
@@ -265,9 +265,9 @@ class TestFlow:
             case Control(command):
                 self.control(command)
             case Fault():
-                self._disturb(fault)
+                self._disturb_workers(fault)
             case _:
-                self._hiring.submit(fault)
+                self._rescaler.submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a command on the control topic, as any producer would."""
@@ -277,11 +277,11 @@ class TestFlow:
             asked = parse_command(data, space.count)
             match asked:
                 case control.Rescale():
-                    self._hiring.ask(asked)
+                    self._rescaler.ask(asked)
                 case control.Abort():
-                    self._hiring.submit(AbortMoves(asked.id, asked.command))
+                    self._rescaler.submit(AbortMoves(asked.id, asked.command))
                 case control.Migrate():
-                    self._hiring.submit(MoveBins.asked(asked, space))
+                    self._rescaler.submit(MoveBins.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
@@ -381,9 +381,9 @@ class TestFlow:
     # -- inside
 
     @property
-    def _calm(self) -> bool:
+    def _is_quiescent(self) -> bool:
         """Return whether no fault delays the flow and no started work is pending."""
-        return self.sim.calm and self._topics.calm
+        return self.sim.calm and self._topics.is_quiescent
 
     @property
     def _read(self) -> int:
@@ -391,13 +391,13 @@ class TestFlow:
         counters = self.counters
         return counters["read"] + counters["unreadable"]
 
-    def _standing(self) -> tuple[object, ...]:
+    def _activity(self) -> tuple[object, ...]:
         """Return all values that change while a flow has work."""
         controller = self.sim.controller
         inflight = [worker.inflight for worker in self.workers]
         return self.counters, inflight, len(self.events), controller.frontiers()
 
-    def _hasten(self) -> None:
+    def _advance_to_fault(self) -> None:
         """Advance a flow at rest to the next fault."""
         left = self._pending.left
         waits = [at.seconds for at in left if at.seconds is not None]
@@ -432,9 +432,9 @@ class TestFlow:
         name = topics[source]
         partition = self._topics.topic(name).grow()
         for ms, value in records:
-            self.strike(Feed(name, value, ms=ms, partition=partition))
+            self.inject(Feed(name, value, ms=ms, partition=partition))
 
-    def _disturb(self, fault: Fault) -> None:
+    def _disturb_workers(self, fault: Fault) -> None:
         match fault:
             case Pause(worker, steps):
                 self.sim.pauses[self._member(worker)] = self.sim.actions + steps
@@ -442,10 +442,10 @@ class TestFlow:
                 link = self._member(sender), self._member(receiver)
                 self.sim.slowed[link] = self.sim.actions + steps
             case Crash(worker):
-                self._over = lost(member_name(self._member(worker)), KILLED)
-                raise self._over
+                self._failure = lost(member_name(self._member(worker)), KILLED)
+                raise self._failure
             case Raise(operator, calls):
-                self._traps.arm(operator, calls)
+                self._injector.arm(operator, calls)
             case Jump(seconds):
                 self.sim.clock.jump(seconds)
             case _:
@@ -471,19 +471,19 @@ class TestFlow:
                 return TopicReader(
                     self._topics.open(topic),
                     assigned(topic, self._topics.partitions, me, self._count),
-                    source.intake(self._dead, NO_KEEPALIVE),
+                    source.chunk_reader(self._dead, NO_KEEPALIVE),
                     self._rng,
                     partial(self._topics.paused, topic),
                     lambda: self._topics.ended,
-                    self._readable,
+                    self._readable_records,
                 )
         raise SetupError(f"source {node.name!r}", "simulated workers cannot read it",
                          "give it a KafkaSource")  # fmt: skip
 
-    def _readable(self) -> int:
+    def _readable_records(self) -> int:
         """Return how many records the flow may read before a fault strikes."""
         waits = [at.records for at in self._pending.left if at.records is not None]
-        return min(waits) - self._read if waits else AT_ONCE[-1]
+        return min(waits) - self._read if waits else POLL_SIZES[-1]
 
     def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
         match node.spec:
@@ -496,7 +496,7 @@ class TestFlow:
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
                          "give it a KafkaSink")  # fmt: skip
 
-    def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:
+    def _write_states(self, states: Mapping[str, Mapping[object, object]]) -> None:
         """Start the flow from these states, as from a bootstrap."""
         manifests = tuple(write(self._plan, states, self.world.state))
         space = self._plan.flow.space

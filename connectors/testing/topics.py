@@ -84,7 +84,7 @@ class InMemoryTopics:
         if self.ended:
             raise SetupError(f"topic {name!r}", "the run has come to its end",
                              "feed before `run`; `settle` leaves it open")  # fmt: skip
-        self._check_place(name, fault.partition)
+        self._check_partition(name, fault.partition)
         self._topics[name].append(
             _raw(name, "value", source.value, fault.value),
             _raw(name, "key", source.key, fault.key),
@@ -95,7 +95,7 @@ class InMemoryTopics:
 
     def pause(self, fault: Idle) -> None:
         """Make a partition look empty. Raise SetupError for an unknown partition."""
-        self._check_place(fault.topic, fault.partition)
+        self._check_partition(fault.topic, fault.partition)
         self._idle[fault.topic, fault.partition] = self._step() + fault.steps
 
     def paused(self, name: str, partition: Partition) -> bool:
@@ -104,11 +104,11 @@ class InMemoryTopics:
         return until is not None and until > self._step()
 
     @property
-    def calm(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Return whether no partition looks empty now."""
         return max(self._idle.values(), default=0) <= self._step()
 
-    def _check_place(self, name: str, partition: object) -> None:
+    def _check_partition(self, name: str, partition: object) -> None:
         count = self.topic(name).partitions
         if not isinstance(partition, int) or not 0 <= partition < count:
             raise SetupError(f"topic {name!r}", f"it has no partition {partition!r}",

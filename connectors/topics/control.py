@@ -22,10 +22,10 @@ from confluent_kafka import (
 
 from meander.connectors.kafka import client, topics
 from meander.connectors.kafka.client import ConsumedMessage, Settings
-from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.schemas.errors import MeanderError
 
-_MOST = 100
+_MAX_COMMANDS = 100
 """The most commands per poll."""
 
 
@@ -54,37 +54,37 @@ class ControlTopic:
             self._consumer.close()
             raise
 
-    def begin(self, place: int | None) -> int:
+    def start(self, offset: int | None) -> int:
         """Read from an offset on; return it. Without a known place, that is the group's offset from
         an older release, or, at a first start, the end of the topic."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
-        if place is None:
-            committed = client.answered(self._committed, f"consumer group {self._group!r}")
-            place = committed if committed >= 0 else high
+        if offset is None:
+            committed = client.retry_request(self._committed, f"consumer group {self._group!r}")
+            offset = committed if committed >= 0 else high
         # Expired commands, and those of a topic that was recreated, no longer exist.
-        begins = place if low <= place <= high else low
-        start = TopicPartition(self._topic, 0, begins)
+        first = offset if low <= offset <= high else low
+        start = TopicPartition(self._topic, 0, first)
         self._consumer.assign([start])
-        client.answered(
+        client.retry_request(
             lambda: self._consumer.commit(offsets=[start], asynchronous=False),
             f"consumer group {self._group!r}",
         )
-        return begins
+        return first
 
     def poll(self) -> list[RawCommand]:
         """Return the commands since the last call. Raise MeanderError for a permanent error."""
         self._contact.check()
         commands = []
-        for message in cast(list[ConsumedMessage], self._consumer.consume(_MOST, 0)):
+        for message in cast(list[ConsumedMessage], self._consumer.consume(_MAX_COMMANDS, 0)):
             error = message.error()
             if error is None:
                 millis = message.timestamp()[1]
                 commands.append(RawCommand(message.offset(), message.value(), millis))
-            elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
+            elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
                 raise client.translate(error, f"topic {self._topic!r}")
         return commands
 
-    def done(self, offset: int) -> None:
+    def commit(self, offset: int) -> None:
         """Record that the command at an offset is done. Lag tools see it; a later start asks the
         decision log."""
         place = TopicPartition(self._topic, 0, offset + 1)
@@ -96,19 +96,19 @@ class ControlTopic:
 
     def _committed(self) -> int:
         place = TopicPartition(self._topic, 0)
-        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
+        (committed,) = self._consumer.committed([place], timeout=client.REQUEST_TIMEOUT)
         if committed.error is not None:
             raise KafkaException(committed.error)
         return committed.offset
 
 
-def give(settings: Settings, topic: str, command: bytes) -> int:
+def submit(settings: Settings, topic: str, command: bytes) -> int:
     """Put a command on the control topic; return its offset. Raise MeanderError if it is not
     accepted."""
     delivered: list[Message] = []
-    with contextlib.closing(Sender(settings, topic)) as sender:
-        sender.send(command, None, delivered.append, [])
-        sender.flush(client.ANSWER)
+    with contextlib.closing(RecordProducer(settings, topic)) as producer:
+        producer.send(command, None, delivered.append, [])
+        producer.flush(client.REQUEST_TIMEOUT)
     (message,) = delivered
     offset = message.offset()
     if offset is None:
@@ -126,29 +126,29 @@ class DecisionTopic:
 
     def __init__(self, settings: Settings, topic: str) -> None:
         topics.partitions_of(client.admin(settings), topic)
-        self._sender = Sender(settings, topic)
+        self._producer = RecordProducer(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; a later `pump` calls `then` once it is durable."""
-        self._sender.send(decision, None, _then(then), [])
+        self._producer.send(decision, None, _then(then), [])
 
-    def write(self, decision: bytes, seconds: float = client.ANSWER) -> None:
+    def write(self, decision: bytes, seconds: float = client.REQUEST_TIMEOUT) -> None:
         """Write one decision, and wait until it is durable. Raise Unreachable after `seconds`; the
         decision may still become durable."""
-        self._sender.send(decision, None, noted, [])
-        self.settle(seconds)
+        self._producer.send(decision, None, ignore_delivery, [])
+        self.flush(seconds)
 
-    def settle(self, seconds: float = client.ANSWER) -> None:
+    def flush(self, seconds: float = client.REQUEST_TIMEOUT) -> None:
         """Wait until all decisions are durable. Raise Unreachable after `seconds`."""
-        self._sender.flush(min(seconds, client.ANSWER))
+        self._producer.flush(min(seconds, client.REQUEST_TIMEOUT))
 
     def pump(self) -> None:
         """Call back for durable decisions. Raise the broker's refusal."""
-        self._sender.pump()
+        self._producer.pump()
 
     def close(self) -> None:
         """Drop unsent decisions and release connections."""
-        self._sender.close()
+        self._producer.close()
 
 
 def _then(call: Callable[[], None]) -> Callable[[Message], None]:

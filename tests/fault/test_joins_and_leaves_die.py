@@ -25,7 +25,7 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import DecisionLog
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.topics import topic_names
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
 from meander.schemas import status
@@ -183,7 +183,7 @@ class Struck(RescaledFlow):
         self._change, self._case, self._others = None, case, forks()
         settings = {"bootstrap.servers": self.bootstrap}
         command = Rescale(type="rescale", id=id, workers=workers)
-        give(settings, names(self.prefix, "counts"), "counts", command)
+        give(settings, topic_names(self.prefix, "counts"), "counts", command)
         self.until(lambda: self._ended(number, id, case), f"{id} has ended: {case}")
         return id
 

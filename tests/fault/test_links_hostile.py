@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId
@@ -55,12 +55,12 @@ def pair() -> Iterator[Pair]:
 @pytest.fixture
 def member(context: Context) -> Iterator[tuple[CurveLinks, zmq.Socket[bytes]]]:
     """B, and a connection that is A by its key and keeps to no rule beyond that."""
-    b, keys = CurveLinks(B, Keys.fresh(), max_frame=4096), Keys.fresh()
+    b, keys = CurveLinks(B, CurveKeys.generate(), max_frame=4096), CurveKeys.generate()
     b.admit([Peer(A, "unused", keys.public)])
     dealer = raw_dealer(context, b, keys)
     dealer.connect(b.address)
     yield b, dealer
-    b.part()
+    b.detach()
     b.close(linger=0)
 
 
@@ -71,12 +71,12 @@ Knock = Callable[[Context, CurveLinks], zmq.Socket[bytes]]
 
 
 def _with_another_key(context: Context, to: CurveLinks) -> zmq.Socket[bytes]:
-    return raw_dealer(context, to, Keys.fresh())
+    return raw_dealer(context, to, CurveKeys.generate())
 
 
 def _for_another_server(context: Context, to: CurveLinks) -> zmq.Socket[bytes]:
-    dealer = raw_dealer(context, to, Keys.fresh())
-    dealer.curve_serverkey = Keys.fresh().public
+    dealer = raw_dealer(context, to, CurveKeys.generate())
+    dealer.curve_serverkey = CurveKeys.generate().public
     return dealer
 
 
@@ -209,7 +209,7 @@ def test_a_members_garbage_ends_the_execution_and_names_it(
         receive_for_ever(b)
     assert broken.value.peer == A
     with pytest.raises(LinkBroken):
-        b.told()
+        b.receive_messages()
 
 
 def test_a_first_message_beyond_the_bound_is_cut_off_and_the_log_says_the_bound(
@@ -231,7 +231,7 @@ def test_a_random_multipart_of_a_member_never_reaches_the_application(
     with pytest.raises(LinkBroken, match="the link to worker 0: "):
         receive_for_ever(b)
     with pytest.raises(LinkBroken):
-        b.told()
+        b.receive_messages()
 
 
 def test_a_byte_changed_on_the_way_ends_the_execution(pair: Pair) -> None:
@@ -265,10 +265,10 @@ def test_a_network_that_swallows_everything_is_noticed() -> None:
     ],
 )
 def test_a_member_that_lists_no_address_or_key_is_named(address: str, key: bytes) -> None:
-    a = CurveLinks(A, Keys.fresh())
+    a = CurveLinks(A, CurveKeys.generate())
     with pytest.raises(LinkBroken, match="the link to worker 1: it listens where nobody can"):
         a.connect([Peer(B, address, key)])
-    a.part()
+    a.detach()
     a.close(linger=0)
 
 
@@ -291,12 +291,12 @@ def test_a_member_that_does_not_read_stops_only_its_sender_within_its_credit() -
             run.turn(without=stuck)
             assert worker.inflight <= 2 * bound
             assert credit <= worker._credit.used(stuck) <= credit + message
-            links[COORDINATOR].tell(free, b"%d" % n)
-            links[COORDINATOR].tell(stuck, b"%d" % n)
-            heard += len(links[free].told())
+            links[COORDINATOR].send_message(free, b"%d" % n)
+            links[COORDINATOR].send_message(stuck, b"%d" % n)
+            heard += len(links[free].receive_messages())
         assert rest > 500 and len(source.feeds[0].chunks) == rest, "it reads nothing any more"
-        run.until(lambda: bool(links[free].told()) or heard == 200, without=stuck)
-        until(links[stuck], links[stuck].told)
+        run.until(lambda: bool(links[free].receive_messages()) or heard == 200, without=stuck)
+        until(links[stuck], links[stuck].receive_messages)
         forsworn = run.controller.closed_before
         run.controller.submit(MoveBins("m", (Bin(0),), free))
         run.until(lambda: routed(run, free), without=stuck)

@@ -25,7 +25,7 @@ from meander.app.common.signals import Interrupted
 from meander.app.config.settings import OWN
 from meander.app.status.metrics import MetricsCollector
 from meander.connectors.kafka.client import FIXED
-from meander.connectors.topics.topics import internal
+from meander.connectors.topics.topics import internal_topics
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas import control, status
@@ -330,7 +330,7 @@ def test_each_internal_topic_is_listed_as_it_is_created() -> None:
     rows = table(page("operations.md"), "topic", "holds", "partitions", "cleanup", "retention")
     listed = {quoted(row[0])[0]: row[2:] for row in rows}
     wanted = {}
-    for topic in internal("", "FLOW"):
+    for topic in internal_topics("", "FLOW"):
         least = topic.least
         kept = least.get("retention.ms", least.get("min.compaction.lag.ms"))
         assert kept is not None

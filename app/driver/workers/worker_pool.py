@@ -201,7 +201,7 @@ class WorkerPool:
         # A busy driver may find a broken link before it checks the leases.
         self._causes.extend((Rank.LINK, error) for error in self._silent(time.monotonic()))
         self._stopping = True
-        self._links.part()
+        self._links.detach()
         self._server.reject_all("this execution of the flow is over")
         if self._server.connected:
             self._send_all(StopExecution())
@@ -235,7 +235,7 @@ class WorkerPool:
         ending = list(members)
         if self._server.connected:
             for worker in (*(handle.id for handle in ending), *self.joining.linked):
-                self._links.tell(worker, Exit().to_bytes())
+                self._links.send_message(worker, Exit().to_bytes())
         end([*ending, *self.joining.handles, *self.joining.exiting])
         self._note_ends()
 
@@ -248,7 +248,7 @@ class WorkerPool:
             handle.received_at = now
 
     def _receive(self, report: Callable[[WorkerId, Report], None]) -> None:
-        for sender, data in self._links.told():
+        for sender, data in self._links.receive_messages():
             handle = self.handles.get(sender) or self.joining.handle(sender)
             if handle is None:
                 continue  # a dropped or removed worker
@@ -308,8 +308,8 @@ class WorkerPool:
         for worker, handle in list(self.handles.items()):
             others = self.handles.keys() - {worker}
             if handle.leaving and handle.done and handle.acknowledged_by >= others:
-                self._links.tell(worker, Exit().to_bytes())
-                self._links.loosen(worker)
+                self._links.send_message(worker, Exit().to_bytes())
+                self._links.release(worker)
                 self._server.remove(worker, "it has left the flow")
                 del self.handles[worker]
                 self._left = self._left.without(handle.heartbeat)
@@ -318,7 +318,7 @@ class WorkerPool:
 
     def _send_all(self, message: ToWorker) -> None:
         for worker in (*self.handles, *self.joining.linked):
-            self._links.tell(worker, message.to_bytes())
+            self._links.send_message(worker, message.to_bytes())
 
     # -- failures
 

@@ -14,13 +14,13 @@ from meander.schemas.log_lines import LineLogger
 
 log = LineLogger("meander.kafka")
 
-SKIP = "go on with what is left with --skip-lost"
+SKIP_REMEDY = "go on with what is left with --skip-lost"
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """A range of offsets that a flow cannot read.
 
-    >>> print(Lost("lines", 3, 100, 1900, 2000))
+    >>> print(LostRecords("lines", 3, 100, 1900, 2000))
     topic 'lines' is to be read at offset 100 of partition 3, which holds 1,900 to 2,000: ...
     """
 
@@ -48,13 +48,17 @@ class Lost(NamedTuple):
             f" {self.partition}, which holds {self.low:,} to {self.high:,}: {cause}"
         )
 
-    def pass_over(self, allowed: bool) -> None:
+    def skip(self, allowed: bool) -> None:
         """Log the records that the flow does not read. Raise SetupError where the user does not
         allow it, or where the records have not expired."""
         where = f"topic {self.topic!r}, partition {self.partition}"
         if not (self.expired and allowed):
             _, _, said = str(self).partition(" is to be read ")
-            remedy = f"lengthen its retention, and {SKIP}" if self.expired else "see who writes it"
+            remedy = (
+                f"lengthen its retention, and {SKIP_REMEDY}"
+                if self.expired
+                else "see who writes it"
+            )
             raise SetupError(
                 where, f"it is to be read {said}", f"{remedy}, or start anew with meander reset"
             )

@@ -35,23 +35,23 @@ class TopicIds:
 
     def __init__(self, debug: str) -> None:
         """Keep the entries of the contexts that `debug` names for the user."""
-        self._told = logging.DEBUG if debug else logging.CRITICAL
+        self._level = logging.DEBUG if debug else logging.CRITICAL
         self._ids: dict[str, str] = {}
 
     def log(self, level: int, form: str, *words: str) -> None:
         """Receive one entry, as confluent-kafka writes it to a logger."""
         if (found := _CHANGED.search(words[-1])) is not None:
             self._ids[found[1]] = found[2]
-        if level >= self._told:
+        if level >= self._level:
             log.log(level, LogLine("client_reported", {"text": form % words}))
 
     def expect(self, topic: str, id: str) -> None:
         """Raise SetupError where the client fetches from a topic with another id."""
         if self._ids.get(topic, id) != id:
-            raise made_anew(topic)
+            raise recreated(topic)
 
 
-def made_anew(topic: str) -> SetupError:
+def recreated(topic: str) -> SetupError:
     """Return the error for a topic that differs from the one that a flow has read."""
     return SetupError(
         f"topic {topic!r}",

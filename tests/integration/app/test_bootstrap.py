@@ -23,7 +23,7 @@ from meander.app.flow.loader import load_flow
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import ensure_internal, names
+from meander.connectors.topics.topics import ensure_internal, topic_names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint import initial_state
 from meander.schemas.errors import MeanderError, SetupError
@@ -72,7 +72,7 @@ class Rig:
         self.module = folder / "orders.py"
         self.module.write_text(FLOW.format(prefix=prefix))
         self.options = Options({"bootstrap.servers": bootstrap}, 2, prefix, until_end=True)
-        self.names = names(prefix, "orders")
+        self.names = topic_names(prefix, "orders")
         for topic in ("orders", "totals"):
             create_topic(bootstrap, prefix + topic, 4)
 
@@ -101,7 +101,7 @@ class Rig:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        with checkpoints.reading(self.options.kafka, self.names) as there:
+        with checkpoints.open_checkpoints(self.options.kafka, self.names) as there:
             found = there.newest()
         return None if found is None else found[1]
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from meander.connectors.kafka.client import admin
-from meander.connectors.topics.topics import ensure_internal, names
+from meander.connectors.topics.topics import ensure_internal, topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
 from tests.support.process.flow_process import (
@@ -216,7 +216,7 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Run
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:
     done = running.call("topics")
 
-    called = names(running.prefix, "counts")
+    called = topic_names(running.prefix, "counts")
     purposes = {line["topic"]: line["purpose"] for line in done.lines}
     assert purposes[called.state] == "keyed state, in layers"
     assert purposes.keys() == {getattr(called, kind) for kind in called.__slots__}

@@ -12,7 +12,7 @@ from meander import Flow, KafkaSink, KafkaSource
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import needed_history
 from meander.connectors.topics.control import DecisionTopic
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.topics import topic_names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Begins
 from meander.dataflow.control.reassignment import Moves
@@ -35,7 +35,7 @@ def flow(order: Literal["event", "processing"]) -> Plan:
 def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_arrive(
     broker: Broker, prefix: str, order: Literal["event", "processing"], bins: tuple[Bin, ...] | None
 ) -> None:
-    called, settings = names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
+    called, settings = topic_names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
     create_topic(broker.bootstrap, called.decisions, 1)
     with closing(DecisionTopic(settings, called.decisions)) as decisions:
         decisions.write(to_bytes(FIRST, Begins(0, OWNERS, 2)))

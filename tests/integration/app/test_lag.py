@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from meander.app.status.lag import Lag
 from meander.connectors.kafka import topics
-from meander.connectors.kafka.source.topic_watch import Commits
+from meander.connectors.kafka.source.topic_watch import OffsetCommits
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, create_topic, produce, until
 
 
 def committed(bootstrap: str, topic: str, offset: int) -> None:
-    commits = Commits({"bootstrap.servers": bootstrap}, topic, "meander.flow")
+    commits = OffsetCommits({"bootstrap.servers": bootstrap}, topic, "meander.flow")
     commits.close({0: offset})
 
 
@@ -31,7 +31,7 @@ def test_it_is_the_end_of_the_log_minus_what_is_committed(broker: Broker, prefix
     lag = Lag({"bootstrap.servers": broker.bootstrap}, group, [topic])
     lag.look()
     assert lag.records == 0, "nothing is committed yet"
-    commits = Commits({"bootstrap.servers": broker.bootstrap}, topic, group)
+    commits = OffsetCommits({"bootstrap.servers": broker.bootstrap}, topic, group)
     commits.close({0: 3})
     until_behind_by(lag, 2)
     assert lag.partitions == {(topic, 0): 2}

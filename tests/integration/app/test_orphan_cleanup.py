@@ -14,8 +14,8 @@ from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.tombstones import ends
-from meander.connectors.topics.topics import Names, ensure_internal
+from meander.connectors.topics.tombstones import end_offsets
+from meander.connectors.topics.topics import TopicNames, ensure_internal
 from meander.dataflow.control.decisions import Begins, Decision, Keeps
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, bundle_key
@@ -38,7 +38,7 @@ class Flow:
     """The topics of a flow that nobody runs."""
 
     settings: Settings
-    names: Names
+    names: TopicNames
     numbers: dict[ExecutionId, int] = field(default_factory=dict)
 
     def lives(self, life: ExecutionId, savepoint: str = "") -> Checkpoint:
@@ -97,7 +97,7 @@ class Flow:
     @property
     def lying(self) -> dict[str, list[int]]:
         topics = self.names.in_flight, self.names.state
-        return {topic: ends(self.settings, topic) for topic in topics}
+        return {topic: end_offsets(self.settings, topic) for topic in topics}
 
     def sweep(
         self, life: ExecutionId, before: Checkpoint | None, lying: dict[str, list[int]]

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from meander import Flow
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Links
@@ -32,7 +32,7 @@ class LinkedFlow(TestFlow):
         self, flow: Flow, workers: int = 2, delay: float = 0.0, loss: Loss | None = None
     ) -> None:
         self.opened = ExitStack()
-        self.links = {me: CurveLinks(me, Keys.fresh()) for me in members_of(workers)}
+        self.links = {me: CurveLinks(me, CurveKeys.generate()) for me in members_of(workers)}
         peers = {
             me: Peer(me, self._through(links.address, delay, loss), links.public)
             for me, links in self.links.items()
@@ -51,7 +51,7 @@ class LinkedFlow(TestFlow):
     def __exit__(self, *_: object) -> None:
         super().__exit__(None, None, None)
         for links in self.links.values():
-            links.part()
+            links.detach()
         for links in self.links.values():
             links.close(linger=0)
         self.opened.close()

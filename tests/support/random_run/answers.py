@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 
-from meander.connectors.topics.topics import Names
+from meander.connectors.topics.topics import TopicNames
 from meander.schemas.control import meant
 from tests.support.kafka.topics import consume_all
 
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
 
 
-def unanswered(bootstrap: str, called: Names) -> list[str]:
+def unanswered(bootstrap: str, called: TopicNames) -> list[str]:
     """Commands on the control topic for which the status topic tells no end, but for stops."""
     events = [json.loads(one.value or b"") for one in consume_all(bootstrap, called.status)]
     ends = [event for event in events if event["type"] in ENDS]

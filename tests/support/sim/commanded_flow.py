@@ -34,7 +34,7 @@ class CommandedFlow:
         self.run.sim.controller.submit(
             MoveBins(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, precopy)
         )
-        self.run.settle()
+        self.run.run_until_idle()
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.run.events if event["type"] == kind]

@@ -169,7 +169,7 @@ class ManualFlow(TestFlow):
             flow, workers, 0, commands=commands, databases=databases, namespace=namespace, past=past
         )
 
-    def settle(self, controller: bool = True) -> None:
+    def run_until_idle(self, controller: bool = True) -> None:
         """Let happen what can happen while the clock stands still, without the controller if it is
         to be held back: then T, the least time not forsworn, stays."""
         quiet = 0
@@ -193,7 +193,7 @@ class ManualFlow(TestFlow):
         """Let time pass in steps of a millisecond, and whatever it brings about happen."""
         for _ in range(round(seconds * 1000)):
             self.sim.clock.advance(0.001)
-            self.settle(controller)
+            self.run_until_idle(controller)
 
     def finish(self, source: ManualSource) -> None:
         """End the source and let the flow come to its end."""

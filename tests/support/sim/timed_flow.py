@@ -43,7 +43,7 @@ class TimedFlow:
         self.rulings = reported_overrides(self.run.sim.controller)
         for feed in self.source.feeds:
             feed.busy = True
-        self.run.settle()
+        self.run.run_until_idle()
 
     def idle(self, *partitions: int) -> None:
         for partition in partitions:
@@ -51,7 +51,7 @@ class TimedFlow:
 
     def give(self, partition: int, *records: tuple[int, object]) -> None:
         self.source.give(partition, *records)
-        self.run.settle()
+        self.run.run_until_idle()
 
     def times(self) -> list[int]:
         """The logical times of the records in the order of their partition and offset."""

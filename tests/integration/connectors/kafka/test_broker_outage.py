@@ -13,7 +13,7 @@ import pytest
 from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink import transactional_producer
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import (
     TopicBatch,
     TransactionalProducer,
@@ -198,10 +198,12 @@ class Interrupted:
     def __init__(self, rig: Rig, folder: Path, happens: Callable[[], None]) -> None:
         self._rig, self._topic, self._happens = rig, rig.topic("out"), happens
         self._tries = 0
-        self._spool = Spool(MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder)
+        self._spool = TransactionBuffer(
+            MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder
+        )
         for first in range(0, PARCELS * ROWS, ROWS):
             values = [b"%d" % n for n in range(first, first + ROWS)]
-            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), room=0)
+            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), max_memory=0)
         assert self._spool.spilled
 
     def __iter__(self) -> Iterator[TopicBatch]:

@@ -20,7 +20,7 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
     rig = Rig(broker.bootstrap, prefix)
     names = ensure_internal(admin(rig.settings), prefix, "flow")
     control = ControlTopic(rig.settings, names.control, group(prefix, "flow"))
-    control.begin(None)
+    control.start(None)
     line = b'{"meander": "command", "type": "migrate", "id": "m1", "bins": "all", "worker": 1}\n'
     console = ["org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", rig.bootstrap]
     subprocess.run(

@@ -10,8 +10,8 @@ import pytest
 
 from meander import KafkaSink
 from meander.connectors.kafka.client import admin as client_admin
-from meander.connectors.kafka.sink.record_producer import Sender
-from meander.connectors.kafka.topics import configs_of
+from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.kafka.topics import visible_configs
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
@@ -153,7 +153,7 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
 
 def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:
     topic = rig.topic("out")
-    sender = Sender(rig.settings, topic, queue_buffering_max_messages=10)
+    sender = RecordProducer(rig.settings, topic, queue_buffering_max_messages=10)
     done: list[object] = []
     for i in range(1_000):
         sender.send(b"%d" % i, None, done.append, [])
@@ -239,7 +239,7 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     rig: Rig, headers: bool
 ) -> None:
     topic = rig.topic("out", max_message_bytes="2000")
-    outside = configs_of(client_admin(rig.settings), [topic])
+    outside = visible_configs(client_admin(rig.settings), [topic])
     assert outside[topic]["max.message.bytes"] == "2000"
     writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
     await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
@@ -261,7 +261,7 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
     rig: Rig, codec: str, level: int, repeated: bool
 ) -> None:
     topic = rig.topic("out", max_message_bytes="20000")
-    outside = configs_of(client_admin(rig.settings), [topic])
+    outside = visible_configs(client_admin(rig.settings), [topic])
     settings = {"compression.type": codec, "compression.level": str(level)}
     given = rig.context(settings=settings, outside=outside)
     writer = KafkaSink(topic, "bytes").open(given)
@@ -273,7 +273,7 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
 
     def fits(size: int) -> bool:
         try:
-            writer._rows.written(of(size))
+            writer._encoder.encode(of(size))
         except RowRefused:
             return False
         return True
@@ -282,7 +282,7 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
     assert 5_000 < largest < 40_000
     refused = rf"compressed by {codec}, as a record, more than 19,939 \(max.message.bytes of the"
     with pytest.raises(RowRefused, match=refused):
-        writer._rows.written(of(largest + 1))
+        writer._encoder.encode(of(largest + 1))
     await_ticket(writer, writer.write(of(largest)))
     await_ticket(writer, writer.write(batch([b"a" * 100_000])))
     writer.close()

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.sink.record_producer import Delivered, Sender
+from meander.connectors.kafka.sink.record_producer import Delivered, RecordProducer
 from meander.connectors.topics import record_fetcher
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
@@ -127,16 +127,16 @@ def test_chunks_of_one_worker_lie_side_by_side(either: StateTopic) -> None:
 def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
     state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivered, lost = Sender._delivered, iter([None])
+    delivered, lost = RecordProducer._delivered, iter([None])
 
     def told(
-        sender: Sender, done: Delivered, size: int, error: KafkaError | None, said: Message
+        sender: RecordProducer, done: Delivered, size: int, error: KafkaError | None, said: Message
     ) -> None:
         where = next(lost, said.offset())
         message = cast(Message, SimpleNamespace(offset=lambda: where))
         delivered(sender, done, size, error, message)
 
-    monkeypatch.setattr(Sender, "_delivered", told)
+    monkeypatch.setattr(RecordProducer, "_delivered", told)
     payloads = [b"a", b"b", b"c"]
     placed = append_all(state, layer(0, payloads))
     assert [place.offset for place in placed] == [3, 1, 2]
@@ -203,7 +203,7 @@ def test_a_question_in_between_gets_no_answer_yet_or_the_answer(
 def test_a_place_behind_the_end_is_an_error_after_a_while(
     either: StateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_fetcher, "PATIENCE", 0.5)
+    monkeypatch.setattr(record_fetcher, "END_TIMEOUT", 0.5)
     (place,) = append_all(either, layer(0, [b"a"]))
     beyond = RecordLocation(place.key, place.partition, place.offset + 1, place.size)
     with pytest.raises(RecordMissing, match="its partition ends before it"):
@@ -247,10 +247,10 @@ def test_an_answer_without_a_question_is_dropped(state: KafkaStateTopic) -> None
     state.abandon(state.fetch(places))
     answered = state.fetch(places[:1])
     assert fetch(state, places[1:]) == [b"b"]
-    until(lambda: answered in state._reader._answers, "it is answered")
+    until(lambda: answered in state._fetcher._answers, "it is answered")
     state.abandon(answered)
-    assert not state._reader._answers
-    assert not state._reader._abandoned
+    assert not state._fetcher._answers
+    assert not state._fetcher._abandoned
 
 
 def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -> None:

@@ -113,7 +113,7 @@ def check_commands(run: TestFlow, faults: list[At]) -> None:
     given = [at.fault.command for at in faults if isinstance(at.fault, Control)]
     ids = [str(command["id"]) for command in given if not isinstance(command, bytes)]
     for answer in map(run.answer, ids):
-        assert answer is not None and answer.said in {"completed", "rescaled"} and answer.moved
+        assert answer is not None and answer.state in {"completed", "rescaled"} and answer.moved
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_flights_are_counted_per_plane_and_carrier(name: str, records: data.Flig
     feeds, faults = trouble(name, feeds_of(records))
     with TestFlow(flights.build(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         plane_states: dict[str, PlaneState] = {}
         carrier_states: dict[str, CarrierState] = {}
@@ -192,7 +192,7 @@ def test_the_readmes_flow_counts_words(name: str) -> None:
     feeds, faults = trouble(name, LINES, sooner=4)
     with TestFlow(readmes_flow(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         counts = counted(run)
         assert counts == WORDS
@@ -207,7 +207,7 @@ def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_its_results_are_right
     """Until checkpoints exist."""
     with TestFlow(readmes_flow(), seed=seed, faults=[At(Crash(1), records=60)]) as run:
         for feed in LINES:
-            run.strike(replace(feed, partition=feed.partition % 2))
+            run.inject(replace(feed, partition=feed.partition % 2))
         for _ in range(2):
             with pytest.raises(MeanderError) as ended:
                 run.run()
@@ -228,7 +228,7 @@ def test_the_measured_flow_counts_records(
     feeds, faults = trouble(name, keyed)
     with TestFlow(flow, seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         fed = Counter(record.value for record in run.records("in"))
         for key, count in fed.items():

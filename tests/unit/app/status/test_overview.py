@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meander.app.status.overview import MOST_STAFFING, Overview, note, overview
-from meander.connectors.topics.status import Told
+from meander.connectors.topics.status import StatusRecord
 from meander.schemas.status import (
     Accepted,
     BinMoved,
@@ -29,7 +29,7 @@ from meander.schemas.status import (
 
 
 def seen(*events: Event) -> Overview:
-    return overview("f", [Told(i, 1000 + i, event) for i, event in enumerate(events)])
+    return overview("f", [StatusRecord(i, 1000 + i, event) for i, event in enumerate(events)])
 
 
 def beat(

@@ -97,7 +97,7 @@ def test_no_more_is_read_before_a_fault_than_it_waits_for(seed: int) -> None:
 
 def test_a_paused_worker_answers_nothing_until_its_pause_is_over() -> None:
     with fed(TestFlow(counting())) as run:
-        run.strike(Pause(worker=1, steps=2000))
+        run.inject(Pause(worker=1, steps=2000))
         while run.sim.actions < 2000:
             run.act()
         assert 1 not in {result.worker for result in run.results("out")}
@@ -108,10 +108,10 @@ def test_a_paused_worker_answers_nothing_until_its_pause_is_over() -> None:
 
 def test_while_the_coordinator_pauses_no_command_is_obeyed() -> None:
     with fed(TestFlow(counting())) as run:
-        run.settle()
-        run.strike(Pause(worker=-1, steps=3000))
+        run.run_until_idle()
+        run.inject(Pause(worker=-1, steps=3000))
         begun = run.sim.actions
-        run.strike(ALL_TO_1)
+        run.inject(ALL_TO_1)
         while run.sim.actions < begun + 3000:
             run.act()
         assert cast(Any, run.answer("m")).said == "accepted"
@@ -121,7 +121,7 @@ def test_while_the_coordinator_pauses_no_command_is_obeyed() -> None:
 
 def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
     with fed(TestFlow(counting())) as run:
-        run.strike(Slow(sender=0, receiver=1, steps=2000))
+        run.inject(Slow(sender=0, receiver=1, steps=2000))
         while run.sim.actions < 2000:
             run.act()
         assert 1 not in {result.worker for result in run.results("out")}
@@ -140,7 +140,7 @@ def test_a_crash_ends_the_flow_with_the_sentence_of_real_workers() -> None:
         assert str(ended.value) == str(lost("worker 1", KILLED))
         assert run.counters["read"] == 20
         with pytest.raises(MeanderError, match=sentence):
-            run.settle()
+            run.run_until_idle()
 
 
 def _pass(context: Any, state: int, value: Any) -> int:
@@ -211,11 +211,11 @@ def test_a_record_is_of_the_future_by_a_wall_clock_that_jumps() -> None:
     """Such a record asks for no time of its own."""
     with TestFlow(counting()) as run:
         now = run.sim.clock.now_ms()
-        run.strike(Jump(-3600))
+        run.inject(Jump(-3600))
         run.feed("in", "k0", ms=now)
-        run.settle()
+        run.run_until_idle()
         assert run.counters["future_ignored"] == 1
-        run.strike(Jump(3600))
+        run.inject(Jump(3600))
         run.feed("in", "k0", ms=now)
         run.run()
         assert run.counters["future_ignored"] == 1
@@ -268,7 +268,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
     bins = 1 << BINS
     with fed(TestFlow(counting())) as run:
         assert run.answer("m") is None
-        run.strike(ALL_TO_1)
+        run.inject(ALL_TO_1)
         run.control(b"no JSON")
         run.control({"type": "migrate", "id": "w", "bins": [0], "worker": 7})
         run.control({"type": "migrate", "id": "b", "bins": [bins], "worker": 0})
@@ -301,7 +301,7 @@ def test_a_fault_that_never_strikes_fails_the_run() -> None:
 def test_a_fault_of_a_late_time_or_step_strikes_before_the_end() -> None:
     faults = [At(ALL_TO_1, seconds=3600), At(Raise("n"), step=6_000)]
     with fed(TestFlow(counting(), faults=faults)) as run:
-        run.settle()
+        run.run_until_idle()
         run.feed("in", "k0", ms=5000)
         run.run()
         assert cast(Any, run.answer("m")).said == "completed"
@@ -342,7 +342,7 @@ UNKNOWN: dict[str, Fault | AddPartition] = {
 @pytest.mark.parametrize("says", UNKNOWN)
 def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
     with TestFlow(counting()) as run, pytest.raises(SetupError, match=says):
-        run.strike(UNKNOWN[says])
+        run.inject(UNKNOWN[says])
 
 
 def test_what_is_fed_after_the_end_is_refused() -> None:
@@ -360,7 +360,7 @@ def test_workers_come_and_go_by_a_command() -> None:
     with fed(TestFlow(counting(), workers=1)) as run:
         run.control({"type": "rescale", "id": "up", "workers": 3})
         assert run.answer("up") == Answer("rescaling")
-        run.settle()
+        run.run_until_idle()
         assert run.answer("up") == Answer("rescaled", moved=10)
         assert run.answer("up/bins") == Answer("completed", moved=10)
         run.control({"type": "rescale", "id": "up", "workers": 1})

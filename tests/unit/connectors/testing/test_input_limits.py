@@ -35,7 +35,7 @@ def move(run: TestFlow, key: object) -> None:
 
 def moved(run: TestFlow) -> bool:
     answer = run.answer("m")
-    return answer is not None and answer.said == "completed"
+    return answer is not None and answer.state == "completed"
 
 
 # -- times
@@ -144,7 +144,7 @@ def test_a_fold_keeps_whole_numbers_of_any_size(state: int) -> None:
     keyed.fold("newest", int, lambda before, _: (state, str(before))).sink(KafkaSink("out"))
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1)
-        run.settle()
+        run.run_until_idle()
         move(run, "k")
         run.feed("in", 2)
         run.run()
@@ -210,7 +210,7 @@ def test_a_key_too_large_to_move_is_set_aside_before_its_bin_moves() -> None:
     keyed.fold("n", int, lambda state, n: (state + 1, n)).sink(sink)
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1, KEY_LIMIT - head, KEY_LIMIT - head + 1, 2)
-        run.settle()
+        run.run_until_idle()
         move(run, "k")
         run.run()
         assert moved(run)
@@ -235,7 +235,7 @@ def test_a_key_and_its_state_must_fit_one_entry_together(init: Any) -> None:
     keyed.fold("n", init, step).sink(KafkaSink("out"))
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1, 2)
-        run.settle()
+        run.run_until_idle()
         move(run, key)
         run.feed("in", 3)
         run.run()

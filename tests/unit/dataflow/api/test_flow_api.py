@@ -148,7 +148,7 @@ def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     run = start(flow)
     source.give(1, (7, "a"))
     source.give(0, (9, "b"))
-    run.settle()
+    run.run_until_idle()
     for frontiers in (run.workers[0].frontiers(), run.sim.controller.frontiers()):
         shown = {
             name: [to_millis(time) for time in frontier if isinstance(time, int)]

@@ -244,9 +244,9 @@ class Held:
     def give(self, *values: object) -> None:
         for value in values:
             self.first.give(0, (1000, value))
-            self.run.settle()
+            self.run.run_until_idle()
         self.first.give(0, (2000, ""))
-        self.run.settle()
+        self.run.run_until_idle()
 
 
 def _count(context: Any, state: int, value: str) -> int:

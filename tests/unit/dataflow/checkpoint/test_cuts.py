@@ -50,7 +50,7 @@ def until_read(run: TestFlow, records: int) -> None:
 def until_taken(run: TestFlow) -> None:
     """A checkpoint, as soon as can be."""
     before = len(run.world.checkpoints)
-    run.strike(TakeCheckpoint())
+    run.inject(TakeCheckpoint())
     while len(run.world.checkpoints) == before:
         run.act()
 
@@ -91,7 +91,7 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
     with TestFlow(flow, 1, seed) as run:
         until_read(run, 300)
         until_taken(run)
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
         while not any(event["type"] == "completed" for event in run.events):
             run.act()
@@ -164,8 +164,8 @@ def test_checkpoints_are_taken_while_a_leaving_worker_waits_for_the_time_of_a_co
 def test_one_checkpoint_is_taken_at_a_time() -> None:
     with TestFlow(counting(), 2) as run:
         until_read(run, 100)
-        run.strike(TakeCheckpoint())
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         (refused,) = [event for event in run.events if event["type"] == "rejected"]
         assert "another checkpoint is under way or requested" in str(refused["reason"])
         run.run()
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
         until_read(run, 300)
         with monkeypatch.context() as patched:
             patched.setattr(StateWriter, "done", property(lambda _: False))
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
             while not events_of(run, "checkpoint_failed"):
                 run.act()
         (said,) = events_of(run, "checkpoint_failed")
@@ -250,7 +250,7 @@ def test_an_unwritable_state_is_reported_and_the_flow_continues() -> None:
     with TestFlow(flow, 1) as run:
         while not events_of(run, "checkpoint_failed"):
             until_read(run, run.counters["read"] + 10)
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
         run.run()
         assert run.counters["read"] == 300
     (said, *_) = events_of(run, "checkpoint_failed")
@@ -269,7 +269,7 @@ def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> 
     with monkeypatch.context() as patched:
         patched.setattr(StateWriter, "done", property(lambda _: False))
         patched.setattr(Alignment, "_aligned", lambda *_: False)
-        run.strike(TakeCheckpoint(policy))
+        run.inject(TakeCheckpoint(policy))
         while not events_of(run, "checkpoint_failed"):
             run.act()
     (said,) = events_of(run, "checkpoint_failed")
@@ -287,7 +287,7 @@ def test_a_worker_that_joins_after_a_failed_checkpoint_starts_no_snapshot(
     with TestFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
         until_read(run, 300)
         given_up(run, monkeypatch, policy)
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 2})
         run.run()
         assert all_counted(run)
@@ -316,7 +316,7 @@ def test_a_worker_that_joins_a_restored_execution_starts_no_snapshot(seed: int) 
     again.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1)).sink(ListSink())
     world = first_life(flow, seed)
     with TestFlow(flow, 2, seed, world=world) as run:
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": [0], "worker": 2})
         run.run()
         assert run.states("n") == {f"w{n}"[::-1]: 30 for n in range(40)}
@@ -348,7 +348,7 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
     before = {piece.locations for piece in world.checkpoints[-1].cut.pieces}
     with TestFlow(flow, 2, seed, world=world) as run:
         known, taken = len(sink.values), len(world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         while len(sink.values) == known:
             run.act()
         assert any(worker._in_flight_restore.unread for worker in run.workers)
@@ -474,7 +474,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
 def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
     with TestFlow(a_chain(before := ListSink()), 2, seed) as run:
         until_read(run, 300)
-        run.strike(TakeCheckpoint("aligned"))
+        run.inject(TakeCheckpoint("aligned"))
         while not run.world.checkpoints:
             run.act()
         world = run.world

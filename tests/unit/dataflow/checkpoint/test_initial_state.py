@@ -63,7 +63,7 @@ def test_no_record_is_read_before_all_states_are_there() -> None:
             assert not any(worker.counters["read"] for worker in loading)
             run.act()
         assert all(read == total for read, total in (w.restoring() for w in run.workers))
-        run.settle()
+        run.run_until_idle()
         assert len(run.states("n")) == 5002
 
 

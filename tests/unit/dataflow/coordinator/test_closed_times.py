@@ -74,7 +74,7 @@ def test_no_worker_hears_of_a_decision_before_it_is_durable(
     flow.run.wait(0.05)
     assert not told(flow)
     journal.durable = True
-    flow.run.settle()
+    flow.run.run_until_idle()
     assert told(flow)
 
 
@@ -123,7 +123,7 @@ def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Comma
     """A command comes into effect at once, also while the flow lags far behind."""
     for ms in (2000, 2001, 90_000):
         flow.source.give(0, (ms, 1))
-        flow.run.settle()
+        flow.run.run_until_idle()
         assert flow.run.forsworn == from_millis(ms) + 1
 
 
@@ -137,7 +137,7 @@ def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> Comma
     for n in range(1, round(seconds / step) + 1):
         flow.run.sim.clock.advance(step)
         flow.source.give(0, (round(n * step * logical_per_second * 1000), n))
-        flow.run.settle()
+        flow.run.run_until_idle()
         assert flow.run.forsworn is not None
         ahead = to_millis(flow.run.forsworn) - round(n * step * logical_per_second * 1000)
         assert 0 <= ahead <= LEAD * 1000
@@ -163,7 +163,7 @@ def test_t_stands_still_when_the_data_does(start: Start) -> None:
     before = flow.run.forsworn
     for _ in range(100):
         flow.run.sim.clock.advance(0.1)
-        flow.run.settle()
+        flow.run.run_until_idle()
     assert flow.run.forsworn == before
 
 

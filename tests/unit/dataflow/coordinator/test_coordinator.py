@@ -89,7 +89,7 @@ def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
     source = ManualSource()
     flow.source(source).key_by(lambda v: v).sink(ListSink())
     run = start(flow)
-    run.settle()
+    run.run_until_idle()
     with pytest.raises(Refused, match="no stateful operator, so there is nothing to move"):
         run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1)))
 
@@ -104,7 +104,7 @@ def test_after_the_sources_end_there_is_no_time_left(flow: CommandedFlow) -> Non
 def test_a_refusal_is_an_event_and_changes_nothing(flow: CommandedFlow) -> None:
     before = flow.run.forsworn
     flow.run.sim.submit(MoveBins("m", (Bin(9),), WorkerId(1)))
-    flow.run.settle()
+    flow.run.run_until_idle()
     (event,) = [e for e in flow.run.events if e["id"] == "m"]
     assert event["type"] == "rejected" and "bin 9" in str(event["reason"])
     assert (flow.run.forsworn, flow.owners()) == (before, [0, 0, 1, 1])
@@ -232,7 +232,7 @@ def test_a_bin_has_moved_and_a_command_is_completed_when_every_operator_has_repo
     assert flow.run.said("m") == ["accepted"] and len(late) == 2
     for n, report in enumerate(late):
         controller.report(*report)
-        flow.run.settle()
+        flow.run.run_until_idle()
         assert flow.run.said("m")[1:] == [[], ["bin_moved", "completed"]][n]
 
 

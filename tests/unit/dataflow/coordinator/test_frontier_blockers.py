@@ -36,13 +36,13 @@ def test_the_source_whose_partition_stands_holds_back_what_others_have_read(star
     ).probe("joined")
     run = start(flow)
     quick.give(0, (1000, "a"), (5000, "b"))
-    run.settle()
+    run.run_until_idle()
 
     assert held(run, "out") == FrontierBlocker("source", "quick", from_millis(5000))
     assert held(run, "other") == FrontierBlocker("source", "slow", 0)
     assert held(run, "joined") == FrontierBlocker("source", "slow", 0)
     slow.give(0, (9000, "c"))
-    run.settle()
+    run.run_until_idle()
     assert held(run, "joined").name == "quick"
 
 
@@ -53,10 +53,10 @@ def test_a_sink_that_does_not_deliver_is_named(start: Start) -> None:
     run = start(flow)
     sink.delivers = False
     source.give(0, (1000, "a"), (5000, "b"))
-    run.settle()
+    run.run_until_idle()
     assert held(run) == FrontierBlocker("sink", "out", from_millis(1000))
     sink.delivers = True
-    run.settle()
+    run.run_until_idle()
     assert held(run) == FrontierBlocker("source", "source", from_millis(5000))
 
 
@@ -68,7 +68,7 @@ def test_an_untaken_message_is_on_its_way(start: Start) -> None:
         ListSink(), name="out"
     )
     run = start(flow)
-    run.settle()
+    run.run_until_idle()
     source.give(0, *((1000, n) for n in range(100)), (5000, "last"))
     for _ in range(10):
         run.workers[0].step()
@@ -85,9 +85,9 @@ def test_commands_that_are_not_ruled_out_hold_back_records_that_have_come(start:
         ListSink(), name="out"
     )
     run = start(flow)
-    run.settle(controller=False)
+    run.run_until_idle(controller=False)
     source.give(0, (1000, "a"), (5000, "b"))
-    run.settle(controller=False)
+    run.run_until_idle(controller=False)
     controller = run.sim.controller
     for lane in run.sim.network.busy():
         run.sim.network.deliver(lane, 1 << 30)
@@ -107,7 +107,7 @@ def test_what_comes_first_is_named_where_several_places_hold_one_time(start: Sta
     run = start(flow)
     source.give(0, (1000, "a"))
     source.give(1, (1000, "b"))
-    run.settle()
+    run.run_until_idle()
     assert held(run) == FrontierBlocker("source", "source", from_millis(1000))
 
 

@@ -90,7 +90,7 @@ def test_a_kill_in_the_midst_of_a_large_time_shows_nothing_of_it(seed: int) -> N
         until(run, lambda: any(event["type"] == "checkpointed" for event in run.events))
         until(run, lambda: in_its_midst(run))
         taken = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         frozen = run.workers[0].parts.snapshots
         until(run, lambda: in_its_midst(run) and frozen.busy)
         shown = [n for n in numbers(sink) if n > 0]

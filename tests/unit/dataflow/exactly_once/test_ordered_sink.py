@@ -57,11 +57,11 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
         owner = run.owner("x")
         while len(sink.values) < 200:
             run.act()
-        run.strike(Leave("l", owner))
+        run.inject(Leave("l", owner))
         while not any(event["type"] == "left" for event in run.events):
             run.act()
         before = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         while len(run.world.checkpoints) == before:
             run.act()
         world = run.world
@@ -147,10 +147,10 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     with TestFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
         while not offsets(run.workers[0].parts.transactions.uncommitted_overrides) >= RULED:
             run.act()
-        run.strike(Join())
+        run.inject(Join())
         while len(run.workers) < 2 or not run.workers[1].parts.progress.ready:
             run.act()
-        run.strike(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
+        run.inject(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
         assert not sink.values
         run.run()
         marks = [one for one in run.world.ledger.marks if one.worker == 1]

@@ -64,7 +64,7 @@ def test_results_leave_with_the_checkpoint_that_holds_them(seed: int) -> None:
         while sum(worker.counters["written"] for worker in run.workers) < out + 20:
             run.act()
         assert len(sink.values) == out, "what has come since waits"
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         until_taken(run, 2)
         assert len(sink.values) >= out + 20
         run.run()
@@ -90,7 +90,7 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
     room = mock.patch.object(transactions, "ROOM", 1 + seed % 3)
     with room, TestFlow(flow, 2, seed) as run:
         until_taken(run, 1)
-        run.strike(Leave("l", run.owner("w0")))
+        run.inject(Leave("l", run.owner("w0")))
         run.run()
         assert [event["type"] for event in run.events].count("left") == 1
     assert len(sink.values) == 400
@@ -104,7 +104,7 @@ def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
         until_taken(run, 1)
         while sum(worker.counters["written"] for worker in run.workers) < 50:
             run.act()
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         world = run.world
         while len(world.checkpoints) < 2:
             run.act()

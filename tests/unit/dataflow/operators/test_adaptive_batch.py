@@ -87,7 +87,7 @@ def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> No
     spread.key_by(lambda pair: pair[0]).fold("n", int, lambda n, pair: (n + 1, n + 1)).sink(sink)
     run = start(flow, workers=2)
     source.give(0, *((1_000, document) for document in _copies(1)))
-    run.settle()
+    run.run_until_idle()
     source.give(0, *((2_000 + n, document) for n, document in enumerate(_copies(30))))
     most = 0
     for _ in range(3_000):

@@ -227,7 +227,7 @@ def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     run = start(flow)
     source.give(1, (7, (7, 0)))
     source.give(0, (9, (9, 4)))
-    run.settle()
+    run.run_until_idle()
     frontiers = run.sim.controller.frontiers()
     assert frontiers["inside"].times == ((7 << 20, 0),)
     assert frontiers["outside"].times == (7 << 20,)

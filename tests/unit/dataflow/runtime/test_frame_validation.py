@@ -55,7 +55,7 @@ def take(start: Start) -> Take:
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     run = start(flow, workers=2)
-    run.settle()
+    run.run_until_idle()
 
     def taken(frame: Frame, sender: WorkerId = PEER) -> None:
         run.workers[0].receive(sender, frame)
@@ -224,7 +224,7 @@ def test_who_opens_a_second_time_is_refused(start: Start) -> None:
     flow = Flow("f", bins=1)
     flow.source(ListSource([[]])).sink(ListSink())
     run = start(flow, workers=2)
-    run.settle()
+    run.run_until_idle()
     base = Base(0, tuple(Antichain.of(scope.bottom) for scope in run.sim.plan.graph.scopes))
     with pytest.raises(MeanderError, match="worker 1: it opened a second time"):
         run.workers[0].receive(PEER, encode_opening(base, 0, []))

@@ -36,7 +36,7 @@ def until_read(run: TestFlow, more: int) -> None:
 
 def take(run: TestFlow, savepoint: str = "") -> None:
     before = len(run.world.checkpoints)
-    run.strike(TakeCheckpoint(savepoint=savepoint))
+    run.inject(TakeCheckpoint(savepoint=savepoint))
     while len(run.world.checkpoints) == before:
         run.act()
 
@@ -49,7 +49,7 @@ def lives(flow: Flow, world: DurableWorld | None, seed: int, count: int) -> Dura
                 until_read(run, RECORDS)
                 take(run)
             until_read(run, RECORDS)
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
             for _ in range(200):
                 run.act()
             world = run.world
@@ -134,7 +134,7 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
         until_read(run, RECORDS)
         take(run)
         until_read(run, RECORDS)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         noted = None
         while noted is None:
             run.act()

@@ -178,10 +178,10 @@ def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: St
     right = flow.source(other, "other").key_by(lambda v: 0)
     strange.connect(right, "both", lambda: 0, _keep, _keep).sink(ListSink())
     run = start(flow, workers=1)
-    run.settle()
+    run.run_until_idle()
     source.give(0, *((1000, n) for n in range(30)), (2000, 0))
     with pytest.raises(MeanderError) as raised:
-        run.settle()
+        run.run_until_idle()
     said = str(raised.value)
     assert said.startswith(
         "operator 'both': waiting records exceed its limit of 1,000 bytes, and not all"

@@ -73,7 +73,7 @@ def test_no_frontier_passes_a_time_that_was_asked_for(start: Start) -> None:
     run = start(flow)
     source.give(1, (3, "a"))
     source.give(0, (5, "b"), (9, "c"))
-    run.settle()
+    run.run_until_idle()
     assert [list(worker.frontiers()["p out"]) for worker in run.workers] == 2 * [[3 << 20]]
     owed = [keyed(worker, "p").notices for worker in run.workers]
     assert sorted(time for one in owed for time, _ in one) == [3 << 20, 5 << 20, 9 << 20]

@@ -271,11 +271,11 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
     run.sim.submit(move(50, 1))
     source.give(1, (100, 900))
     source.give(0, (20, 20))
-    run.settle()
+    run.run_until_idle()
     departures = assembly_departures(run)
     assert departures == [50, 50], "both bins are certain to leave"
     source.give(0, (40, 20))
-    run.settle()
+    run.run_until_idle()
     assert keyed(run.workers[0], "p").timers.least == from_millis(40)
     run.finish(source)
     assert [(ms, worker) for ms, _, worker in answers(sink)] == [(40, 0), (60, 1), (1000, 1)]

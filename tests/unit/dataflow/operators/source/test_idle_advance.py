@@ -224,7 +224,7 @@ def test_the_earliest_partition_sends_first(start: Start) -> None:
     flow = TimedFlow(start, partitions=3)
     for partition, ms in ((0, 300), (1, 100), (2, 200)):
         flow.source.give(partition, (ms, ms))
-    flow.run.settle()
+    flow.run.run_until_idle()
     assert flow.raw.values == [100, 200, 300]
 
 
