@@ -41,7 +41,7 @@ MAX_KEY = 64 << 10
 MAX_WORKERS = 1 << 16
 """More workers than any flow will have."""
 
-QUOTED = 60
+MAX_QUOTATION = 60
 """The most characters of a quotation in a rejection."""
 
 PlainKey = (
@@ -69,19 +69,19 @@ _CHOICE: list[JsonValue] = [
 ]
 
 
-def _marked(schema: JsonDict) -> None:
+def _require_marker(schema: JsonDict) -> None:
     """Require the marker in a written command, though a parsed command always has it."""
     required = schema["required"]
     assert isinstance(required, list)
     schema["required"] = [MARKER, *required]
 
 
-def _chosen(schema: JsonDict) -> None:
-    _marked(schema)
+def _require_choice(schema: JsonDict) -> None:
+    _require_marker(schema)
     schema["oneOf"] = _CHOICE
 
 
-class Rejected(MeanderError):
+class CommandError(MeanderError):
     """A rejection of a command; its message names the remedy."""
 
     def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
@@ -105,7 +105,9 @@ Savepoint = Annotated[
 class Migrate(BaseModel):
     """Bins of keys move to a worker at a logical time, while the flow runs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_chosen, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_choice, strict=True
+    )
 
     meander: Marker = "command"
     type: Literal["migrate"]
@@ -167,7 +169,9 @@ class Migrate(BaseModel):
 class Abort(BaseModel):
     """A command that moves bins ends once what moves just now has moved; the rest stays."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
+    )
 
     meander: Marker = "command"
     type: Literal["abort"]
@@ -178,7 +182,9 @@ class Abort(BaseModel):
 class Rescale(BaseModel):
     """Workers join the running flow, or those that joined last leave it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
+    )
 
     meander: Marker = "command"
     type: Literal["rescale"]
@@ -191,7 +197,9 @@ class Rescale(BaseModel):
 class TakeCheckpoint(BaseModel):
     """A checkpoint of all of the running flow is taken, from which it goes on when run again."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
+    )
 
     meander: Marker = "command"
     type: Literal["checkpoint"]
@@ -206,7 +214,9 @@ class TakeCheckpoint(BaseModel):
 class Stop(BaseModel):
     """The running flow ends as by Ctrl-C, once the savepoint is taken, if one is asked for."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
+    )
 
     meander: Marker = "command"
     type: Literal["stop"]
@@ -217,16 +227,16 @@ class Stop(BaseModel):
 Command = Migrate | Rescale | Abort | TakeCheckpoint | Stop
 
 
-_KINDS: Mapping[object, type[Command]] = {
+_TYPES: Mapping[object, type[Command]] = {
     "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint, "stop": Stop,
 }  # fmt: skip
 
 
-def meant(data: bytes | None) -> bool:
+def is_command(data: bytes | None) -> bool:
     """Return whether a record of the control topic is meant as a command. It then has the marker,
     or contains the marker's name in invalid JSON.
 
-    >>> meant(b'{"meander":"command","type":"stop","id":"s1"}'), meant(b'{"type":"stop","id":"s1"}')
+    >>> is_command(b'{"meander":"command","type":"stop","id":"s1"}'), is_command(b'{"type":"stop","id":"s1"}')
     (True, False)
     """
     if data is None or f'"{MARKER}"'.encode() not in data:
@@ -247,12 +257,12 @@ def parse_command(data: bytes | None, bins: int) -> Command:
     Rescale(meander='command', type='rescale', id='r1', workers=3)
     >>> parse_command(b'{"type":"migrate","id":"m1","bins":[256],"worker":1}', 256)
     Traceback (most recent call last):
-    meander.schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
+    meander.schemas.control.CommandError: command 'm1': there is no bin 256; name bins from 0 to 255.
     """
     fields = _object(data)
     name = fields.get("id")
-    command = _cut(name, MAX_ID) if isinstance(name, str) and name else None
-    kind = _KINDS.get(fields.get("type"), Migrate)
+    command = _shorten(name, MAX_ID) if isinstance(name, str) and name else None
+    kind = _TYPES.get(fields.get("type"), Migrate)
     try:
         parsed = kind.model_validate(fields)
     except ValidationError as error:
@@ -263,25 +273,25 @@ def parse_command(data: bytes | None, bins: int) -> Command:
 
 
 def _object(data: bytes | None) -> Mapping[str, object]:
-    right = (
+    example = (
         'write one JSON object such as {"meander":"command","type":"migrate","id":"m1","bins":[0],'
         '"worker":1}'
     )
     if not data:
-        raise Rejected(None, "the record is empty", right)
+        raise CommandError(None, "the record is empty", example)
     if len(data) > MAX_COMMAND:
         cause = f"the record takes {len(data):,} bytes, and a command at most {MAX_COMMAND:,}"
-        raise Rejected(None, cause, 'name fewer bins or keys, or "bins": "all"')
+        raise CommandError(None, cause, 'name fewer bins or keys, or "bins": "all"')
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
-        raise Rejected(None, f"it is not JSON ({error})", right) from None
+        raise CommandError(None, f"it is not JSON ({error})", example) from None
     if not isinstance(value, dict):
-        raise Rejected(None, "it is not a JSON object", right)
+        raise CommandError(None, "it is not a JSON object", example)
     return value
 
 
-_RIGHT = {
+_REMEDIES = {
     MARKER: 'write "meander": "command"',
     "type": "the known types are 'migrate', 'rescale', 'abort', 'checkpoint' and 'stop'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
@@ -306,42 +316,42 @@ _RIGHT = {
 
 def _translate(
     kind: type[Command], command: str | None, fields: Mapping[str, object], error: ValidationError
-) -> Rejected:
+) -> CommandError:
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        return Rejected(command, f"it has an unknown field {_short(name)}", _known(kind))
+        return CommandError(command, f"it has an unknown field {_quote(name)}", _known(kind))
     if first["type"] == "missing":
-        return Rejected(command, f"it has no {name!r}", _RIGHT[name])
-    return Rejected(command, f"{name!r} cannot be {_short(fields[name])}", _RIGHT[name])
+        return CommandError(command, f"it has no {name!r}", _REMEDIES[name])
+    return CommandError(command, f"{name!r} cannot be {_quote(fields[name])}", _REMEDIES[name])
 
 
 def _known(kind: type[Command]) -> str:
     return "the known fields are " + ", ".join(kind.model_fields)
 
 
-def _short(value: object) -> str:
-    return _cut(repr(value), QUOTED)
+def _quote(value: object) -> str:
+    return _shorten(repr(value), MAX_QUOTATION)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _check(migrate: Migrate, bins: int) -> None:
     if migrate.bins is None and migrate.keys is None:
-        raise Rejected(migrate.id, "it has neither 'bins' nor 'keys'", _RIGHT["bins"])
+        raise CommandError(migrate.id, "it has neither 'bins' nor 'keys'", _REMEDIES["bins"])
     if migrate.bins is not None and migrate.keys is not None:
-        raise Rejected(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
+        raise CommandError(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
     if migrate.keys is not None and not migrate.whole_bins:
-        raise Rejected(
+        raise CommandError(
             migrate.id,
             "all keys of a bin move together, so more would move than the keys named",
             'confirm that with "whole_bins": true, or name bins',
         )
     if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
-        raise Rejected(
+        raise CommandError(
             migrate.id,
-            f"there is no bin {_short(max(migrate.bins))}",
+            f"there is no bin {_quote(max(migrate.bins))}",
             f"name bins from 0 to {bins - 1}",
         )

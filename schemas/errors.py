@@ -16,9 +16,9 @@ class MeanderError(Exception):
 
     exit_code = 1
 
-    def __init__(self, concerns: str, cause: str, remedy: str = "") -> None:
-        self.concerns, self.cause, self.remedy = concerns, cause, remedy
-        super().__init__(f"{concerns}: {cause}" + (f"; {remedy}." if remedy else "."))
+    def __init__(self, subject: str, cause: str, remedy: str = "") -> None:
+        self.subject, self.cause, self.remedy = subject, cause, remedy
+        super().__init__(f"{subject}: {cause}" + (f"; {remedy}." if remedy else "."))
 
     def __reduce__(self) -> tuple[type[MeanderError], tuple[str, str, str]]:
         """Pickle the error by its three parts.
@@ -27,7 +27,7 @@ class MeanderError(Exception):
         >>> print(pickle.loads(pickle.dumps(SetupError("topic 'flights'", "it does not exist"))))
         topic 'flights': it does not exist.
         """
-        return type(self), (self.concerns, self.cause, self.remedy)
+        return type(self), (self.subject, self.cause, self.remedy)
 
 
 class SetupError(MeanderError):

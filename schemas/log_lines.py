@@ -32,7 +32,7 @@ class LogLine:
     """Lines of text that follow, such as a traceback."""
 
     def __str__(self) -> str:
-        pairs = (f"{name}={_written(value)}" for name, value in self.fields.items())
+        pairs = (f"{name}={_format(value)}" for name, value in self.fields.items())
         line = " ".join([self.event, *pairs])
         return f"{line}\n{self.detail}" if self.detail else line
 
@@ -74,10 +74,10 @@ class LineLogger:
         self._logger.log(level, line, exc_info=exc_info)
 
 
-def _written(value: Value) -> str:
+def _format(value: Value) -> str:
     r"""Return a value as a line shows it.
 
-    >>> [_written(value) for value in ("vm", "two words", "", 'a="b"', True, 0.12345, 7)]
+    >>> [_format(value) for value in ("vm", "two words", "", 'a="b"', True, 0.12345, 7)]
     ['vm', '"two words"', '""', '"a=\\"b\\""', 'true', '0.123', '7']
     """
     match value:

@@ -7,30 +7,30 @@ from collections.abc import Mapping
 from meander.schemas.errors import MeanderError
 
 
-class RowRefused(MeanderError):
+class RowError(MeanderError):
     """An error that reports a row that a sink cannot write; the sink has written no row of its
     batch.
 
-    >>> RowRefused(3, "topic 'totals'", "its value is no JSON").row
+    >>> RowError(3, "topic 'totals'", "its value is no JSON").row
     3
     """
 
-    def __init__(self, row: int, concerns: str, cause: str, remedy: str = "") -> None:
+    def __init__(self, row: int, subject: str, cause: str, remedy: str = "") -> None:
         self.row = row
         """The index of the row in the batch."""
-        self.all: list[RowRefused] = [self]
+        self.all: list[RowError] = [self]
         """All refusals of the batch, by row, where this is the first."""
-        super().__init__(concerns, cause, remedy)
+        super().__init__(subject, cause, remedy)
 
     @staticmethod
-    def first(refused: Mapping[int, RowRefused]) -> RowRefused:
+    def first(errors: Mapping[int, RowError]) -> RowError:
         """Return the first refusal of a batch, with all of them in order. The argument maps rows to
         refusals.
 
-        >>> ones = {row: RowRefused(row, "topic 'totals'", "no JSON") for row in (4, 2)}
-        >>> [one.row for one in RowRefused.first(ones).all]
+        >>> ones = {row: RowError(row, "topic 'totals'", "no JSON") for row in (4, 2)}
+        >>> [one.row for one in RowError.first(ones).all]
         [2, 4]
         """
-        found = [refused[row] for row in sorted(refused)]
-        found[0].all = found
-        return found[0]
+        ordered = [errors[row] for row in sorted(errors)]
+        ordered[0].all = ordered
+        return ordered[0]

@@ -21,7 +21,7 @@ class _Event(BaseModel):
         return self.model_dump_json(by_alias=True).encode()
 
 
-class _OfCommand(_Event):
+class _CommandEvent(_Event):
     id: str
     """The id of the command."""
 
@@ -31,7 +31,7 @@ class _OfCommand(_Event):
         return self.id
 
 
-class Queued(_OfCommand):
+class Queued(_CommandEvent):
     """An event that reports a command in the queue, as others still move some of its bins.
 
     >>> Queued(id="m2", offset=4, after=["m1"]).to_bytes()
@@ -44,7 +44,7 @@ class Queued(_OfCommand):
     after: list[str]
 
 
-class Accepted(_OfCommand):
+class Accepted(_CommandEvent):
     """An event that reports the acceptance of a command.
 
     >>> Accepted(id="m1", offset=3, time=5, at=5 << 20, strategy="fluid", bins=[1]).to_bytes()[:36]
@@ -65,7 +65,7 @@ class Accepted(_OfCommand):
     bins: list[int]
 
 
-class Planned(_OfCommand):
+class Planned(_CommandEvent):
     """An event that reports the plan of a command in parts: each part lists some bin moves, in
     order."""
 
@@ -81,7 +81,7 @@ class Planned(_OfCommand):
     """Whether this is the last part."""
 
 
-class BinUnreadable(_OfCommand):
+class BinUnreadable(_CommandEvent):
     """An event that reports unreadable layers of a bin, which its owner writes again."""
 
     type: Literal["bin_unreadable"] = "bin_unreadable"
@@ -92,7 +92,7 @@ class BinUnreadable(_OfCommand):
     """Whether the bin stays at its owner; otherwise it moves after the write."""
 
 
-class BinMoved(_OfCommand):
+class BinMoved(_CommandEvent):
     """An event that reports a bin that its new owner has installed for every stateful operator."""
 
     type: Literal["bin_moved"] = "bin_moved"
@@ -108,7 +108,7 @@ class BinMoved(_OfCommand):
     """Milliseconds from the permission to leave to the install."""
 
 
-class Completed(_OfCommand):
+class Completed(_CommandEvent):
     """An event that reports that all bins of a command are at their targets, or that the flow's
     sources have ended."""
 
@@ -121,7 +121,7 @@ class Completed(_OfCommand):
     """The bins that have not moved, as the sources have ended or a layer was unreadable."""
 
 
-class Aborted(_OfCommand):
+class Aborted(_CommandEvent):
     """An event that reports the end of a command by another command, or by the end of an execution.
     Running moves complete in the first case; in the second, the next execution keeps completed
     moves."""
@@ -139,7 +139,7 @@ class Aborted(_OfCommand):
     """The reason, where no command ended it."""
 
 
-class PartitionMoved(_OfCommand):
+class PartitionMoved(_CommandEvent):
     """An event that reports a new reader of a source partition."""
 
     type: Literal["partition_moved"] = "partition_moved"
@@ -209,7 +209,7 @@ class PartitionAdded(_Event):
         return self.source
 
 
-class CheckpointAccepted(_OfCommand):
+class CheckpointAccepted(_CommandEvent):
     """An event that reports the acceptance of a command for a checkpoint, or for a savepoint before
     a stop.
 
@@ -222,7 +222,7 @@ class CheckpointAccepted(_OfCommand):
     """The offset of the command on the control topic."""
 
 
-class Rescaling(_OfCommand):
+class Rescaling(_CommandEvent):
     """An event that reports the acceptance of a command to add or remove workers.
 
     >>> Rescaling(id="r1", offset=3, workers=2, joining=[1], leaving=[]).to_bytes()
@@ -238,14 +238,14 @@ class Rescaling(_OfCommand):
     leaving: list[int]
 
 
-class Joined(_OfCommand):
+class Joined(_CommandEvent):
     """An event that reports a worker that has joined."""
 
     type: Literal["joined"] = "joined"
     worker: int
 
 
-class JoinFailed(_OfCommand):
+class JoinFailed(_CommandEvent):
     """An event that reports a worker that could not join; the flow continues without it."""
 
     type: Literal["join_failed"] = "join_failed"
@@ -253,7 +253,7 @@ class JoinFailed(_OfCommand):
     reason: str
 
 
-class Left(_OfCommand):
+class Left(_CommandEvent):
     """An event that reports a worker that has left after it gave all its bins and partitions
     away."""
 
@@ -263,7 +263,7 @@ class Left(_OfCommand):
     """The last counters of the worker; the flow's totals still include them."""
 
 
-class Rescaled(_OfCommand):
+class Rescaled(_CommandEvent):
     """An event that reports the end of a rescale: all joining and leaving workers are done or given
     up."""
 
@@ -276,7 +276,7 @@ class Rescaled(_OfCommand):
     remains."""
 
 
-class Checkpointed(_OfCommand):
+class Checkpointed(_CommandEvent):
     """An event that reports a complete checkpoint, from which the flow may restart.
 
     `policy` tells how many in-flight records were allowed (see `dataflow.api.checkpointing`).
@@ -303,7 +303,7 @@ class Checkpointed(_OfCommand):
     """The number of in-flight records."""
 
 
-class CheckpointFailed(_OfCommand):
+class CheckpointFailed(_CommandEvent):
     """An event that reports a cancelled checkpoint; the flow continues."""
 
     type: Literal["checkpoint_failed"] = "checkpoint_failed"
@@ -311,7 +311,7 @@ class CheckpointFailed(_OfCommand):
     reason: str
 
 
-class CommandRejected(_OfCommand):
+class CommandRejected(_CommandEvent):
     """An event that reports the rejection of a command; the reason names the remedy."""
 
     type: Literal["rejected"] = "rejected"
@@ -451,7 +451,7 @@ class LongCall(BaseModel):
     """Seconds since the last sign of the loop."""
 
 
-class _OfFlow(_Event):
+class _DriverEvent(_Event):
     driver: str
     """The identifier of one run of one driver."""
     execution: int
@@ -462,12 +462,12 @@ class _OfFlow(_Event):
         return self.driver
 
 
-class _Living(_OfFlow):
+class _LeaseEvent(_DriverEvent):
     heartbeat_timeout: float
     """Seconds of silence after which the driver counts as dead."""
 
 
-class Claimed(_Living):
+class Claimed(_LeaseEvent):
     """An event that claims the flow for a driver unless another one lives; see
     `connectors.topics`."""
 
@@ -489,7 +489,7 @@ class Restoring(BaseModel):
     """Estimated seconds until its end; None before the first bytes."""
 
 
-class Heartbeat(_Living):
+class Heartbeat(_LeaseEvent):
     """A heartbeat that describes the whole present of a flow, so a reader needs no earlier
     events."""
 
@@ -552,14 +552,14 @@ class Heartbeat(_Living):
     """The progress of the restore; None once it is complete."""
 
 
-class Started(_OfFlow):
+class Started(_DriverEvent):
     """An event that reports that all workers run."""
 
     type: Literal["started"] = "started"
     workers: int
 
 
-class Recovering(_OfFlow):
+class Recovering(_DriverEvent):
     """An event that reports the loss of a worker and the restart of the flow from a checkpoint or
     its start."""
 
@@ -570,19 +570,19 @@ class Recovering(_OfFlow):
     """The lost worker, and the cause."""
 
     @property
-    def place(self) -> str:
+    def restart_point(self) -> str:
         """Return the place of the restart in words."""
         return f"checkpoint {self.checkpoint}" if self.checkpoint else "its start"
 
 
-class Finished(_OfFlow):
+class Finished(_DriverEvent):
     """An event that reports the end of a bounded run, or a stop by the user."""
 
     type: Literal["finished"] = "finished"
     counters: dict[str, int]
 
 
-class Failed(_OfFlow):
+class Failed(_DriverEvent):
     """An event that reports the end of the flow by an error."""
 
     type: Literal["failed"] = "failed"

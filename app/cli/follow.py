@@ -81,7 +81,7 @@ def follow(settings: Settings, topics: TopicNames, flow: str, command: Command) 
                     f"flow {flow!r}", f"it ended: {seen.reason or 'without an error'}"
                 )
             if isinstance(event, Recovering):
-                raise _left_behind(command, event.place, accepted)
+                raise _left_behind(command, event.restart_point, accepted)
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)
             if last or (accepted and _goes_on(event, command)):

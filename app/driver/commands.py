@@ -139,7 +139,7 @@ class CommandHandler:
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
             self._pending.append(PendingCommand(raw.offset))
-            if not control.meant(raw.value):
+            if not control.is_command(raw.value):
                 log.debug("record_ignored", offset=raw.offset, reason="it is not a command")
                 continue
             try:
@@ -147,7 +147,7 @@ class CommandHandler:
                 name = command.id
                 self._rescaler.expect_fresh(name)
                 yield from self._handle(command, raw.offset)
-            except control.Rejected as refusal:
+            except control.CommandError as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:

@@ -124,7 +124,7 @@ def _run_executions(
                 ended.close()
                 survivors = lost.survivors
                 ended.callback(survivors.close)
-                reason = f"{lost.cause.concerns}: {lost.cause.cause}"
+                reason = f"{lost.cause.subject}: {lost.cause.cause}"
                 log.warning("execution_failed", reason=reason)
                 newest = _newest_checkpoint(lost, prepared, driver)
                 if newest is None:
@@ -168,7 +168,7 @@ def _offset(found: StartCheckpoint | None) -> int | None:
 
 def _failed_in_a_row(lost: ExecutionLost) -> MeanderError:
     return MeanderError(
-        lost.cause.concerns,
+        lost.cause.subject,
         f"{lost.cause.cause}, and {FAILURES} executions before it failed without a new checkpoint",
         "find their common cause, such as a record that kills each worker, and run the flow again",
     )

@@ -215,7 +215,7 @@ class Failure(_Message):
 
     of: ErrorKind
     """Which error it is, as of `ERRORS`."""
-    concerns: str
+    subject: str
     cause: str
     remedy: str
     trace: str
@@ -233,7 +233,7 @@ class Failure(_Message):
         known = error if isinstance(error, MeanderError) else MeanderError(member, told(error))
         return Failure(
             of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
-            concerns=known.concerns, cause=known.cause, remedy=known.remedy, trace=trace,
+            subject=known.subject, cause=known.cause, remedy=known.remedy, trace=trace,
             peer=known.peer if isinstance(known, LinkBroken) else None,
         )  # fmt: skip
 
@@ -241,7 +241,7 @@ class Failure(_Message):
         """As it was raised at the worker."""
         if self.peer is not None:
             return LinkBroken(WorkerId(self.peer), self.cause)
-        return ERRORS[self.of](self.concerns, self.cause, self.remedy)
+        return ERRORS[self.of](self.subject, self.cause, self.remedy)
 
 
 class Done(_Message):

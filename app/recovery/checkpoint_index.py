@@ -183,7 +183,7 @@ def newest_usable(
         *_, last = others
         earlier = f"restore an earlier checkpoint with meander run --from {last.number}"
         raise CheckpointUnreadable(
-            error.concerns, error.cause, f"{earlier}, or {error.remedy}"
+            error.subject, error.cause, f"{earlier}, or {error.remedy}"
         ) from error
     if found is None:
         expect_retained(index, flow, topic)

@@ -192,7 +192,7 @@ def transactional(settings: Settings, id: str, **tuning: str | float) -> Produce
 
         # Kafka refuses the id while it aborts the earlier transaction, which takes milliseconds.
         # The client alone would retry after half a second or more.
-        def begin() -> None:
+        def initialize() -> None:
             made.poll(0)
             contact(settings).check()
             made.init_transactions(PRODUCER_ID_RETRY)

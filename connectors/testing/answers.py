@@ -33,7 +33,7 @@ class Answer:
         An event of another command with the same id, which is rejected for that, does not count.
 
         >>> Answer.of("m1", [{"type": "completed", "id": "m1", "bins": 4}])
-        Answer(said='completed', reason='', moved=4)
+        Answer(state='completed', reason='', moved=4)
         """
         answer, moved = None, _moved(id, events)
         for event in events:

@@ -93,7 +93,7 @@ from meander.dataflow.simulation.transactions import (
     OnceWriter,
 )
 from meander.schemas import control
-from meander.schemas.control import Rejected, parse_command
+from meander.schemas.control import CommandError, parse_command
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
@@ -110,7 +110,7 @@ class TestFlow:
     """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
     `states` are its initial states by operator and key.
 
-    Times are milliseconds since 1970. A test feeds topics before or between `settle`, `advance` and
+    Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`, `advance` and
     `run`. It may ask for results at any time, and for keyed state while no bin moves. Tests of the
     engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
 
@@ -126,7 +126,7 @@ class TestFlow:
     ...     run.feed("in", 3, 4)
     ...     run.run()
     ...     totals = run.states("sum")
-    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").said
+    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").state
     (['source in', 'sum'], 'completed')
     """
 
@@ -282,7 +282,7 @@ class TestFlow:
                     self._rescaler.submit(AbortMoves(asked.id, asked.command))
                 case control.Migrate():
                     self._rescaler.submit(MoveBins.asked(asked, space))
-        except Rejected as refusal:
+        except CommandError as refusal:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
 

@@ -178,7 +178,7 @@ class CheckpointsReader:
         except MeanderError as error:
             raise CheckpointUnreadable(
                 f"topic {self._topic!r}, offset {offset}",
-                f"the checkpoint there is {error.concerns}: {error.cause}",
+                f"the checkpoint there is {error.subject}: {error.cause}",
                 f"{error.remedy}, or have the flow start anew with meander reset",
             ) from error
 

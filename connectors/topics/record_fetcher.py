@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.25
 class Request:
     """A request that collects the payloads of one ticket."""
 
-    __slots__ = ("pending", "payloads", "ticket")
+    __slots__ = ("payloads", "pending", "ticket")
 
     def __init__(self, ticket: Ticket, count: int) -> None:
         self.ticket, self.pending = ticket, count

@@ -37,7 +37,7 @@ class Moving(Protocol):
     """A bin that moves to the state topic, or from it."""
 
     @property
-    def held(self) -> int:
+    def memory_bound(self) -> int:
         """Return the most bytes that it may hold in memory until its next step."""
 
 
@@ -48,12 +48,12 @@ class MemoryBudget:
     """A budget that bounds the memory of bins on their way.
 
     >>> class Bin:
-    ...     held = 60
+    ...     memory_bound = 60
     >>> room = MemoryBudget(lambda: 100)
     >>> bins = [room.admit(Bin()) for _ in range(2)]
     >>> room.open
     False
-    >>> bins[0].held = 0; room.open
+    >>> bins[0].memory_bound = 0; room.open
     True
     """
 
@@ -64,8 +64,8 @@ class MemoryBudget:
     @property
     def open(self) -> bool:
         """Return whether there is room for one more bin."""
-        self._admitted = [one for one in self._admitted if one.held]
-        held = sum(one.held for one in self._admitted)
+        self._admitted = [one for one in self._admitted if one.memory_bound]
+        held = sum(one.memory_bound for one in self._admitted)
         return not held or held < self._most()
 
     def admit(self, one: M) -> M:

@@ -63,8 +63,8 @@ def shown(value: object) -> str:
 class FunctionFailed(MeanderError):
     """An error that ends the flow where a user function has failed under `fail`."""
 
-    def __init__(self, concerns: str, cause: str, remedy: str, trace: str) -> None:
-        super().__init__(concerns, cause, remedy)
+    def __init__(self, subject: str, cause: str, remedy: str, trace: str) -> None:
+        super().__init__(subject, cause, remedy)
         self.trace = trace
         """The traceback with the user's own lines."""
 

@@ -17,7 +17,7 @@ from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch
-from meander.schemas.refused import RowRefused
+from meander.schemas.refused import RowError
 
 
 class Sink:
@@ -76,7 +76,7 @@ def written(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
     while True:
         try:
             ticket = writer.write(batch)
-        except RowRefused as refused:
+        except RowError as refused:
             for one in refused.all:
                 guard.failed(batch, one.row, one)
             batch = without(batch, refused)
@@ -85,6 +85,6 @@ def written(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
             return ticket
 
 
-def without(batch: Batch, refused: RowRefused) -> Batch:
+def without(batch: Batch, refused: RowError) -> Batch:
     """Return the rows of a batch that were not refused."""
     return batch.take(np.setdiff1d(np.arange(len(batch)), [one.row for one in refused.all]))

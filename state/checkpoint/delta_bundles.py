@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from meander.schemas.avro import NULL, THERE, Format, array, byte_strings, long
+from meander.schemas.avro import NULL, PRESENT, Format, array, byte_strings, long
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.layer import DeltaEntries
@@ -76,7 +76,7 @@ def _bundled(one: Delta) -> bytes:
 def _optional(timers: Timers | None) -> bytes:
     if timers is None:
         return NULL
-    return THERE + array([long(at) + long(len(key)) + key for at, key in timers])
+    return PRESENT + array([long(at) + long(len(key)) + key for at, key in timers])
 
 
 def decode_deltas(data: bytes) -> list[Delta]:

@@ -23,7 +23,7 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from meander.schemas.avro import NULL, THERE, byte_strings, longs
+from meander.schemas.avro import NULL, PRESENT, byte_strings, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import ExecutionId, WorkerId
@@ -122,8 +122,8 @@ def encode(header: Header, columns: InFlightColumns) -> bytes:
             longs(columns.partitions),
             longs(columns.offsets),
             longs(columns.indexes),
-            NULL if keys is None else THERE + byte_strings(keys),
-            NULL if bins is None else THERE + longs(bins),
+            NULL if keys is None else PRESENT + byte_strings(keys),
+            NULL if bins is None else PRESENT + longs(bins),
             _encode_values(columns.values),
         ]
     )

@@ -29,7 +29,7 @@ class TableWriter:
 
     >>> from tempfile import mkdtemp
     >>> from meander.state.store.rocksdb import RocksDB
-    >>> rocks, writer = Rocks(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
+    >>> rocks, writer = RocksDB(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
     >>> writer.put([b"1", b"2"], [b"one", b"two"])
     >>> rocks.ingest([writer.finish()])
     >>> list(rocks.entries(b"op"))

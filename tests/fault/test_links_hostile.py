@@ -334,7 +334,7 @@ DEEDS = {
         r"worker 0: worker 1: it sent an unreadable frame: a frame of a peer: it cannot be read",
     ),
     "no message": (
-        'links.tell(-1, b"garbage")',
+        'links.send_message(-1, b"garbage")',
         r"the link to worker 1: it sent a message that the driver does not know",
     ),
 }

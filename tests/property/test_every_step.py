@@ -248,7 +248,7 @@ def test_a_corrupted_checkpoint_is_reported_or_does_no_harm(
         try:
             run = spot.struck(*faults)
         except MeanderError as error:
-            found["told" if error.concerns and error.cause and error.remedy else "odd"] += 1
+            found["told" if error.subject and error.cause and error.remedy else "odd"] += 1
         else:
             assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
             found["did no harm"] += 1

@@ -201,7 +201,7 @@ Steps = Callable[[LayersAgainstDictionary], None]
 def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = layer_input.MergedLayersInput.__init__
 
-    def init(self: layer_input.Merged, *words: object) -> None:
+    def init(self: layer_input.MergedLayersInput, *words: object) -> None:
         streams(self, *words)  # type: ignore[arg-type]
         self._streams = self._streams[::-1]
 

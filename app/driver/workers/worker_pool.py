@@ -294,11 +294,11 @@ class WorkerPool:
         handle.end_reported, handle.failed = True, failure.peer is None
         rank = Rank.REPORTED if failure.peer is None else Rank.PEER
         error = failure.error()
-        if failure.concerns == member_name(handle.id) or rank is Rank.PEER:
+        if failure.subject == member_name(handle.id) or rank is Rank.PEER:
             named = error
         else:
             kind = type(error)
-            named = kind(f"{member_name(handle.id)}: {error.concerns}", error.cause, error.remedy)
+            named = kind(f"{member_name(handle.id)}: {error.subject}", error.cause, error.remedy)
         self._causes.append((rank, named))
         if not self._stopping:
             raise named
@@ -413,7 +413,7 @@ def _read(sender: WorkerId, data: bytes) -> FromWorker:
 def _in_words(handle: WorkerHandle, failure: Failure) -> str:
     """Return a failure as a sentence that names its worker."""
     name, sentence = member_name(handle.id), str(failure.error())
-    return sentence if failure.concerns == name else f"{name}: {sentence}"
+    return sentence if failure.subject == name else f"{name}: {sentence}"
 
 
 def _can_survive(handle: WorkerHandle) -> bool:

@@ -74,7 +74,7 @@ class RecordProducer(BaseProducer):
         offset of a record whose answer was lost. The record is then sent again, and lies there
         twice."""
 
-        def placed(message: Message) -> None:
+        def delivered(message: Message) -> None:
             offset = message.offset()
             if offset is None:
                 self.append(value, key, done, partition)

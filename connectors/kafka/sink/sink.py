@@ -31,7 +31,7 @@ from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import failure, shown, told
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.schemas.refused import RowRefused
+from meander.schemas.refused import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 
@@ -249,7 +249,7 @@ class RecordEncoder:
         return Checksum.of(batch.times, keys, values)
 
     def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
-        errors: dict[int, RowRefused] = {}
+        errors: dict[int, RowError] = {}
         values = self._encode_column(self._value, batch.values, batch, errors)
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
@@ -258,18 +258,18 @@ class RecordEncoder:
             for row, violation in self._limits.violations(values, keys, self._header_bytes):
                 errors.setdefault(row, self._limit_error(batch, row, violation))
         if errors:
-            raise RowRefused.first(errors)
+            raise RowError.first(errors)
         return values, keys
 
-    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> RowRefused:
+    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> RowError:
         where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
         if violation is None:
             cause = f"the result from {where} has no key, and the topic is compacted"
-            return RowRefused(
+            return RowError(
                 row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
             )
         key = "" if batch.keys is None else f" of key {quote(batch.keys[row])}"
-        return RowRefused(
+        return RowError(
             row,
             f"topic {self._topic!r}",
             f"the result{key} from {where} {violation}",
@@ -292,7 +292,7 @@ class RecordEncoder:
         part: _FieldEncoder[T],
         column: Sequence[T],
         batch: Batch,
-        errors: dict[int, RowRefused],
+        errors: dict[int, RowError],
     ) -> list[bytes | None]:
         """Encode a column. For a refused row, return None and add its refusal."""
         encoded: list[bytes | None] = []
@@ -313,10 +313,8 @@ class RecordEncoder:
                 add(None)
         return encoded
 
-    def _encoding_error(
-        self, part: str, batch: Batch, row: int, error: BaseException
-    ) -> RowRefused:
-        refusal = RowRefused(
+    def _encoding_error(self, part: str, batch: Batch, row: int, error: BaseException) -> RowError:
+        refusal = RowError(
             row,
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "

@@ -369,7 +369,7 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 
 HASTY = """
 from meander.connectors.kafka import reachability
-reachability.REACH = 0.5
+reachability.CONNECT_TIMEOUT = 0.5
 from meander.app.cli.main import main
 main()
 """

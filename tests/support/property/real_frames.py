@@ -273,7 +273,7 @@ def _of_app() -> Iterator[Kind]:
         Report([*taken, stored, *sent, ResultsSuppressed("counts", tallies)]),
         PeerAdded(worker=2),
         Released(worker=0),
-        Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),
+        Failure(of="lost", subject="worker 1", cause="x", remedy="", trace="t", peer=-1),
         Done(counters={"read": 1 << 40}),
         Stopped(),
     )

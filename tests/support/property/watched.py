@@ -63,7 +63,7 @@ class WatchedTopic(SimTopic):
         return self._turn.passing(self._name, "write", lambda: SimTopic.append(self, key, payload))
 
     def appended(self, ticket: Ticket) -> RecordLocation | None:
-        place = super().placed(ticket)
+        place = super().appended(ticket)
         if place is not None:
             self._turn.reach(self._name, "flush")
         return place
@@ -85,14 +85,14 @@ class WatchedTopic(SimTopic):
 
     def _compact(self) -> None:
         while self._tombs and self._rng.random() < self._haste:
-            super().forget([self._tombs.pop(self._rng.randrange(len(self._tombs)))])
+            super().delete([self._tombs.pop(self._rng.randrange(len(self._tombs)))])
 
     def lose(self) -> None:
         """Lose some of the records whose senders have ended before they were durable."""
         unknown = [
             answer for answer in self._pending.values() if isinstance(answer, RecordLocation)
         ]
-        super().forget([place for place in unknown if self._rng.random() < 0.5])
+        super().delete([place for place in unknown if self._rng.random() < 0.5])
 
     def corrupt(self, place: RecordLocation, corrupted: Callable[[bytes], bytes]) -> None:
         """Replace the record at a location."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from meander.connectors.topics.topics import TopicNames
-from meander.schemas.control import meant
+from meander.schemas.control import is_command
 from tests.support.kafka.topics import consume_all
 
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
@@ -21,7 +21,7 @@ def unanswered(bootstrap: str, called: TopicNames) -> list[str]:
     return [
         f"offset {record.offset}: {record.value!r:.300}"
         for record in consume_all(bootstrap, called.control)
-        if meant(record.value)
+        if is_command(record.value)
         and record.offset not in offsets
         and _awaited(record.value) not in {None, *ids}
     ]

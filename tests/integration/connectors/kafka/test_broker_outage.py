@@ -153,7 +153,7 @@ def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
 def test_no_broker_at_the_start_is_a_sentence_that_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "ANSWER", 0.5)
+    monkeypatch.setattr(topics, "REQUEST_TIMEOUT", 0.5)
     rig = Rig("127.0.0.1:1", "t.")
     with pytest.raises(
         SetupError, match="no broker answers at 127.0.0.1:1 .*; start one with meander"
@@ -257,7 +257,7 @@ def test_a_transaction_past_its_timeout_is_lost_and_the_next_execution_commits_i
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""
     rig = Rig(running.bootstrap, "late.")
-    monkeypatch.setattr(transactional_producer, "TRANSACTION", 5.0)
+    monkeypatch.setattr(transactional_producer, "TRANSACTION_TIMEOUT", 5.0)
     for setting in ("transaction.timeout.ms", "message.timeout.ms"):
         monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)
 

@@ -10,7 +10,7 @@ from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.connectors.topics.control import ControlTopic
 from meander.connectors.topics.topics import ensure_internal
-from meander.schemas.control import Migrate, meant, parse_command
+from meander.schemas.control import Migrate, is_command, parse_command
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig
 from tests.support.kafka.topics import PATIENCE, until
@@ -35,7 +35,7 @@ def test_a_line_of_text_moves_bins(broker: Broker, prefix: str) -> None:
 
     until(came, "the command")
     control.close()
-    assert meant(found[0])
+    assert is_command(found[0])
     command = parse_command(found[0], 256)
     assert isinstance(command, Migrate)
     assert (command.id, command.bins, command.worker) == ("m1", "all", 1)

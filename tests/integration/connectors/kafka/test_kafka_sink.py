@@ -15,7 +15,7 @@ from meander.connectors.kafka.topics import visible_configs
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
-from meander.schemas.refused import RowRefused
+from meander.schemas.refused import RowError
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch
@@ -132,7 +132,7 @@ def test_a_row_that_cannot_be_written_is_named_and_the_rest_can_still_go(rig: Ri
     topic = rig.topic("out")
     writer = KafkaSink(topic).open(rig.context())
     results: Batch = batch([1, float("nan"), 3])
-    with pytest.raises(RowRefused, match="partition 1, offset 1 cannot be written") as refusal:
+    with pytest.raises(RowError, match="partition 1, offset 1 cannot be written") as refusal:
         writer.write(results)
     assert refusal.value.row == 1
     rest = [row for row in range(3) if row != refusal.value.row]
@@ -243,9 +243,7 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     assert outside[topic]["max.message.bytes"] == "2000"
     writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
     await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
-    with pytest.raises(
-        RowRefused, match=r"takes 2,\d+ bytes .* \(max.message.bytes of the topic\)"
-    ):
+    with pytest.raises(RowError, match=r"takes 2,\d+ bytes .* \(max.message.bytes of the topic\)"):
         writer.write(batch(["a" * 2000]))
     await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
     writer.close()
@@ -274,14 +272,14 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
     def fits(size: int) -> bool:
         try:
             writer._encoder.encode(of(size))
-        except RowRefused:
+        except RowError:
             return False
         return True
 
     largest = bisect.bisect(range(40_000), False, key=lambda size: not fits(size)) - 1
     assert 5_000 < largest < 40_000
     refused = rf"compressed by {codec}, as a record, more than 19,939 \(max.message.bytes of the"
-    with pytest.raises(RowRefused, match=refused):
+    with pytest.raises(RowError, match=refused):
         writer._encoder.encode(of(largest + 1))
     await_ticket(writer, writer.write(of(largest)))
     await_ticket(writer, writer.write(batch([b"a" * 100_000])))

@@ -29,10 +29,10 @@ ROOT = Path(__file__).parents[4]
 
 ECHO = """
 import sys
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.state.keys.ids import WorkerId
 
-links = CurveLinks(WorkerId(1), Keys.fresh())
+links = CurveLinks(WorkerId(1), CurveKeys.generate())
 address, key = sys.stdin.readline().split()
 peer = Peer(WorkerId(0), address, key.encode())
 links.admit([peer])

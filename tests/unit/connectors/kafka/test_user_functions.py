@@ -26,7 +26,7 @@ from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListDead
 from meander.schemas.errors import MeanderError
-from meander.schemas.refused import RowRefused
+from meander.schemas.refused import RowError
 from meander.state.keys.ids import WorkerId
 from tests.support.kafka.connector_rig import batch
 from tests.support.sim.operator_bench import records
@@ -136,7 +136,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
 def test_a_worker_without_a_keepalive_refuses_no_record_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard") as raised:
         rows(KafkaSink("out", lambda _: b""), Keepalive(unheard, due=True)).encode(records(["a"]))
-    assert not isinstance(raised.value, RowRefused)
+    assert not isinstance(raised.value, RowError)
 
 
 class Wordless(Exception):
@@ -154,7 +154,7 @@ def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseExcept
             raise raised
         return b""
 
-    with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
+    with pytest.raises(RowError, match=f"cannot be written: {type(raised).__name__}") as refusal:
         rows(KafkaSink("out", encode)).encode(records([1, 2, 3]))
     assert refusal.value.row == 1
 
@@ -240,7 +240,7 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
     one.encode(batch(["a" * fitting] * 3, keys))
     results = batch(["a" * fitting, "a" * (fitting + 1), "a"], keys)
     for way in one.encode, one.checksum:
-        with pytest.raises(RowRefused) as refused:
+        with pytest.raises(RowError) as refused:
             way(results)
         assert refused.value.row == 1
         for said in (
@@ -256,6 +256,6 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
     sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
     taken = RecordLimits.of("out", context({"cleanup.policy": "compact,delete"}))
-    with pytest.raises(RowRefused, match=r"offset 1 has no key, and the topic is comp") as refused:
+    with pytest.raises(RowError, match=r"offset 1 has no key, and the topic is comp") as refused:
         RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, taken).encode(batch([1, 2], ["yes", "no"]))
     assert refused.value.row == 1

@@ -132,8 +132,8 @@ def test_what_is_due_is_hurried_for_some_of_a_turn_and_at_least_one() -> None:
 
 
 class Moved:
-    def __init__(self, held: int) -> None:
-        self.held = held
+    def __init__(self, memory_bound: int) -> None:
+        self.memory_bound = memory_bound
 
 
 def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
@@ -141,7 +141,7 @@ def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
     room = MemoryBudget(lambda: 100)
     large = room.admit(Moved(1000))
     assert not room.open
-    large.held = 0
+    large.memory_bound = 0
     assert room.open
 
 

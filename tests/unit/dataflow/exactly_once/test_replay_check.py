@@ -168,7 +168,7 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
             continue
         with pytest.raises(MeanderError) as caught:
             found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
-        assert caught.value.concerns == "sink 'sink'"
+        assert caught.value.subject == "sink 'sink'"
         assert wrong in caught.value.cause
         assert "have 'n' give the same" in caught.value.remedy
         assert "--allow-nondeterminism" in caught.value.remedy

@@ -317,7 +317,7 @@ before = resident()
 for turn in range(1000):
     keys = [b"%d/%d" % (turn, n) for n in range(100)]
     states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
-    with stores[turn % 20].lend(keys, np.full(100, turn % 256)) as lent:
+    with stores[turn % 20].open_batch(keys, np.full(100, turn % 256)) as lent:
         for slot, state in zip(lent.slots.tolist(), states):
             lent.sealed[slot] = state
 print(resident() - before)
