@@ -135,7 +135,7 @@ class SinkWriter(Protocol):
     """A writer that hands the results of one sink on one worker to a topic."""
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch and return its ticket: 1, 2, 3, ... Raises RowRefused, before any
+        """Take over one batch and return its ticket: 1, 2, 3, ... Raises RowError, before any
         result is written, for a row that the format of the sink does not take."""
 
     @property

@@ -251,7 +251,7 @@ def is_command(data: bytes | None) -> bool:
 def parse_command(data: bytes | None, bins: int) -> Command:
     """Return the command of a record on the control topic, for a flow with `bins` bins.
 
-    Raise Rejected.
+    Raise CommandError.
 
     >>> parse_command(b'{"type":"rescale","id":"r1","workers":3}', 256)
     Rescale(meander='command', type='rescale', id='r1', workers=3)

@@ -189,7 +189,7 @@ class TopicWriter(Unhurried):
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
     def made(self, batch: Batch) -> Callable[[], None]:
-        """Return the function that appends a batch. Raise RowRefused for a row that cannot be
+        """Return the function that appends a batch. Raise RowError for a row that cannot be
         written."""
         values, keys, headers = self._encoder.encode(batch)
         places = partitions_of_keys(keys, self._topic.partitions, 0)
@@ -199,7 +199,7 @@ class TopicWriter(Unhurried):
         return partial(self._append, rows, made)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it would lie on the topic. Raise RowRefused as `made`
+        """Return the checksum of a batch as it would lie on the topic. Raise RowError as `made`
         does."""
         return self._encoder.checksum(batch)
 

@@ -95,7 +95,7 @@ class RecordFetcher:
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Return the payloads in the order of the request once all have arrived, and only once.
 
-        Raise RecordGone when one of them is gone.
+        Raise RecordMissing when one of them is gone.
         """
         self._contact.check()
         answer = self._answers.pop(ticket, None)
@@ -265,7 +265,7 @@ def fetch_records(
     settings: Settings, topic: str, locations: Sequence[RecordLocation], seconds: float
 ) -> list[bytes]:
     """Wait for the records at some locations; return them in the order of the request. Raise
-    RecordGone when one of them is gone, and Unreachable after `seconds`."""
+    RecordMissing when one of them is gone, and Unreachable after `seconds`."""
     arrived, ticket, deadline = threading.Event(), Ticket(0), time.monotonic() + seconds
     with contextlib.closing(RecordFetcher(settings, topic, arrived)) as fetcher:
         fetcher.fetch(ticket, locations)

@@ -51,7 +51,7 @@ class CommitMarker:
                     {"sink": sink, "time": time, "out": _out_record(self.out.get(sink))}
                     for sink, time in self.times.items()
                 ],
-                "rulings": [one._asdict() for one in self.overrides],
+                "overrides": [one._asdict() for one in self.overrides],
                 "sent": self.sent,
             }
         )
@@ -64,7 +64,7 @@ class CommitMarker:
             ExecutionId(record["execution"]),
             WorkerId(record["worker"]),
             {one["sink"]: one["time"] for one in record["sinks"]},
-            tuple(TimestampOverride(**one) for one in record["rulings"]),
+            tuple(TimestampOverride(**one) for one in record["overrides"]),
             {
                 one["sink"]: Out(out["since"], Checksum(out["count"], _number(out["digest"])))
                 for one in record["sinks"]
@@ -91,12 +91,12 @@ class _MarkerRecord(TypedDict):
     execution: int
     worker: int
     sinks: list[_SinkRecord]
-    rulings: list[dict[str, Any]]
+    overrides: list[dict[str, Any]]
     """The fields of each `TimestampOverride`."""
     sent: int
 
 
-_FORMAT: Final = Format[_MarkerRecord]("mark")
+_FORMAT: Final = Format[_MarkerRecord]("commit_marker")
 
 
 def _out_record(out: Out | None) -> _OutRecord | None:

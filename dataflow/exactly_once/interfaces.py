@@ -46,7 +46,7 @@ class ChecksummedWriter(SinkWriter, Protocol):
         """The checksum of all results written."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as if it were written. Raise `RowRefused` as `write`
+        """Return the checksum of a batch as if it were written. Raise `RowError` as `write`
         does."""
 
 

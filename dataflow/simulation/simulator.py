@@ -161,7 +161,7 @@ class SimTopic:
         return answer
 
     def here(self, places: Sequence[RecordLocation]) -> list[bytes]:
-        """Return records at once. Raises RecordGone where one is not at its location."""
+        """Return records at once. Raises RecordMissing where one is not at its location."""
         return [self._read(place) for place in places]
 
     def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
@@ -172,7 +172,7 @@ class SimTopic:
             return self._answer(gone)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Return the records some turns later, and None before. Raises RecordGone where one is not
+        """Return the records some turns later, and None before. Raises RecordMissing where one is not
         at its location."""
         answer = self._when_ready(ticket)
         if isinstance(answer, RecordMissing):

@@ -75,10 +75,10 @@ class InMemory(SinkWriter, Protocol):
     """A writer that keeps results in memory."""
 
     def made(self, batch: Batch) -> Show:
-        """Return a function that makes a batch visible. Raises RowRefused."""
+        """Return a function that makes a batch visible. Raises RowError."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it becomes visible. Raises RowRefused."""
+        """Return the checksum of a batch as it becomes visible. Raises RowError."""
 
 
 class ListTransactions:

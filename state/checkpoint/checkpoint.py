@@ -46,7 +46,7 @@ Fetch = Callable[[Sequence[RecordLocation]], Sequence[bytes]]
 
 
 class Position(NamedTuple):
-    """A position that tells how far a flow has sent a source partition."""
+    """A position up to which a flow has sent a source partition."""
 
     source: str
     """The name of the source in the flow."""
@@ -107,7 +107,7 @@ class Piece(NamedTuple):
 
 
 class ReplayFrom(NamedTuple):
-    """A lower bound that tells from which time on a sink's results repeat after a restart."""
+    """A lower bound of the times of a sink's results that repeat after a restart."""
 
     sink: str
     since: int
@@ -150,9 +150,9 @@ class Cut:
     pieces: tuple[Piece, ...] = ()
     """The pieces in the order in which their records continue."""
     replay_starts: tuple[ReplayFrom, ...] = ()
-    """The replay start of each exactly-once sink. Nothing is known of a sink without one."""
+    """The replay start of each exactly-once sink, as far as it is known."""
     lineage: tuple[InputLineage, ...] = ()
-    """The lineage of each input that receives records. Nothing is known of an input without one."""
+    """The lineage of each input that receives records, as far as it is known."""
 
 
 INITIAL_CUT: Final = Cut()
@@ -253,11 +253,11 @@ class Checkpoint:
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the checkpoint without the locations of its parts: one record, or the
-        value to cut."""
+        value to split."""
         return _FORMAT.encode(self._record())
 
     def header(self, data: bytes) -> bytes:
-        """Return the record that completes a checkpoint whose parts `data` was cut into."""
+        """Return the record that completes a checkpoint, whose parts together are `data`."""
         header = replace(self, manifests=(), cut=INITIAL_CUT)._record()
         header["parts"] = [location_record(location) for location in self.parts]
         header["checksum"] = _checksum(data)
@@ -278,24 +278,24 @@ class Checkpoint:
             "time": cut.time,
             "members": list(cut.members),
             "owners": list(cut.owners),
-            "remainders": [delta_record(one) for one in cut.deltas],
+            "deltas": [delta_record(one) for one in cut.deltas],
             "bundles": [bundle_record(one) for one in cut.bundles],
             "positions": [one._asdict() for one in cut.positions],
-            "notices": [
+            "notifications": [
                 {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
                 for one in cut.notifications
             ],
             "pieces": [_piece_record(one) for one in cut.pieces],
-            "anew": [one._asdict() for one in cut.replay_starts],
-            "ways": [one._asdict() for one in cut.lineage],
+            "replay_starts": [one._asdict() for one in cut.replay_starts],
+            "lineage": [one._asdict() for one in cut.lineage],
             "parts": [],
             "checksum": 0,
         }
 
     @staticmethod
     def from_bytes(data: bytes, fetch: Fetch | None = None) -> Checkpoint:
-        """Undo `to_bytes`, or `head` with the parts that `fetch` reads. Raise MeanderError when
-        another format version wrote it, or when the parts are not those of the head."""
+        """Undo `to_bytes`, or `header` with the parts that `fetch` reads. Raise MeanderError when
+        another format version wrote it, or when the parts do not match the header."""
         record = _FORMAT.decode(data)
         if record["parts"]:
             return _assemble(record, fetch)
@@ -306,20 +306,20 @@ class Checkpoint:
                 record["time"],
                 tuple(map(WorkerId, record["members"])),
                 tuple(map(WorkerId, record["owners"])),
-                tuple(map(decode_delta, record["remainders"])),
+                tuple(map(decode_delta, record["deltas"])),
                 tuple(map(decode_bundle, record["bundles"])),
                 tuple(Position(**one) for one in record["positions"]),
                 tuple(
                     Notification(one["operator"], time_of(one["time"]), one["key"])
-                    for one in record["notices"]
+                    for one in record["notifications"]
                 ),
                 tuple(map(_piece, record["pieces"])),
-                tuple(ReplayFrom(**one) for one in record["anew"]),
+                tuple(ReplayFrom(**one) for one in record["replay_starts"]),
                 tuple(
                     InputLineage(
                         one["node"], one["input"], tuple(one["behind"]), tuple(one["before"])
                     )
-                    for one in record["ways"]
+                    for one in record["lineage"]
                 ),
             ),
             record["savepoint"], record["policy"], record["alignment_ms"], record["write_ms"],
@@ -327,17 +327,17 @@ class Checkpoint:
 
 
 def _assemble(header: _CheckpointRecord, fetch: Fetch | None) -> Checkpoint:
-    """Return the checkpoint whose parts a head names."""
+    """Return the checkpoint whose parts a header names."""
     subject = f"checkpoint {header['number']}"
     if fetch is None:
-        raise MeanderError(subject, "it lies in parts, where a whole one was expected")
+        raise MeanderError(subject, "it lies in parts, but one record was expected")
     locations = tuple(RecordLocation(**location) for location in header["parts"])
     data = b"".join(fetch(locations))
     if _checksum(data) != header["checksum"]:
         raise MeanderError(
             subject,
-            f"its {len(locations)} parts are not what was written: their checksum is another",
-            "see who else writes to the in-flight topic, or deletes from it",
+            f"its {len(locations)} parts differ from the written ones: their checksum is wrong",
+            "look for another program that writes to the in-flight topic, or deletes from it",
         )  # fmt: skip
     return replace(Checkpoint.from_bytes(data), parts=locations)
 
@@ -358,7 +358,7 @@ class _PieceRecord(TypedDict):
     worker: int
     time: AvroTime
     records: int
-    place: LocationRecord
+    location: LocationRecord
     more: list[LocationRecord]
     keyed: bool
     bins: bytes | None
@@ -377,15 +377,15 @@ class _CheckpointRecord(TypedDict):
     time: int
     members: list[int]
     owners: list[int]
-    remainders: list[DeltaRecord]
+    deltas: list[DeltaRecord]
     bundles: list[BundleRecord]
     positions: list[dict[str, Any]]
     """The fields of each `Position`."""
-    notices: list[_NotificationRecord]
+    notifications: list[_NotificationRecord]
     pieces: list[_PieceRecord]
-    anew: list[dict[str, Any]]
+    replay_starts: list[dict[str, Any]]
     """The fields of each `ReplayFrom`."""
-    ways: list[dict[str, Any]]
+    lineage: list[dict[str, Any]]
     """The fields of each `InputLineage`."""
     parts: list[LocationRecord]
     checksum: int
@@ -406,7 +406,8 @@ def _piece_record(one: Piece) -> _PieceRecord:
     return {
         "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
         "records": one.records, "keyed": one.keyed, "bins": one.bins,
-        "place": location_record(one.locations[0]), "more": list(map(location_record, one.locations[1:])),
+        "location": location_record(one.locations[0]),
+        "more": list(map(location_record, one.locations[1:])),
     }  # fmt: skip
 
 
@@ -414,6 +415,6 @@ def _piece(record: _PieceRecord) -> Piece:
     return Piece(
         record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
         record["records"],
-        tuple(RecordLocation(**one) for one in (record["place"], *record["more"])),
+        tuple(RecordLocation(**one) for one in (record["location"], *record["more"])),
         record["keyed"], record["bins"],
     )  # fmt: skip

@@ -23,7 +23,7 @@ CHECKSUM_BYTES: Final = 8
 
 
 class BundleCorrupt(LayerUnreadable):
-    """An error that reports a bundle whose record is not the written one."""
+    """An error that reports a bundle that differs from the written one."""
 
 
 class Delta(NamedTuple):
@@ -57,9 +57,9 @@ def bundle_key(execution: ExecutionId, checkpoint: int, worker: WorkerId, sequen
 def encode_deltas(deltas: Iterable[Delta]) -> bytes:
     """Encode deltas as a bundle for its topic.
 
-    >>> found = decode_deltas(encode_deltas([Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))]))
-    >>> found[0].bin, found[0].entries.states
-    (3, [b's'])
+    >>> delta = Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))
+    >>> decode_deltas(encode_deltas([delta])) == [delta]
+    True
     """
     # Avro's writer takes several times as long for single strings as for whole columns.
     body = bytes([_FORMAT.version]) + array(list(map(_bundled, deltas)))
@@ -80,15 +80,16 @@ def _optional(timers: Timers | None) -> bytes:
 
 
 def decode_deltas(data: bytes) -> list[Delta]:
-    """Undo `to_bytes`. Raise BundleCorrupt for other bytes, MeanderError for another format
+    """Undo `encode_deltas`. Raise BundleCorrupt for other bytes, MeanderError for another format
     version."""
     checksum, body = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
     if xxhash.xxh3_64_digest(body) != checksum:
         raise BundleCorrupt(
-            "a record of format 'bundle'", "its checksum is another",
-            "see who else writes to the in-flight topic, and start from an earlier checkpoint",
+            "a record of format 'bundle'", "its checksum is wrong",
+            "look for another program that writes to the in-flight topic, and start from an earlier"
+            " checkpoint",
         )  # fmt: skip
-    return list(map(decode_delta, _FORMAT.decode(body)["remainders"]))
+    return list(map(decode_delta, _FORMAT.decode(body)["deltas"]))
 
 
 class TimerRecord(TypedDict):
@@ -113,11 +114,11 @@ class BundleRecord(TypedDict):
 
     operator: str
     bins: list[int]
-    place: LocationRecord
+    location: LocationRecord
 
 
 class _Bundled(TypedDict):
-    remainders: list[DeltaRecord]
+    deltas: list[DeltaRecord]
 
 
 _FORMAT: Final = Format[_Bundled]("bundle")
@@ -133,7 +134,7 @@ def delta_record(one: Delta) -> DeltaRecord:
 
 
 def decode_delta(record: DeltaRecord) -> Delta:
-    """Undo `lacking_record`."""
+    """Undo `delta_record`."""
     known = record["timers"]
     timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
     entries = DeltaEntries(record["keys"], record["states"], timers)
@@ -143,11 +144,11 @@ def decode_delta(record: DeltaRecord) -> Delta:
 def bundle_record(one: Bundle) -> BundleRecord:
     """Return a bundle as an Avro record."""
     bins = list[int](one.bins)
-    return {"operator": one.operator, "bins": bins, "place": location_record(one.location)}
+    return {"operator": one.operator, "bins": bins, "location": location_record(one.location)}
 
 
 def decode_bundle(record: BundleRecord) -> Bundle:
     """Undo `bundle_record`."""
     return Bundle(
-        record["operator"], tuple(map(Bin, record["bins"])), RecordLocation(**record["place"])
+        record["operator"], tuple(map(Bin, record["bins"])), RecordLocation(**record["location"])
     )

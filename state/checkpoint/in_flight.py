@@ -39,7 +39,8 @@ class RecordCorrupt(LayerUnreadable):
         super().__init__(
             where,
             cause,
-            "see who else writes to the in-flight topic, or deletes from it; run the flow again",
+            "look for another program that writes to the in-flight topic, or deletes from it, and"
+            " run the flow again",
         )
 
 
@@ -107,8 +108,8 @@ def encode(header: Header, columns: InFlightColumns) -> bytes:
 
     >>> none = np.zeros(1, np.int64)
     >>> header = Header(ExecutionId(1), 2, WorkerId(0), "totals", 0, sequence=5)
-    >>> record = encode(header, InFlightColumns((), none, none, none, none, none, None, None, [(1, "a")]))
-    >>> head, columns = decode(record)
+    >>> columns = InFlightColumns((), none, none, none, none, none, None, None, [(1, "a")])
+    >>> head, columns = decode(encode(header, columns))
     >>> head == header, columns.values
     (True, [(1, 'a')])
     """
@@ -159,7 +160,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     try:
         head = cast(dict[str, Any], schemaless_reader(source, _HEADER, None))
         body = data[source.tell() :]
-    except Exception as error:  # fastavro raises what it likes
+    except Exception as error:  # fastavro documents no common base of its errors
         raise RecordCorrupt(
             "a record of format 'in_flight'", f"it is cut short: {error}"
         ) from error
@@ -168,7 +169,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
         head["node"], head["input"], head["sequence"],
     )  # fmt: skip
     if xxhash.xxh3_64_digest(body) != head["checksum"]:
-        raise RecordCorrupt(f"in-flight record {header.key!r}", "its checksum is another")
+        raise RecordCorrupt(f"in-flight record {header.key!r}", "its checksum is wrong")
     columns = cast(dict[str, Any], schemaless_reader(source, _COLUMNS, None))
     times, origins, partitions, offsets, indexes = (
         np.array(columns[name], np.int64)
@@ -176,7 +177,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     )
     bins, values = columns["bin"], list(map(_from_avro, columns["value"]))
     found = InFlightColumns(
-        tuple(columns["rounds"]), times, origins, partitions, offsets, indexes, columns["key"],
+        tuple(columns["iterations"]), times, origins, partitions, offsets, indexes, columns["key"],
         None if bins is None else np.array(bins, np.int64), values,
     )  # fmt: skip
     if len(found) != head["count"]:
@@ -253,7 +254,7 @@ def _to_avro(value: object) -> object:
         case timedelta():
             return _compound("timedelta", [value.days, value.seconds, value.microseconds])
     codec.encode(value)
-    raise AssertionError(f"{kind} is a plain type that Avro has not been told of")
+    raise AssertionError(f"{kind} is a plain type without an Avro encoding")
 
 
 def _fits(text: str) -> bool:

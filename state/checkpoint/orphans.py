@@ -25,9 +25,9 @@ class Orphans:
     """A set that recognizes orphans as one execution finds them.
 
     >>> from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
-    >>> named, other = (LayerId(ExecutionId(life), WorkerId(0), 3).key(0) for life in (6, 7))
-    >>> unnamed = Orphans(frozenset([named]))
-    >>> unnamed.includes(other), unnamed.includes(named), unnamed.includes(b"what a user has put there")
+    >>> named, other = (LayerId(ExecutionId(n), WorkerId(0), 3).key(0) for n in (6, 7))
+    >>> orphans = Orphans(frozenset([named]))
+    >>> orphans.includes(other), orphans.includes(named), orphans.includes(b"a key of a user")
     (True, False, False)
     """
 

@@ -391,7 +391,7 @@ def _element(data: bytes) -> object:
 
 
 def _from_array(items: list[Any]) -> object:
-    """Undo `_lower`. No plain value is callable, so a builder differs from an element."""
+    """Undo `_to_array`. No plain value is callable, so a builder differs from an element."""
     return items[0](items[1:]) if items and callable(items[0]) else items
 
 

@@ -109,7 +109,7 @@ class NumberCells:
             raise MeanderError(
                 "the state of a fold over columns",
                 f"it does not fit columns of {', '.join(self._layout.dtypes)}: {error}",
-                "let the fold's columns be those that wrote it",
+                "declare the columns of the fold that wrote it",
             ) from error
 
     def clear(self, slots: Slots) -> None:
@@ -155,7 +155,7 @@ def exact_column(values: Sequence[object], dtype: str) -> Column:
 
 
 def fit_column(column: Column, dtype: str) -> Column:
-    """Return a column of states in its declared type. Raise ValueError as `exact` does."""
+    """Return a column of states in its declared type. Raise ValueError as `exact_column` does."""
     # Arrays of other libraries may lack this type, yet work as well.
     if getattr(column, "dtype", None) == dtype and column.ndim == 1:
         return column

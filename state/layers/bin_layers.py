@@ -87,7 +87,7 @@ class BinLayers:
         The manifest names all layers of the bin. A bin without changes gets no further layer. The
         call cancels a running write of the bin.
         """
-        assert bin not in self._frozen, "a frozen bin is written as it was first"
+        assert bin not in self._frozen, "a frozen bin is written by `write_frozen`"
         self.cancel(bin)
         self._chains.end(bin)
         if not self.layers(bin):
@@ -105,7 +105,7 @@ class BinLayers:
         """
         for bin in [*self._writing]:
             self.cancel(bin)
-        assert not self._frozen, "one checkpoint after the other"
+        assert not self._frozen, "an earlier checkpoint still has frozen bins"
         self._end_chains(self._chains.pending_bins)
         self._chains.start_checkpoint(at)
         changed = self._store.freeze(bins)
@@ -138,8 +138,8 @@ class BinLayers:
 
     def frozen_delta(self, bin: Bin, most_bytes: int, *, cumulative: bool) -> ChainedDelta | None:
         """Return the delta of a frozen bin where it takes at most about `most_bytes`, else None for
-        `write_frozen`. Its keys still count as changed for the next layer. Earlier bundles hold the
-        other changes; with `cumulative` the delta repeats them where it has new ones."""
+        `write_frozen`. Its keys still count as changed for the next layer. Earlier bundles hold
+        earlier changes; with `cumulative` a delta with new changes repeats them."""
         if cumulative and self._frozen[bin][0]:
             self._end_chain(bin)
         keys, timers, _ = self._frozen[bin]
@@ -216,8 +216,8 @@ class BinLayers:
         return changed * self.size(bin) <= most_bytes * keys
 
     def pop_delta(self, bin: Bin, timers: Timers, most_bytes: int) -> DeltaEntries | None:
-        """Take the delta of a bin since its last layer, so that its keys no longer count as
-        changed. Return None, and take nothing, where it exceeds `most_bytes` or the bin has no
+        """Remove and return the delta of a bin since its last layer; its keys no longer count as
+        changed. Return None, and change nothing, where it exceeds `most_bytes` or the bin has no
         layer.
 
         The call cancels a running write of the bin.
@@ -247,7 +247,7 @@ class BinLayers:
         return self._base(bin, upper, timers, lambda layer: (layer,))
 
     def cancel(self, bin: Bin) -> None:
-        """Cancel a running write of a bin; the next write takes its changes."""
+        """Cancel a running write of a bin; the next write includes its changes."""
         if bin in self._writing:
             writer, keys = self._writing.pop(bin)
             writer.cancel()

@@ -1,7 +1,7 @@
 """Bootstrap input: the entries of a layer that a bootstrap adds in key order.
 
 Guarantees that a layer holds no key twice. The caller bounds the entries that are added and not yet
-taken (I6). Cost: about 0.1 us per entry.
+read (I6). Cost: about 0.1 us per entry.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ class BootstrapInput:
 
     @property
     def pending(self) -> int:
-        """Return the number of entries that the layer writer has not taken."""
+        """Return the number of entries that the layer writer has not read."""
         return len(self._keys) - self._read
 
     def add(self, keys: Sequence[bytes], states: Sequence[bytes]) -> None:
-        """Add the next entries, once the writer has taken all earlier ones. Raise SetupError for a
-        repeated key."""
-        assert not self.pending, "entries are handed over piece by piece"
+        """Add the next entries, once the writer has read all earlier entries. Raise SetupError for
+        a repeated key."""
+        assert not self.pending, "the writer has not read all earlier entries"
         for key in compress(keys, map(eq, keys, chain((self._last,), keys))):
             shown = repr(decode(key))[:_SHOWN]
             raise SetupError(
-                f"operator {self._operator!r}, key {shown}", "it comes twice",
+                f"operator {self._operator!r}, key {shown}", "it has two states",
                 "give one state for each key",
             )  # fmt: skip
         self._keys, self._states, self._read, self._last = keys, states, 0, keys[-1]

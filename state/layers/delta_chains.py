@@ -1,9 +1,9 @@
 """Delta chains: the bundles that complete the layers of each bin, the earliest first.
 
 A checkpoint puts the changes of a bin since its last bundle into a new bundle, and also names the
-earlier ones. Invariant: the layers, the chain and the new keys of a bin together make up the bin.
-So each new layer ends the chain. A checkpoint that is not complete at the next freeze also ends
-it, because its bundles may be deleted. Cost: one reference per bin and bundle.
+earlier bundles. Invariant: the layers, the chain and the new keys of a bin together make up the
+bin. So each new layer ends the chain. A checkpoint that is not complete at the next freeze also
+ends it, because its bundles may be deleted. Cost: one reference per bin and bundle.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class DeltaChains:
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
     >>> chains, link = DeltaChains(), Link(1, 0, RecordLocation(b"bundle", 0, 5, 99))
-    >>> chains.start_checkpoint(one); chains.add(Bin(3), 99, timers_hash=0); chains.record_bundle(one, [Bin(3)], link)
-    >>> chains.of(Bin(3)), chains.pending_bins
+    >>> chains.start_checkpoint(one); chains.add(Bin(3), 99, timers_hash=0)
+    >>> chains.record_bundle(one, [Bin(3)], link); chains.of(Bin(3)), chains.pending_bins
     (None, [3])
     >>> chains.complete_checkpoint(one); chains.of(Bin(3)).links == (link,), chains.pending_bins
     (True, [])
@@ -67,12 +67,12 @@ class DeltaChains:
 
     @property
     def pending_bins(self) -> list[Bin]:
-        """Return the bins whose bundle belongs to a checkpoint that is not known to be complete."""
+        """Return the bins whose newest bundle belongs to the pending checkpoint."""
         return list(self._pending)
 
     def start_checkpoint(self, at: CheckpointId) -> None:
-        """Begin a checkpoint. No other checkpoint may be pending."""
-        assert not self._pending, "what is not known to exist counts for nothing"
+        """Start a checkpoint. No other checkpoint may be pending."""
+        assert not self._pending, "an earlier checkpoint is pending"
         self._at = at
 
     def add(self, bin: Bin, size: int, timers_hash: int) -> None:

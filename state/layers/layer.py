@@ -62,7 +62,7 @@ class LayerInput(Protocol):
 
     @property
     def timers(self) -> Timers:
-        """Return all timers of the bin. They are complete once all entries have been taken."""
+        """Return all timers of the bin. They are complete once all entries have been read."""
 
     def read(self, most: int) -> Entries | None:
         """Return at most `most` of the next entries, none at the end. Return None while they are
@@ -92,7 +92,7 @@ def read_payloads(
             topic.abandon(ticket)
             raise
         if len(found) != end - first:
-            where = f"state record {locations[first].key!r} and what was asked for with it"
+            where = f"state record {locations[first].key!r} and the records requested with it"
             raise LayerCorrupt(where, "number of records", end - first, len(found))
         yield from found
         first = end

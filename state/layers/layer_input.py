@@ -27,7 +27,7 @@ AHEAD_BYTES: Final = 128 << 10
 
 
 class KeySorter:
-    """A sorter that sorts keys in runs and merges the runs as callers take keys.
+    """A sorter that sorts keys in runs and merges the runs as callers read keys.
 
     >>> keys = KeySorter([b"%04d" % (n * 7 % 5000) for n in range(5000)])
     >>> taken = [key for _ in range(5003) for key in keys.read(1) or ()]
@@ -108,7 +108,7 @@ class EntryStream:
             self._ended = not self.keys
 
     def read_until(self, last: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Take the entries up to a key."""
+        """Remove and return the entries up to a key."""
         end = bisect_right(self.keys, last)
         entries = list(zip(self.keys[:end], self._states[:end], strict=True))
         self.keys, self._states = self.keys[end:], self._states[end:]
@@ -200,7 +200,7 @@ class LayerStream:
         for chunk in self._chunks:
             if chunk is None:
                 return None
-            assert not chunk.table, "a base is not merged, but written anew"
+            assert not chunk.table, "a base is never merged"
             self.timers += chunk.timers
             if chunk.keys:
                 return Entries(chunk.keys, chunk.states)

@@ -1,8 +1,8 @@
 """The layer loader: reads the layers of a bin from the state topic into a store.
 
 Invariants: the store then holds the written entries byte for byte (I4), or LayerCorrupt is raised.
-The memory of a bin is at most `held` (I6). A step installs at most its budget of entries, or one
-table, and never waits.
+The memory of a bin is at most `memory_bound` (I6). A step installs at most its budget of entries,
+or one table, and never waits.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ AHEAD_BYTES: Final = 2 * TABLE_BYTES
 class LayerLoader:
     """A loader that reads the layers of one bin from the state topic into a store.
 
-    Where the first layers equal those `prefetched` in the store, the loader adds only the others to
-    them; `timers` are then those of the last staged layer. Otherwise the layers replace the bin in
-    the store. `timers`, `count` (installed keys) and `bytes` (from the topic) are complete once
-    `step` has returned True. `ingest` may install several tables together before the next step.
-    Raise MeanderError where the layers have another codec than the store.
+    Where the first layers equal the `prefetched` layers in the store, the loader adds only the
+    remaining layers. It then expects the timers of the last prefetched layer. Otherwise the layers
+    replace the bin in the store. `timers`, `count` (installed keys) and `bytes` (from the topic)
+    are complete once `step` has returned True. `ingest` may install several tables together before
+    the next step. Raise MeanderError where the layers have another codec than the store.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LayerLoader:
         return self._most
 
     def cancel(self) -> None:
-        """Cancel the load; entries that are installed stay."""
+        """Cancel the load; installed entries remain."""
         self._slices.close()
         self._most = 0
 

@@ -1,8 +1,8 @@
 """The layer writer: writes the entries of a layer input to the state topic.
 
-Invariant: the memory of a layer is at most `held` (I6). A step takes at most its budget of entries,
-or sends one chunk, and never waits. The many entries of a base go into tables, which a reader
-ingests without a look at single entries.
+Invariant: the memory of a layer is at most `memory_bound` (I6). A step writes at most its budget of
+entries, or sends one chunk, and never waits. Tables hold the many entries of a base, and a loader
+ingests a table as a whole.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Lengths = npt.NDArray[np.int64]
 class LayerWriter:
     """A writer that writes one layer to the state topic.
 
-    `on_durable` receives the durable layer and returns all layers of its bin. Where the store makes
-    tables, entries beyond one chunk go into tables. `manifest`, which names the bin's layers, and
-    `bytes` (of this layer on the topic) are set once `step` has returned True. The manifest's epoch
-    is the layer's upper time.
+    `on_durable` receives the durable layer and returns all layers of its bin. With `table`, tables
+    hold the entries beyond one chunk. `manifest`, which names the bin's layers, and `bytes` (of
+    this layer on the topic) are set once `step` has returned True. The manifest's epoch is the
+    layer's upper time.
     """
 
     manifest: Manifest
@@ -195,11 +195,11 @@ class LayerWriter:
                 f"operator '{self._head.operator}', key {keys[greatest][:64]!r}",
                 f"its state takes {sizes[greatest]} bytes, and a bin moves only with states up to "
                 f"{STATE_LIMIT}",
-                "keep less per key, or spread it over several keys",
+                "store less per key, or spread the state over several keys",
             )
 
     def _handle_full(self) -> Iterator[None]:
-        """Handle a full chunk: give it a table, or send it."""
+        """Move the entries of a full chunk into a table, or send the chunk."""
         if self._table is not None or self._new_table is None:
             yield from self._send()
             return

@@ -22,13 +22,13 @@ AvroTime = int | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A description that tells which times a layer covers: the effect of all records of lower <=
+    """A description that bounds the times of a layer: it has the effect of all records of lower <=
     time < upper.
 
     Times before `since` are not distinguished any more. A layer that a worker writes while it
-    applies records is fuzzy. Each of its states belongs to some moment after its keys were taken.
-    So a state may have the effect of records of `upper` and later. The next layer contains later
-    changes too. Nothing changes during the last layer, so it makes the bin exact.
+    applies records is fuzzy. Each of its states belongs to some moment after its keys were
+    collected. So a state may have the effect of records of `upper` and later. The next layer
+    contains later changes too. Nothing changes during the last layer, so it makes the bin exact.
     """
 
     lower: Time
@@ -150,7 +150,8 @@ def time_of(record: AvroTime) -> Time:
 def location_record(location: RecordLocation) -> LocationRecord:
     """Return a location as an Avro record; `RecordLocation(**record)` undoes it."""
     return {
-        "key": location.key, "partition": location.partition, "offset": location.offset, "size": location.size,
+        "key": location.key, "partition": location.partition, "offset": location.offset,
+        "size": location.size,
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Parts: a value larger than one record lies on its topic in parts, named in order.
+"""Parts: the records of a value that exceeds one record, in order.
 
-Guarantees that a reader gets the bytes that were cut, or an error. Each part has a key that no
-other record has, and the value holds a checksum. Cost: one record per `PART` bytes.
+Guarantees that a reader gets the bytes that were split, or an error. Each part has a key that no
+other record has, and the value holds a checksum. Cost: one record per `PART_BYTES` bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def keyed_parts(key: bytes, data: bytes) -> list[tuple[bytes, bytes]]:
     """Return the parts of a value with their keys. A part that is the whole value has the value's
     key.
 
-    >>> keyed_parts(b"key", b"value"), [key for key, _ in keyed_parts(b"key", bytes(PART_BYTES + 1))]
+    >>> large = keyed_parts(b"key", bytes(PART_BYTES + 1))
+    >>> keyed_parts(b"key", b"value"), [key for key, _ in large]
     ([(b'key', b'value')], [b'key/0', b'key/1'])
     """
     parts = split(data)

@@ -3,8 +3,8 @@
 Invariant: suppose a layer of this worker became durable after its snapshot m and was replaced
 before its snapshot n. Then checkpoints from m on and before n may reference it, and no others. For
 a layer of another worker m is unknown, so any checkpoint before n may reference it. Guarantees that
-a layer stays while one of these checkpoints is retained. Cost: one entry per layer of this worker,
-and one per replaced layer until it goes.
+a layer remains while one of these checkpoints is retained. Cost: one entry per layer of this
+worker, and one per replaced layer until it is deleted.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ class Retention:
     records.
 
     >>> from meander.state.keys.ids import ExecutionId, WorkerId
-    >>> gone: list[int] = []
-    >>> retention = Retention(lambda places: gone.extend(place.offset for place in places))
+    >>> deleted: list[int] = []
+    >>> retention = Retention(lambda places: deleted.extend(place.offset for place in places))
     >>> a, b, c = (LayerId(ExecutionId(1), WorkerId(0), n) for n in range(3))
-    >>> retention.replace(a, [RecordLocation(b"layer", 0, 1, 9)]); gone
+    >>> at_1, at_2, at_3 = ([RecordLocation(b"layer", 0, offset, 9)] for offset in (1, 2, 3))
+    >>> retention.replace(a, at_1); deleted
     [1]
-    >>> retention.record_snapshot(1); retention.replace(b, [RecordLocation(b"layer", 0, 2, 9)]); gone
+    >>> retention.record_snapshot(1); retention.replace(b, at_2); deleted
     [1]
-    >>> retention.record_snapshot(2); retention.retain([1]); retention.record_durable(c); gone
+    >>> retention.record_snapshot(2); retention.retain([1]); retention.record_durable(c); deleted
     [1]
-    >>> retention.record_snapshot(3); retention.retain([2]); gone
+    >>> retention.record_snapshot(3); retention.retain([2]); deleted
     [1, 2]
-    >>> retention.replace(c, [RecordLocation(b"layer", 0, 3, 9)])
-    >>> retention.record_snapshot(4); retention.retain([1, 3]); gone
+    >>> retention.replace(c, at_3)
+    >>> retention.record_snapshot(4); retention.retain([1, 3]); deleted
     [1, 2]
-    >>> retention.record_snapshot(5); retention.retain([1, 4]); gone
+    >>> retention.record_snapshot(5); retention.retain([1, 4]); deleted
     [1, 2, 3]
     """
 
@@ -59,14 +60,14 @@ class Retention:
         self._referenced |= number > 0
 
     def record_snapshot(self, number: int) -> None:
-        """Record the snapshot for a checkpoint, whose number exceeds all earlier ones."""
+        """Record the snapshot for a checkpoint, whose number exceeds all earlier numbers."""
         self._replaced += [(first, number - 1, locations) for first, locations in self._since]
         self._since.clear()
         self._number, self._referenced = number, True
 
     def retain(self, retained: Sequence[int]) -> None:
-        """Delete layers that none of the retained checkpoints names. The call lists those before
-        the last."""
+        """Delete layers that no retained checkpoint names, by the numbers of all retained
+        checkpoints before the last."""
         for one in self._replaced:
             if not _is_referenced(one, retained):
                 self._delete(one[2])

@@ -1,6 +1,6 @@
 """The state topic, as stores and migrations use it: append, fetch and forget records.
 
-No call blocks. A write is durable once `placed` returns its location. A read is complete once
+No call blocks. A write is durable once `appended` returns its location. A read is complete once
 `fetched` answers. `connectors.topics.state` implements the topic on Kafka, `simulation` in memory.
 """
 
@@ -62,7 +62,7 @@ class StateTopic(Appendable, Protocol):
         """Request records by location; return a ticket."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Return the payloads in the order of the request, once all have arrived. Raise RecordGone
+        """Return the payloads in the order of the request, once all have arrived. Raise RecordMissing
         when a location holds another key, because of a compaction."""
 
     def close(self) -> None:

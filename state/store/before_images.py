@@ -63,7 +63,7 @@ class BeforeImages:
         states: Sequence[object],
         weight: int = 0,
     ) -> None:
-        """Keep the before images of keys: sealed states, or `ABSENT`, of `weight` bytes each.
+        """Record the before images of keys: sealed states, or `ABSENT`, of `weight` bytes each.
         `bins[i]` is the bin of `keys[i]`."""
         if not self._bins or not keys:
             return
@@ -100,7 +100,7 @@ class BeforeImages:
             self._sort()
 
     def _sort(self) -> None:
-        """Sort the loose images by bin."""
+        """Sort the unsorted images by bin."""
         if not self._unsorted:
             return
         unsorted, self._unsorted = self._unsorted, []
@@ -120,7 +120,7 @@ class BeforeImages:
                 self._add_size(bin, _weigh(new, weight))
 
     def _insert(self, bin: int, new: Images) -> None:
-        """Keep the images of a bin whose keys had none, and remove the others from `new`."""
+        """Add images of a bin, except for keys that have one; remove these keys from `new`."""
         images = self._bins[bin]
         for key in images.keys() & new.keys():
             del new[key]

@@ -1,9 +1,9 @@
-"""Dirty keys: the keys of each bin that changed since the last delta took them.
+"""Dirty keys: the keys of each bin that changed since its last delta.
 
-Invariant: the set contains every changed key. `take` returns a key once, however often `add` named
-it. A key is new until `put_aside`: then a bundle holds its change, but no layer does. Keys beyond
-their share of the memory lie in RocksDB and count as new (I6). Their range begins with two NULs,
-unlike any other range. Cost: native code adds a key in 0.2 us; a spilled key takes 2 us more.
+Invariant: the set contains every changed key. `pop` returns a key once, however often `add` named
+it. A new key is in no bundle and in no layer. A bundled key is in a bundle, but in no layer. Keys
+beyond their share of the memory lie in RocksDB and count as new (I6). Their range begins with two
+NULs, unlike any other range. Cost: native code adds a key in 0.2 us; a spilled key takes 2 us more.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class DirtyKeys:
         self._put(self._by_bin, bin, set(keys))
 
     def put_bundled(self, bin: int, keys: Iterable[bytes]) -> None:
-        """Record changed keys of one bin that a bundle holds, so they are not new."""
+        """Record bundled keys of one bin."""
         self._put(self._bundled, bin, set(keys))
 
     def pop_bundled(self, bin: int) -> set[bytes]:
-        """Take the keys of a bin that were put aside; new keys among them remain recorded."""
+        """Remove and return the bundled keys of a bin; new keys among them remain recorded."""
         return self._pop_bin(self._bundled, bin)
 
     def unbundle(self, bin: int) -> None:
-        """Count the keys of a bin that were put aside as new."""
+        """Count the bundled keys of a bin as new."""
         self.put(bin, self.pop_bundled(bin))
 
     def mark(self, bin: int) -> None:
@@ -102,12 +102,12 @@ class DirtyKeys:
         return len(self._by_bin.get(bin, ())) + len(self._bundled.get(bin, ()))
 
     def pop(self, bin: int) -> list[bytes]:
-        """Take all changed keys of a bin, in no order."""
+        """Remove and return all changed keys of a bin, in no order."""
         self.unbundle(bin)
         return self.pop_new(bin)
 
     def pop_new(self, bin: int) -> list[bytes]:
-        """Take the new keys of a bin."""
+        """Remove and return the new keys of a bin."""
         self._sort()
         self._marked_bins.discard(bin)
         keys = self._pop_bin(self._by_bin, bin)
@@ -168,7 +168,7 @@ class DirtyKeys:
         return keys
 
     def _sort(self) -> None:
-        """Sort the loose keys into their bins."""
+        """Sort the unsorted keys into their bins."""
         if not self._unsorted:
             return
         order, by_bin = group_by_bin(np.concatenate(self._unsorted_bins))

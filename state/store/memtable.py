@@ -156,8 +156,8 @@ class Memtable:
         self.remove(table, bin, list(table.bins.get(bin, ())))
 
     def spill(self, count: int) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
-        """Take at most `count` keys of one bin. Return the prefix of their database keys, and these
-        keys with the encoded states."""
+        """Remove at most `count` keys of one bin. Return the prefix of their database keys, and
+        these keys with the encoded states."""
         table = max(self.tables.values(), key=lambda table: table.size)
         bin, present = next(iter(table.bins.items()))
         keys = list(islice(present, count))

@@ -49,7 +49,7 @@ class RocksDB:
             self.folder.mkdir()
         except Exception as error:  # rocksdict raises nothing narrower
             raise SetupError(
-                self._name, str(error), "give each worker a folder of its own"
+                self._name, str(error), "choose a separate folder for each worker"
             ) from error
 
     def memory_bytes(self) -> int:
@@ -108,12 +108,12 @@ class RocksDB:
 
 @contextmanager
 def translate_errors(subject: str) -> Iterator[None]:
-    """Raise errors of the disk as MeanderError that names its owner."""
+    """Raise an error of the disk as SetupError about a subject."""
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
         raise SetupError(
-            subject, str(error), "see whether its disk has room, and run the flow again"
+            subject, str(error), "check that its disk has room, and run the flow again"
         ) from error
 
 

@@ -38,8 +38,8 @@ class TableWriter:
     """
 
     def __init__(self, folder: Path, prefix: bytes) -> None:
-        """Open a table in an existing folder; `prefix` precedes all keys. Raise SetupError where the
-        disk refuses more bytes, as `put` and `finish` do."""
+        """Open a table in an existing folder; `prefix` precedes all keys. Raise SetupError where
+        the disk refuses more bytes, as `put` and `finish` do."""
         self._path, self._prefix = folder / f"{next(_NUMBERS)}.writing", prefix
         self._name = f"the table {self._path}"
         options = Options(raw_mode=True)

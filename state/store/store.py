@@ -3,8 +3,8 @@
 All operators share one RocksDB and one key space: operator, NUL, bin (2 bytes), key. Column
 families would need a write buffer, files and a budget per operator. A prefix costs a few bytes,
 which block encoding removes again; a bin is one range in either case. Invariants: `scan` yields a
-bin as it was when the scan began. Held bytes exceed the budget for one write at most (I6). The
-store knows each key that changed since the last delta. A database starts empty: local state is a
+bin as it was when the scan started. The memory exceeds the budget for one write at most (I6). The
+store records each key that changed since the last delta. A database starts empty: local state is a
 cache, and the state topic has authority. Cost: 1000 hot keys take about 1 ms to fetch and write; a
 miss takes about 3 us.
 """
@@ -25,8 +25,8 @@ from meander.state.encoding.codec import PLAIN, StateCodec, encode_sealed
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
+from meander.state.store.before_images import BeforeImages
 from meander.state.store.dirty_keys import DirtyKeys
-from meander.state.store.frozen import FrozenStates
 from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
 from meander.state.store.rocksdb import RocksDB
 from meander.state.store.sst_writer import TableWriter
@@ -66,7 +66,7 @@ class Database:
         self._undo_logs: list[UndoLog] = []
         self._stores: dict[str, Store] = {}
         self._retained: set[str] = set()
-        """The operators whose states an ended execution has left."""
+        """The operators with states of an ended execution."""
         self._changes_bytes, self._undo_bytes = budget_bytes // 32, budget_bytes // 16
         self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
@@ -76,12 +76,12 @@ class Database:
         """Return the store of one operator, with columns where there is a layout. Raise
         MeanderError for a name that collides with another."""
         if "\0" in operator:
-            raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "name it anew")
+            raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "rename it")
         if codec.name == PLAIN.name and codec is not PLAIN:
             raise MeanderError(
                 f"the codec of operator '{operator}'",
-                f"it bears the default's name, '{PLAIN.name}', but may write other bytes",
-                "give it a name of its own",
+                f"it has the default's name, '{PLAIN.name}', but may write other bytes",
+                "rename it",
             )
         if operator in self._retained:
             self._retained.remove(operator)
@@ -90,7 +90,7 @@ class Database:
         return self._stores[operator]
 
     def end_execution(self) -> None:
-        """Keep the stores for the next execution of the same flow, and delete all other data on
+        """Retain the stores for the next execution of the same flow, and delete all other data on
         disk."""
         self._retained = {*self._stores}
         for changes in self._changes:
@@ -131,7 +131,7 @@ class Database:
         return {k: data for k, data in zip(wanted, values, strict=True) if data is not None}
 
     def spill(self) -> None:
-        """Bring the memory within its bounds again."""
+        """Spill until the memory is within its bounds."""
         while self.memtable.size > self._memtable_bytes:
             prefix, entries = self.memtable.spill(SPILL_KEYS)
             self.prefixes.add(prefix)
@@ -181,7 +181,9 @@ class Store:
         cells = SealedCells() if layout is None else NumberCells(layout)
         self._table = database.memtable.add(Table(self._prefixes.stem, cells))
         self._changes = database.track_changes(operator)
-        self._frozen, self._undo = FrozenStates(), database.undo_log()
+        self._undo = database.undo_log()
+        self._frozen = BeforeImages(())
+        """The before images of the frozen bins. A key without one still has its frozen state."""
 
     def open_batch(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
         """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
@@ -191,21 +193,20 @@ class Store:
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
-        """Freeze bins: until `thaw`, the methods `in_memory`, `on_disk` and `take_states` describe
+        """Freeze bins: until `thaw`, `keys_in_memory`, `entries_on_disk` and `collect_states` describe
         them as of this call.
 
-        Return by bin the keys that changed since the last take or put-aside. These keys no longer
-        count as changed. The caller takes their states and puts the keys aside if a bundle holds
-        them, or gives them back.
+        Remove and return the new changed keys by bin. The caller collects their states. It marks
+        the keys as bundled if a bundle holds them, or restores them.
         """
         changed = {bin: self._changes.pop_new(bin) for bin in self._changes.bins()}
         self._table.dirty[:] = False
-        self._frozen.freeze(bins)
+        self._frozen = BeforeImages(bins)
         return changed
 
     def thaw(self, bin: int) -> None:
         """Release a frozen bin."""
-        self._frozen.thaw(bin)
+        self._frozen.drop(bin)
 
     def record_checkpoint(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
         """Record these bins with their timers for a checkpoint, as they are at the call."""
@@ -230,7 +231,7 @@ class Store:
         No key counts as changed then. Return the timers of each bin."""
         for bin in [bin for bin in self.bins() if bin not in bins]:
             self.drop(bin)
-        self._frozen.freeze(())
+        self._frozen = BeforeImages(())
         timers = {bin: self._undo.timers(at, bin) for bin in bins}
         before = {bin: self._undo.images(at, bin) for bin in bins}
         self._undo.clear()
@@ -266,8 +267,8 @@ class Store:
         return (entry for entry in entries if entry[0] not in new) if new else entries
 
     def collect_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the encoded states of keys of a bin. Each key has a state, and counts as unchanged
-        until its next change. In a frozen bin, return the frozen states."""
+        """Return the encoded states of keys of a bin. Each key must have a state, and counts as
+        unchanged until its next change. In a frozen bin, return the frozen states."""
         before = self._frozen.of(bin)
         if not before:
             return self._collect_states(bin, keys)
@@ -291,8 +292,7 @@ class Store:
         return cast(list[bytes], read)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a bin in key order, as of the call, encoded as the caller takes
-        them.
+        """Yield the entries of a bin in key order, as of the call; encode each when it is read.
 
         Sort the part in the memtable at the call; the rest costs per entry.
         """
@@ -322,11 +322,11 @@ class Store:
         return TableWriter(self._database.rocks.folder, self._prefixes[bin])
 
     def drop(self, bin: int) -> None:
-        """Drop all keys of a bin: key by key in memory, at once on disk. Running scans keep
-        theirs."""
+        """Drop all keys of a bin: key by key in memory, at once on disk. Running scans still yield
+        them."""
         self._database.memtable.drop(self._table, bin)
         self._changes.drop(bin)
-        self._frozen.thaw(bin)
+        self._frozen.drop(bin)
         self._undo.drop(bin)
         self._database.prefixes.discard(self._prefixes[bin])
         self._database.rocks.delete(self._prefixes[bin])
@@ -344,36 +344,35 @@ class Store:
         return self._changes.count(bin)
 
     def pop_changes(self, bin: int) -> list[bytes]:
-        """Take the changed keys of a bin, in no order. The caller takes their states, or gives the
-        keys back."""
+        """Remove and return the changed keys of a bin, in no order. The caller collects their
+        states, or restores the keys."""
         return self._changes.pop(bin)
 
     def drop_changes(self, bin: int) -> None:
-        """Forget the changed keys of a bin, where the caller takes the states of all keys."""
+        """Drop the changed keys of a bin, as the caller collects the states of all keys."""
         self._changes.drop(bin)
 
     def mark_changed(self, bin: int) -> None:
-        """Count a bin as changed until its changes are taken or forgotten, with or without changed
-        keys."""
+        """Count a bin as changed until its changes are removed, with or without changed keys."""
         self._changes.mark(bin)
 
     def restore_changes(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Return taken keys of a bin to the changed ones, as no layer holds their changes."""
+        """Add removed keys of a bin to its changed keys again, as no layer holds their changes."""
         self._changes.put(bin, keys)
         self._database.spill()
 
     def mark_bundled(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Put changed keys aside, as a bundle holds them. The next bundle omits them until they
-        change again or are renewed."""
+        """Mark changed keys as bundled. The next bundle omits them until they change again or count
+        as new."""
         self._changes.put_bundled(bin, keys)
         self._database.spill()
 
     def pop_bundled(self, bin: int) -> set[bytes]:
-        """Take the keys of a bin that were put aside."""
+        """Remove and return the bundled keys of a bin."""
         return self._changes.pop_bundled(bin)
 
     def unbundle(self, bin: int) -> None:
-        """Count all changed keys of a bin as new, as no bundle holds them any more."""
+        """Count the bundled keys of a bin as new, as no bundle holds them any more."""
         self._changes.unbundle(bin)
 
     def count(self, bin: int) -> int:
@@ -425,7 +424,7 @@ class StateBatch:
         database: Database,
         table: Table,
         changes: DirtyKeys,
-        frozen: FrozenStates,
+        frozen: BeforeImages,
         undo: UndoLog,
         prefixes: _BinPrefixes,
         keys: Sequence[bytes],
@@ -448,7 +447,7 @@ class StateBatch:
 
     @property
     def sealed(self) -> list[object]:
-        """Return all sealed states by slot. Callers may touch only those of this batch."""
+        """Return all sealed states by slot. Callers may access only the slots of this batch."""
         assert isinstance(self._table.cells, SealedCells), "the states are columns"
         return self._table.cells.states
 
@@ -481,8 +480,8 @@ class StateBatch:
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
 
-    def _record_before_images(self, frozen: FrozenStates, undo: UndoLog) -> None:
-        """Keep before images of clean keys for frozen bins and the undo log, as the operator may
+    def _record_before_images(self, frozen: BeforeImages, undo: UndoLog) -> None:
+        """Record before images of clean keys for frozen bins and the undo log, as the operator may
         change them now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if not len(clean):

@@ -1,9 +1,9 @@
 """The undo log: the states of an operator's bins at the last checkpoints, where they changed since.
 
 A survivor rolls back to the newest checkpoint from its undo log and reads none of its own states
-from the state topic. Invariant: a bin may be known at a checkpoint. Each changed key of such a bin
-has a before image at that checkpoint or a later one. The first of them holds its state at the
-checkpoint. An installed or dropped bin is not known any more. Cost: that of `BeforeImages`, and
+from the state topic. Invariant: suppose a bin can roll back to a checkpoint. Then each key changed
+since has a before image of that checkpoint or a later one. The first of them holds its state at
+the checkpoint. An installed or dropped bin cannot roll back. Cost: that of `BeforeImages`, and
 about 100 bytes for the first change of a key since the last checkpoint. Where the log exceeds its
 share of the memory (I6), it forgets whole bins.
 """
@@ -42,7 +42,7 @@ class _CheckpointInterval:
         return self.images.size_of(bin) + self._timers_size[bin]
 
     def drop(self, bin: int) -> None:
-        """Forget a bin, so it is not known any more."""
+        """Drop a bin, so that it cannot roll back."""
         if bin in self.images:
             self.images.drop(bin)
             self._timers_bytes -= self._timers_size.pop(bin)
@@ -54,14 +54,15 @@ class UndoLog:
 
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
-    >>> undo = UndoLog(); undo.record_checkpoint(one, {Bin(3): (), Bin(4): ()})
-    >>> undo.record([b"a"], np.array([3]), ["old"], 9); undo.record([b"a"], np.array([3]), ["newer"], 9)
-    >>> undo.record_checkpoint(two, {Bin(3): ()}); undo.record([b"a", b"b"], np.array([3, 3]), ["newer", "b"], 9)
-    >>> undo.rollback_bins(one), undo.rollback_bins(two)
+    >>> log, bins = UndoLog(), np.array([3])
+    >>> log.record_checkpoint(one, {Bin(3): (), Bin(4): ()})
+    >>> log.record([b"a"], bins, ["old"], 9); log.record([b"a"], bins, ["newer"], 9)
+    >>> log.record_checkpoint(two, {Bin(3): ()}); log.record([b"a"], bins, ["newer"], 9)
+    >>> log.rollback_bins(one), log.rollback_bins(two)
     ({3}, {3})
-    >>> undo.images(one, Bin(3))[b"a"], undo.images(two, Bin(3))[b"a"]
-    ('old', 'newer')
-    >>> undo.complete(two); undo.rollback_bins(one)
+    >>> log.images(one, Bin(3)), log.images(two, Bin(3))
+    ({b'a': 'old'}, {b'a': 'newer'})
+    >>> log.complete(two); log.rollback_bins(one)
     set()
     """
 
@@ -89,7 +90,7 @@ class UndoLog:
         states: Sequence[object],
         weight: int,
     ) -> None:
-        """Keep sealed states, or `ABSENT`, of about `weight` bytes each ahead of a change."""
+        """Record sealed states, or `ABSENT`, of about `weight` bytes each ahead of a change."""
         self._intervals[-1].images.record(keys, bins, states, weight)
 
     def complete(self, at: CheckpointId) -> None:
@@ -117,7 +118,7 @@ class UndoLog:
         return set(map(Bin, set.intersection(*({*interval.images.bins} for interval in intervals))))
 
     def images(self, at: CheckpointId, bin: Bin) -> Images:
-        """Return the before images of a known bin since a checkpoint."""
+        """Return the before images of a bin since a checkpoint to which it can roll back."""
         found = Images()
         for interval in reversed(self._since(at)):
             found |= interval.images.of(bin)
@@ -128,12 +129,12 @@ class UndoLog:
         return self._since(at)[0].timers[bin]
 
     def drop(self, bin: int) -> None:
-        """Forget a bin that has left or has been replaced."""
+        """Drop a bin that has left or has been replaced."""
         for interval in self._intervals:
             interval.drop(bin)
 
     def drop_largest(self) -> None:
-        """Forget the bin with the most bytes."""
+        """Drop the bin with the most bytes."""
         sizes = {
             bin: interval.size_of(bin)
             for interval in self._intervals
@@ -142,7 +143,7 @@ class UndoLog:
         self.drop(max(sizes, key=sizes.__getitem__))
 
     def clear(self) -> None:
-        """Forget all checkpoints."""
+        """Drop all checkpoints."""
         self._intervals.clear()
 
     def _since(self, at: CheckpointId) -> list[_CheckpointInterval]:

@@ -3,8 +3,8 @@
 `Antichain` is a value. `MutableAntichain` counts pointstamps and maintains the antichain of the
 times with a positive count. Updates of different members arrive in any order, so a count may pass
 through negative values. Only positive counts bound a frontier (timely dataflow,
-`MutableAntichain`). Cost: an update takes O(log n) in the times held. An update that touches the
-frontier compares the least time of each combination of iterations; the outer scope has one.
+`MutableAntichain`). Cost: an update takes O(log n) for n times. An update that touches the frontier
+compares the least time of each combination of iterations; the outer scope has one.
 """
 
 from __future__ import annotations
@@ -163,8 +163,10 @@ class MutableAntichain:
         """Drop the counts of all times before a bound; return whether the frontier changed.
 
         >>> held = MutableAntichain()
-        >>> held.update(5, 1), held.update(7, 1), held.discard_before(Antichain.of(6)), held.frontier.times
-        (True, False, True, (7,))
+        >>> held.update(5, 1), held.update(7, 1)
+        (True, False)
+        >>> held.discard_before(Antichain.of(6)), held.frontier.times
+        (True, (7,))
         """
         self._counts = {t: count for t, count in self._counts.items() if bound.less_equal(t)}
         before, self.frontier = self.frontier, Antichain(minimal(self._minima()))

@@ -23,7 +23,8 @@ from meander.dataflow.operators.source.operator import SourceOperator
 from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.ids import execution_of
 from meander.state.layers.retention import Retention
-from meander.state.store.frozen import FrozenStates
+from meander.state.store.before_images import BeforeImages
+from meander.state.store.store import Store
 from meander.state.store.undo_log import UndoLog
 from tests.support.property.cases import (
     random_case,
@@ -59,6 +60,15 @@ def _once_more(source: Any) -> Any:
     ]  # fmt: skip
 
 
+_freeze = Store.freeze
+
+
+def _without_before_images(store: Any, bins: Any) -> Any:
+    changed = _freeze(store, bins)
+    store._frozen = BeforeImages(())
+    return changed
+
+
 _complete = CheckpointWriter.complete
 
 
@@ -89,7 +99,7 @@ def _before_it_is_durable(sending: Any) -> bool:
 
 
 def _at_once(retention: Any, _: Any, places: Any) -> None:
-    retention._forget(places)
+    retention._delete(places)
 
 
 def _of_any_earlier_life(_: Any, key: bytes) -> bool:
@@ -106,7 +116,7 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
     "messages from after the cut are taken before it": (SnapshotHandler, "reach", _ignored),
-    LATER: (FrozenStates, "record", _ignored),
+    LATER: (Store, "freeze", _without_before_images),
     "sources read a record once more": (SourceOperator, "parcels", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
     "what layers lack is left out": (StateWriter, "_send_bundle", _into_nothing),

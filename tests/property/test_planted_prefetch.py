@@ -63,7 +63,7 @@ def _timeless(staging: Any, bin: Bin) -> Any:
 
 def _unchanged(keyed: Any, bin: Bin, at: int) -> LayerWriter:
     if keyed.trace.layers(bin):
-        keyed.store.forget_changes(bin)
+        keyed.store.drop_changes(bin)
     return _extraction(keyed, bin, at)
 
 

@@ -93,7 +93,7 @@ class KafkaWriter:
     def write(self, batch: Batch) -> int:
         """Accept one batch; return its ticket: 1, 2, 3, ...
 
-        Raise RowRefused, before any record is sent, for a row that cannot be written.
+        Raise RowError, before any record is sent, for a row that cannot be written.
         """
         return self._producer.send(*self._encoder.encode(batch))
 
@@ -239,7 +239,7 @@ class RecordEncoder:
         self._worker = _header("meander.worker", worker)
 
     def encode(self, batch: Batch) -> EncodedRecords:
-        """Return the records of a batch. Raise RowRefused with all rows that cannot be written."""
+        """Return the records of a batch. Raise RowError with all rows that cannot be written."""
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 

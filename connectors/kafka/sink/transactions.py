@@ -143,13 +143,13 @@ class _Writer:
         self.taken = Checksum()
 
     def write(self, batch: Batch) -> int:
-        """Accept one batch. Raise RowRefused for a row that cannot be written."""
+        """Accept one batch. Raise RowError for a row that cannot be written."""
         values, keys, headers = self._encoder.encode(batch)
         self.taken += Checksum.of(batch.times, keys, values)
         return self._transactions.add(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch without writing it. Raise RowRefused as `write` does."""
+        """Return the checksum of a batch without writing it. Raise RowError as `write` does."""
         return self._encoder.checksum(batch)
 
     @property
@@ -186,7 +186,7 @@ class _Outbox:
         self._store = DeferredStore[_DeferredBatch](self._send)
 
     def write(self, batch: Batch) -> int:
-        """Keep one batch in its encoded form. Raise RowRefused for a row that cannot be written."""
+        """Keep one batch in its encoded form. Raise RowError for a row that cannot be written."""
         encoded = TopicBatch(self._topic, *self._encoder.encode(batch))
         # The sink keeps the batch as long, for checkpoints, and its values are at least as large.
         deferred = _DeferredBatch(encoded, 2 * encoded.size + batch.weight)

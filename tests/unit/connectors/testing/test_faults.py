@@ -114,9 +114,9 @@ def test_while_the_coordinator_pauses_no_command_is_obeyed() -> None:
         run.inject(ALL_TO_1)
         while run.sim.actions < begun + 3000:
             run.act()
-        assert cast(Any, run.answer("m")).said == "accepted"
+        assert cast(Any, run.answer("m")).state == "accepted"
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
 
 
 def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
@@ -283,7 +283,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
         assert "time 0 ms is closed" in reasons[3]
         assert "id 'm' was used before" in reasons[4]
-        assert cast(Any, run.answer("t")).said == "rejected"
+        assert cast(Any, run.answer("t")).state == "rejected"
 
 
 # -- mistakes in a list of faults
@@ -304,7 +304,7 @@ def test_a_fault_of_a_late_time_or_step_strikes_before_the_end() -> None:
         run.run_until_idle()
         run.feed("in", "k0", ms=5000)
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
         assert run.sim.clock.monotonic() > 3600 and run.sim.actions > 6_000
 
 

@@ -46,5 +46,5 @@ def test_a_command_waits_until_a_worker_has_joined(how: str) -> None:
     move = Control({"type": "migrate", "id": "m", "bins": "all", "worker": 2})
     with fed(TestFlow(counting(), faults=[*JOINS[how], At(move, step=BEGUN + 1)])) as run:
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
         expect_counts(run)

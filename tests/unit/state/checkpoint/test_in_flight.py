@@ -31,25 +31,25 @@ VALUES: list[object] = [
 
 
 def columns(
-    values: list[object], *, keyed: bool = True, rounds: tuple[int, ...] = ()
+    values: list[object], *, keyed: bool = True, iterations: tuple[int, ...] = ()
 ) -> InFlightColumns:
     numbers = np.arange(len(values))
     keys = [b"%d" % n for n in numbers] if keyed else None
     return InFlightColumns(
-        rounds, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
+        iterations, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
         numbers % 4 if keyed else None, values,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-@pytest.mark.parametrize("rounds", [(), (2,), (0, 9)])
-def test_records_come_back_type_for_type(keyed: bool, rounds: tuple[int, ...]) -> None:
-    written = columns(VALUES, keyed=keyed, rounds=rounds)
+@pytest.mark.parametrize("iterations", [(), (2,), (0, 9)])
+def test_records_come_back_type_for_type(keyed: bool, iterations: tuple[int, ...]) -> None:
+    written = columns(VALUES, keyed=keyed, iterations=iterations)
     header, read = in_flight.decode(in_flight.encode(HEADER, written))
     assert header == HEADER
     assert read.values == VALUES
     assert list(map(type, read.values)) == list(map(type, VALUES))
-    assert (read.iterations, read.keys) == (rounds, written.keys)
+    assert (read.iterations, read.keys) == (iterations, written.keys)
     for name in ("times", "origins", "partitions", "offsets", "indexes", "bins"):
         one, other = getattr(read, name), getattr(written, name)
         assert (one is None and other is None) or one.tolist() == other.tolist()
@@ -82,14 +82,14 @@ def test_what_is_written_column_by_column_is_what_avros_own_writer_writes(seed: 
     ]  # fmt: skip
     for values in plain:
         keys, bins = (names, numbers() & 0xFFFF) if seed % 2 else (None, None)
-        rounds = tuple(range(seed % 3))
+        iterations = tuple(range(seed % 3))
         five = [numbers() for _ in range(5)]
         times, origins, partitions, offsets, indexes = five
         written = InFlightColumns(
-            rounds, times, origins, partitions, offsets, indexes, keys, bins, values
+            iterations, times, origins, partitions, offsets, indexes, keys, bins, values
         )
         record = {
-            "rounds": rounds, "key": keys, "bin": None if bins is None else bins.tolist(),
+            "iterations": iterations, "key": keys, "bin": None if bins is None else bins.tolist(),
             "value": [in_flight._to_avro(value) for value in values],
             **dict(zip(("time", "origin", "partition", "offset", "index"),
                        (column.tolist() for column in five), strict=True)),
