@@ -1,6 +1,6 @@
 """Avro records: a byte with the version of the format, then the record without its schema.
 
-A format is `<name>.avsc` in this folder. Its attribute `version` goes up with every change, and a
+A format is `<name>.avsc` in this folder. Its attribute `version` grows with every change, and a
 golden test pins its bytes. Cost: an array of byte strings takes about 0.15 us per item to read.
 `byte_strings` and `longs` write an item in 0.1 us; as a part of a record it takes three times that.
 """
@@ -49,18 +49,18 @@ class Format(Generic[Record]):
         if version != self.version:
             raise MeanderError(
                 f"a record of format '{self.name}'",
-                f"its version is {version}, where this program reads {self.version}",
+                f"its version is {version}, but this program reads {self.version}",
                 "read it with the release that wrote it",
             )
         source = BytesIO(data)
         source.seek(1)
         try:
             return cast(Record, schemaless_reader(source, self._schema, None))
-        except Exception as error:  # what a reader of garbage raises is not agreed on
+        except Exception as error:  # fastavro documents no common base of its errors
             raise MeanderError(
                 f"a record of format '{self.name}'",
                 f"it cannot be read ({type(error).__name__}: {error})",
-                "see who else writes to its topic",
+                "look for another program that writes to its topic",
             ) from error
 
 
@@ -119,7 +119,7 @@ def _encode_varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
     sizes = np.full(len(zigzag), least)
     for size in range(least, most):
         sizes += zigzag >= np.uint64(1 << 7 * size)
-    # All numbers get as many bytes as the greatest needs; each then keeps its own bytes.
+    # All numbers get as many bytes as the greatest number, and then lose their excess bytes.
     shifts = (7 * np.arange(most)).astype(np.uint64)
     out = (zigzag[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
     out[np.arange(len(zigzag)), sizes - 1] &= 0x7F

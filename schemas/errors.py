@@ -1,7 +1,7 @@
 """The one error that Meander raises on purpose.
 
-Every message names the object, the cause and the remedy, in that order, one sentence each. So a
-reader of a terminal knows the next step.
+Every message names the object, the cause and the remedy, in that order. So a reader of a terminal
+finds the next step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log lines: the name of an event, and fields.
 
-Guarantees that an entry takes one line of text whatever its values hold (logfmt), except for the
-detail below it, such as a traceback. A name is in the past tense, with nouns of the glossary. No
+Guarantees that an entry takes one line of text (logfmt), whatever its values hold. A detail below
+it, such as a traceback, may take more. A name is in the past tense, with nouns of the glossary. No
 field may hold a setting of Kafka, as that may be a secret.
 """
 
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line that serves as the message of a `logging.LogRecord`.
+    """A log line that is the message of a `logging.LogRecord`.
 
     >>> print(LogLine("worker_started", {"worker": 1, "host": "vm", "reason": "a new one"}))
     worker_started worker=1 host=vm reason="a new one"

@@ -1,6 +1,6 @@
 """Events on the status topic: one JSON object per record, distinguished by `type`.
 
-Guarantees that a reader gets a written event back (`parse_event(e.to_bytes()) == e`). Times come in
+Guarantees that a reader gets a written event back (`parse_event(e.to_bytes()) == e`). Times have
 two forms. `time` holds milliseconds since 1970, as users write them. `at` holds the logical time,
 milliseconds x 2**20 + a sequence number, as results carry it. Readers ignore unknown fields, so
 later versions may add fields.
@@ -32,7 +32,7 @@ class _CommandEvent(_Event):
 
 
 class Queued(_CommandEvent):
-    """An event that reports a command in the queue, as others still move some of its bins.
+    """An event that reports a queued command, as other commands still move some of its bins.
 
     >>> Queued(id="m2", offset=4, after=["m1"]).to_bytes()
     b'{"id":"m2","type":"queued","offset":4,"after":["m1"]}'
@@ -115,7 +115,7 @@ class Completed(_CommandEvent):
     type: Literal["completed"] = "completed"
     ms: float
     bins: int
-    """The number of moved bins; the others were already there."""
+    """The number of moved bins; the other bins were already there."""
     bytes: int
     unmoved: list[int] = []
     """The bins that have not moved, as the sources have ended or a layer was unreadable."""
@@ -264,8 +264,8 @@ class Left(_CommandEvent):
 
 
 class Rescaled(_CommandEvent):
-    """An event that reports the end of a rescale: all joining and leaving workers are done or given
-    up."""
+    """An event that reports the end of a rescale: each joining or leaving worker has succeeded or
+    failed."""
 
     type: Literal["rescaled"] = "rescaled"
     workers: int
@@ -279,7 +279,7 @@ class Rescaled(_CommandEvent):
 class Checkpointed(_CommandEvent):
     """An event that reports a complete checkpoint, from which the flow may restart.
 
-    `policy` tells how many in-flight records were allowed (see `dataflow.api.checkpointing`).
+    `policy` bounds the in-flight records (see `dataflow.api.checkpointing`).
     """
 
     type: Literal["checkpointed"] = "checkpointed"
@@ -340,7 +340,7 @@ class Migration(BaseModel):
     reason: str = ""
     precopy: bool = False
     fetched: int = 0
-    """The number of bins that their new owners have prefetched, of those that have not moved."""
+    """The number of prefetched bins that have not moved."""
     eta: float | None = None
     """Estimated seconds until its end at the rate so far; None without a rate."""
 
@@ -375,7 +375,7 @@ class Throughput(BaseModel):
 
 
 class LinkQueue(BaseModel):
-    """A link queue that holds bytes one worker has sent to another. The other had not received them
+    """A link queue that holds bytes one worker has sent to a peer. The peer had not received them
     at its last heartbeat."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -405,7 +405,7 @@ class Latency(BaseModel):
 
     of: str
     """'delivery': from the read of a chunk until all sinks have passed its results. Other versions
-    may measure others."""
+    may have further values."""
     name: str
     """The name of the source."""
     count: int
@@ -432,7 +432,7 @@ class BlockedFrontier(BaseModel):
     """Whether a record that has been read waits for its advance."""
     kind: str
     """The kind of the blocker: 'source', 'operator', 'sink', 'input', 'migration', 'handover' or
-    'commands'. Newer versions may add others."""
+    'commands'. Newer versions may add further kinds."""
     name: str
     """The name of the source or operator; '' for commands and for handovers."""
     worker: int | None = None
@@ -468,7 +468,7 @@ class _LeaseEvent(_DriverEvent):
 
 
 class Claimed(_LeaseEvent):
-    """An event that claims the flow for a driver unless another one lives; see
+    """An event that claims the flow for a driver, unless another driver is live; see
     `connectors.topics`."""
 
     type: Literal["claimed"] = "claimed"
@@ -501,7 +501,7 @@ class Heartbeat(_LeaseEvent):
     frontiers: dict[str, int]
     """Milliseconds since 1970, by the name of probe or sink."""
     bins: list[int]
-    """The number of bins per worker, those of operators with their own moves included; empty until
+    """The number of bins per worker, including bins of operators with their own moves; empty until
     all workers run."""
     moving: list[Migration]
     """The running migrations, the first accepted first."""
@@ -565,7 +565,7 @@ class Recovering(_DriverEvent):
 
     type: Literal["recovering"] = "recovering"
     checkpoint: int
-    """The number of the checkpoint; 0 where there is none yet, and no result has been committed."""
+    """The number of the checkpoint; 0 where no checkpoint exists and no result is committed."""
     reason: str
     """The lost worker, and the cause."""
 

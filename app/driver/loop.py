@@ -246,7 +246,8 @@ class DriverLoop:
         return CheckpointCoordinator(
             plan, self._prepared.execution, None if found is None else found.checkpoint,
             self._links, SystemClock(), recorder.write, recorder.release,
-            MarkerRetention(markers.request_end, markers.truncate) if exactly_once else without_markers(),
+            MarkerRetention(markers.request_end, markers.truncate)
+            if exactly_once else without_markers(),
             () if found is None else [*found.savepoints.values()],
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],

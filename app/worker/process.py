@@ -209,7 +209,8 @@ class WorkerProcess:
         disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
-            partial(TransactionBuffer, disk, self._state.folder), max_batch_bytes(context.outside, context.outside),
+            partial(TransactionBuffer, disk, self._state.folder),
+            max_batch_bytes(context.outside, context.outside),
         )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:

@@ -48,7 +48,7 @@ _ALWAYS: Values = {
     "log_level": 2,
     "socket.nagle.disable": True,
     # librdkafka waits half of this between its first two connections. A new client then has its
-    # first answer in 17 ms instead of 57, and a recovery waits for several.
+    # first answer in 17 ms instead of 57, and a recovery waits for several clients.
     "reconnect.backoff.ms": 20,
     # A broker that returns after minutes should not have to wait for clients.
     "reconnect.backoff.max.ms": 1000,
@@ -99,7 +99,7 @@ FIRST_WATERMARK_TIMEOUT = 0.03
 _TRANSACTIONAL_MUST: Values = {
     "enable.idempotence": True,
     "transaction.timeout.ms": int(TRANSACTION_TIMEOUT * 1000),
-    # A batch that has not arrived by then comes back with its whole transaction.
+    # Kafka aborts the whole transaction of a batch that has not arrived by then.
     "message.timeout.ms": int(TRANSACTION_TIMEOUT * 1000),
 }
 
@@ -137,7 +137,7 @@ class ConsumedMessage(Protocol):
         """Return its headers."""
 
     def timestamp(self) -> tuple[int, int]:
-        """Return the clock that the timestamp comes from, and milliseconds since 1970."""
+        """Return the clock of the timestamp, and milliseconds since 1970."""
 
     def error(self) -> KafkaError | None:
         """Return the error that the consumer reports instead of a record."""
@@ -147,8 +147,8 @@ class ConsumedMessage(Protocol):
 
 
 def consumer(
-    settings: Settings, group: str, on_commit: OnCommit = _ignore_commit, ids: TopicIds | None = None,
-    **tuning: str | float,
+    settings: Settings, group: str, on_commit: OnCommit = _ignore_commit,
+    ids: TopicIds | None = None, **tuning: str | float,
 ) -> Consumer:  # fmt: skip
     """Return a consumer for `assign()`. `tuning` (underscores for dots) holds defaults that the
     user may override. `ids` receives the ids of topics."""
@@ -175,7 +175,7 @@ def reader(settings: Settings, topic: str) -> Consumer:
 
 
 def producer(settings: Settings, **tuning: str | float) -> Producer:
-    """Return an idempotent producer that never gives up a record by itself."""
+    """Return an idempotent producer that never drops a record by itself."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _PRODUCER_MUST
     try:
         return Producer(values, error_cb=contact(settings).on_error)
@@ -185,7 +185,7 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
 
 def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
     """Return a producer with a transactional id. It fences earlier producers of that id and aborts
-    their open transaction. Raise MeanderError after `ANSWER` seconds."""
+    their open transaction. Raise MeanderError after `REQUEST_TIMEOUT` seconds."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
@@ -218,8 +218,8 @@ def retry_transactional(step: Callable[[], None], seconds: float = math.inf) -> 
 
 
 class Admin(AdminClient):
-    """A client that asks questions and creates topics at a start. Its calls block up to `ANSWER`
-    seconds."""
+    """A client that describes and creates topics at a start. Its calls block up to
+    `REQUEST_TIMEOUT` seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self._refusal: KafkaError | None = None
@@ -231,10 +231,8 @@ class Admin(AdminClient):
     def await_broker(self) -> None:
         """Wait until a broker has answered. Raise SetupError at once where one refuses the login.
         Raise Unreachable where none answers, early where one closes all connections."""
-        answer, startup_end = (
-            self.describe_cluster(request_timeout=REQUEST_TIMEOUT),
-            time.monotonic() + STARTUP_SECONDS,
-        )
+        answer = self.describe_cluster(request_timeout=REQUEST_TIMEOUT)
+        startup_end = time.monotonic() + STARTUP_SECONDS
         while True:
             try:
                 answer.result(_POLL_SECONDS)
@@ -253,8 +251,8 @@ class Admin(AdminClient):
             ):
                 raise Unreachable(
                     f"Kafka at {self.bootstrap}",
-                    "a broker takes connections and ends them: it is about to start or to stop, or"
-                    " it expects another security.protocol",
+                    "a broker accepts connections and closes them: it is about to start or to stop,"
+                    " or it expects another security.protocol",
                     "wait for it, or set security.protocol and sasl.* (meander config shows them)",
                 )
 
@@ -267,8 +265,8 @@ class Admin(AdminClient):
 
 
 def admin(settings: Settings) -> Admin:
-    """Return a client for questions at a start. Raise SetupError for invalid settings, and errors
-    as `Admin.greet` does. Other clients report a refused login only later, in `poll`."""
+    """Return an admin client once a broker has answered. Raise SetupError for invalid settings, and
+    errors as `Admin.await_broker` does. Other clients report a refused login later, in `poll`."""
     try:
         client = Admin(settings)
     except KafkaException as error:
@@ -279,7 +277,7 @@ def admin(settings: Settings) -> Admin:
 
 def expect_group(settings: Settings, group: str) -> None:
     """Raise SetupError for a group that the broker does not let this user read. A consumer would
-    take the refusal for silence and ask forever."""
+    mistake the refusal for silence and retry forever."""
     client = admin(settings)
     groups = client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT)
     try:
@@ -419,25 +417,25 @@ def is_transient(error: KafkaError) -> bool:
 
 
 def is_expired(error: KafkaError) -> bool:
-    """Return whether an error says that an offset has no record any more."""
+    """Return whether an error reports an offset without a record."""
     return error.code() in _EXPIRED
 
 
 def is_refused(error: KafkaError) -> bool:
-    """Return whether an error says that the broker denies this user access."""
+    """Return whether an error reports that the broker denies this user access."""
     return error.code() in _REFUSED
 
 
 def is_missing(error: KafkaError) -> bool:
-    """Return whether an error says that a topic or a partition does not exist."""
+    """Return whether an error reports that a topic or a partition does not exist."""
     return error.code() in _MISSING
 
 
 def retry_request(request: Callable[[], T], subject: str) -> T:
-    """Return the answer to a question at a start. Raise MeanderError after `ANSWER` seconds without
-    one.
+    """Repeat a request at a start until it succeeds; return its answer. Raise MeanderError after
+    `REQUEST_TIMEOUT` seconds.
 
-    A partition of a new topic may have no leader yet, or a leader that does not know of it.
+    A partition of a new topic may have no leader yet, or a leader that has not learned of it.
     """
     deadline = time.monotonic() + REQUEST_TIMEOUT
     while True:
@@ -465,7 +463,7 @@ def translate(
         return SetupError(
             subject,
             _REFUSED[code],
-            "have its administrator grant this user what is missing, or correct the settings "
+            "have its administrator grant this user access, or correct the settings "
             "security.protocol and sasl.* (meander config shows them)",
         )
     if code in _MISSING:
@@ -476,7 +474,7 @@ def translate(
         return Unreachable(
             subject,
             f"its broker is not ready ({text})",
-            "look at the brokers of the cluster and at the topic's leaders",
+            "check the brokers of the cluster and the topic's leaders",
         )
     if code == KafkaError._INVALID_ARG:
         return SetupError(subject, text, "correct it: meander config shows where it comes from")
@@ -495,14 +493,14 @@ def translate(
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return MeanderError(
             subject,
-            "a record is larger than it takes",
+            "a record exceeds its size limit",
             "raise its max.message.bytes, and message.max.bytes in the settings",
         )
     if code in _EXPIRED:
         return MeanderError(
             subject,
             f"the records to be read next are no longer on the broker ({text})",
-            "lengthen its retention, and start the flow anew",
+            "lengthen its retention, and run meander reset",
         )
     return MeanderError(subject, f"Kafka answers {reason.name()}: {text}")
 
@@ -544,7 +542,7 @@ def missing_topic(subject: str) -> SetupError:
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return the first offset of a partition, and the offset behind the last committed record."""
     place = TopicPartition(topic, partition)
-    # A client without a connection may wait 0.7 s in vain; a second request has the answer at once.
+    # A client without a connection may wait 0.7 s for no answer; a second request gets it at once.
     timeouts = (min(FIRST_WATERMARK_TIMEOUT * 2**n, REQUEST_TIMEOUT / 4) for n in count())
     return retry_request(
         lambda: consumer.get_watermark_offsets(place, timeout=next(timeouts)), f"topic {topic!r}"

@@ -29,7 +29,7 @@ MAX_LOGGED = 300
 MAX_TRACE = 8 * 1024
 """The most characters of a traceback. Its end remains, as it names the cause."""
 MAX_DEAD_RECORD = 16 << 20
-"""The most bytes of a record on the dead-letter topic; longer ones are cut."""
+"""The most bytes of a record on the dead-letter topic; longer records are cut."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
 """The most bytes of a value, from its start. The rest of a record serves its key and headers."""
 MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8
@@ -39,7 +39,7 @@ _json = encoder("json")
 
 @dataclass(frozen=True, slots=True)
 class MalformedRecord:
-    """A malformed record that a reader sets aside, as the value of a batch's row."""
+    """A malformed record of a reader, as the value of a batch's row."""
 
     topic: str
     key: bytes | None
@@ -123,7 +123,7 @@ class KafkaDeadLetters:
 
 
 def _within_bound(headers: Headers) -> Headers:
-    """Return the headers of a record within their bound, with the number of omitted ones."""
+    """Return the headers of a record within their bound, with the number of omitted headers."""
     found, room = Headers(), MAX_HEADERS
     for name, value in headers:
         room -= len(name) + len(value or b"")
@@ -150,5 +150,5 @@ def _encoded_value(value: object) -> bytes | None:
         return value
     try:
         return _json(value)
-    except failure():  # the value's own code may take part
+    except failure():  # the value's own code may run
         return _header_text(shown(value))

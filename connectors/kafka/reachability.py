@@ -1,7 +1,7 @@
-"""Reachability: a check that a broker listens, before a command asks for anything else.
+"""Reachability: a check that a broker listens, before any other request of a command.
 
-Guarantees that a command reports missing brokers within about `REACH` seconds. A slow broker passes
-the check: its machine accepts the connection, whenever it answers.
+Guarantees that a command reports missing brokers within about `CONNECT_TIMEOUT` seconds. A slow
+broker passes the check: its machine accepts the connection, whenever it answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Topics of a cluster, as its brokers describe them.
 
-Guarantees that no call creates a topic. Calls block, at most `ANSWER` seconds each.
+Guarantees that no call creates a topic. Calls block, at most `REQUEST_TIMEOUT` seconds each.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find_topic(client: Admin, topic: str) -> TopicInfo:
 
 
 def topic_identity(client: Admin, topic: str) -> str:
-    """Return a topic's name and id, which tell a recreated topic apart. Raise SetupError."""
+    """Return a topic's name and id, which distinguish a recreated topic. Raise SetupError."""
     return f"{topic} {find_topic(client, topic).id}"
 
 
@@ -100,7 +100,7 @@ def descriptions(client: Admin, topics: list[str]) -> dict[str, TopicDescription
 
 
 def visible_configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics, none for a topic whose settings this user may not see."""
+    """Return the settings of topics, except for settings that this user may not see."""
     found: dict[str, dict[str, str]] = {}
     for topic in topics:
         with contextlib.suppress(SetupError):

@@ -4,9 +4,9 @@ Each member binds one ROUTER, which only receives, and opens one DEALER per peer
 The handshake refuses a key that is not admitted; the authenticated key names a frame's sender.
 Invariant (I7): per peer, frames arrive in order without a gap, or `LinkBroken` is raised. Frames
 carry a link sequence, no connection opens twice, and either end notices a close. An invalid frame
-of a member breaks its link; a stranger's is logged and dropped. A link counts from its first engine
-frame until `loosen`. Its loss has no effect at other times. Cost: one copy per frame and side.
-Queues have no bound here; sources keep them short.
+of a member breaks its link; the frame of a stranger is logged and dropped. A link is required from
+its first engine frame until `release`. Its loss has no effect at other times. Cost: one copy per
+frame and side. Queues have no bound in this module; sources limit them.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class CurveLinks:
     """The links that carry engine frames and the app's messages between members; implements
     `Links`.
 
-    `silence` is how many seconds a connected peer's process may fail to answer. All members call
-    `admit` with their peers before any of them calls `connect`.
+    `silence` bounds the seconds for which a connected peer's process may fail to answer. All
+    members call `admit` with their peers before any of them calls `connect`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class CurveLinks:
         self._dealers: dict[WorkerId, zmq.Socket[bytes]] = {}
         self._monitors: dict[zmq.Socket[bytes], WorkerId] = {}
         self._closed_peers: set[WorkerId] = set()
-        """The peers whose connection is known to be closed."""
+        """The peers with a closed connection, as far as it is known."""
         self._router = self._socket(zmq.ROUTER)
         self._router.curve_server = True
         self._router.maxmsgsize = max_frame + 33  # CURVE adds 33 bytes to a part
@@ -157,7 +157,7 @@ class CurveLinks:
         """Open the sending side to peers that have admitted this member. Raise LinkBroken for an
         invalid key or address.
 
-        The loss of a `joining` peer counts from the first engine frame to it on.
+        The link to a `joining` peer is required from the first engine frame to it on.
         """
         for peer in peers:
             if joining:
@@ -175,7 +175,7 @@ class CurveLinks:
                 dealer.curve_serverkey = peer.public
                 dealer.connect(peer.address)
             except zmq.ZMQError as error:
-                cause = f"it listens where nobody can ({error.strerror})"
+                cause = f"its address or key is invalid ({error.strerror})"
                 raise LinkBroken(peer.worker, cause) from error
 
     def release(self, peer: WorkerId) -> None:
@@ -185,7 +185,7 @@ class CurveLinks:
 
     @property
     def peers(self) -> Sequence[WorkerId]:
-        """Return the peers whose link counts."""
+        """Return the peers with a required link."""
         return [peer for peer in self._dealers if self._is_required(peer)]
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
@@ -242,8 +242,8 @@ class CurveLinks:
         self._detached, self._broken = True, None
 
     def close(self, linger: float = 2.0) -> None:
-        """Close the links. Queued frames have `linger` seconds to leave, except for those to peers
-        with a closed connection."""
+        """Close the links. Wait at most `linger` seconds until queued frames are sent, except for
+        frames to peers with a closed connection."""
         self._authenticator.stop()
         self._closed_peers.update(
             peer for monitor, peer in self._monitors.items() if monitor.poll(0)
@@ -279,7 +279,7 @@ class CurveLinks:
         """Return whether a connection accepted the parts."""
         dealer = self._dealers.get(peer)
         if dealer is None:
-            return False  # the link was lost while it did not count
+            return False  # the link was lost while it was not required
         try:
             dealer.send_multipart(parts, zmq.NOBLOCK)
         except zmq.Again:
@@ -315,7 +315,7 @@ class CurveLinks:
                 return
 
     def _identify(self, route: bytes, frame: zmq.Frame) -> WorkerId:
-        """Return the owner of a connection by its authenticated key."""
+        """Return the sender of a connection by its authenticated key."""
         sender = self._admitted[str(frame.get("User-Id")).encode()]
         self._senders[route] = sender
         self._expected.setdefault(sender, 0)
@@ -333,23 +333,23 @@ class CurveLinks:
         A second connection of one member starts from 0 again, so its first frame is out of order.
         """
         if len(header) < _HEADER.size or not parts:
-            return "a frame without a header came"
+            return "a frame without a header arrived"
         channel, sequence = _HEADER.unpack_from(header)
         lengths = header[_HEADER.size :]
         if sequence != (due := self._expected[sender]):
-            return f"frame {sequence} came where {due} was due"
+            return f"frame {sequence} arrived where {due} was expected"
         self._expected[sender] = due + 1
         if channel == _ENGINE and 0 not in lengths and sum(lengths) == len(parts):
             left = iter(parts)
             frames = [list(islice(left, length)) for length in lengths]
             size = max(sum(map(len, frame)) for frame in frames)
             if size > self._max_frame:
-                return f"a frame of {size:,} bytes came, more than {self._bound}"
+                return f"a frame of {size:,} bytes arrived, more than {self._bound}"
             self._frames.extend((sender, frame) for frame in frames)
         elif channel == _MESSAGE and not lengths and len(parts) == 1:
             self._messages.append((sender, parts[0]))
         else:
-            return f"a frame of unknown kind {channel} came"
+            return f"a frame of unknown kind {channel} arrived"
         return ""
 
     def _check_connections(self) -> None:
@@ -366,18 +366,17 @@ class CurveLinks:
                     continue
                 self._closed_peers.add(peer)
                 cause = str(event.name).lower().replace("_", " ")
-                self._broken = LinkBroken(peer, f"the connection is gone ({cause})")
+                self._broken = LinkBroken(peer, f"the connection was lost ({cause})")
                 return
         if lost := [peer for peer in self._lost if self._is_required(peer)]:
-            # ZeroMQ does not tell which of these causes it was, nor the length of a part that it
-            # refused.
-            cause = f"it closed it, or was cut off for what is no frame, or more than {self._bound}"
+            # ZeroMQ reports neither the cause nor the length of a part that it refused.
+            cause = f"the peer closed it, or sent an invalid frame or one above {self._bound}"
             self._closed_peers.update(lost)
-            self._broken = LinkBroken(lost[0], f"the connection is gone ({cause})")
+            self._broken = LinkBroken(lost[0], f"the connection was lost ({cause})")
 
     def _drop_link(self, peer: WorkerId, monitor: zmq.Socket[bytes]) -> None:
-        """Close a link that is lost and does not count."""
-        self._lost.append(peer)  # the link may count later
+        """Close a link that is lost and not required."""
+        self._lost.append(peer)  # the link may be required later
         self._poller.unregister(monitor)
         del self._monitors[monitor]
         dealer = self._dealers.pop(peer)

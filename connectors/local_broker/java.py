@@ -1,6 +1,6 @@
-"""Java: the search for one that runs Kafka and Spark, and its installation where that is allowed.
+"""Java: the search for a version that runs Kafka and Spark, and its installation where allowed.
 
-Guarantee: a caller gets a Java of at least version `WANTED`, or a SetupError that names the
+Guarantee: a caller gets a Java of at least version `MIN_VERSION`, or a SetupError that names the
 package. JAVA_HOME overrides the PATH, as for Spark. Cost: one start of a JVM, about 50 ms. The
 Makefile calls `python -m meander.connectors.local_broker.java`. Only that call installs Java.
 """
@@ -22,8 +22,7 @@ PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 
 
 def java() -> str:
-    """Return the path of the Java to run. Raise SetupError where there is none, or one that is too
-    old."""
+    """Return the path of the Java to run. Raise SetupError where it is missing or too old."""
     remedy = f"install the package {PACKAGES[0]} (on Fedora java-{MIN_VERSION}-openjdk-headless)"
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")

@@ -1,9 +1,8 @@
 """The jars of Apache Kafka, fetched once from Maven Central and verified at every start.
 
-Invariant: no jar runs unless its SHA-256 is the one that `kafka_jars.sha256` (part of this package)
-pins, from the first download on. The jars lie in ~/.cache/meander/kafka-VERSION, or below
-MEANDER_CACHE. Ivy, which pyspark contains, resolves them. Cost: about 45 MB the first time, then
-0.2 s to verify.
+Invariant: no jar runs unless `kafka_jars.sha256` (part of this package) pins its SHA-256, from the
+first download on. The folder of the jars is ~/.cache/meander/kafka-VERSION, or below MEANDER_CACHE.
+Ivy, which pyspark contains, resolves them. Cost: about 45 MB the first time, then 0.2 s to verify.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def cache() -> Path:
 
 
 def kafka_jars(fetched: OnProgress = _ignore_progress) -> Path:
-    """Return the folder of verified jars, and fetch missing ones first. Raise SetupError where that
+    """Fetch missing jars; return the folder of the verified jars. Raise SetupError where the fetch
     fails.
 
     `fetched` receives the number of fetched jars and the total during the download.
@@ -113,7 +112,7 @@ def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
 
 
 def _fetch(folder: Path, jars: list[Jar], fetched: OnProgress) -> None:
-    """Resolve jars beside `folder`, and move the verified ones in."""
+    """Resolve jars beside `folder`, and move them there once they are verified."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
         _resolve(work, jars, fetched)

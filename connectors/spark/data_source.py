@@ -2,9 +2,9 @@
 
 Guarantees each committed record between the earliest offset and the end of each partition at the
 time of planning, once, in offset order per partition. Spark gets one input partition per topic
-partition, so as many tasks read the topic. The position tells the end, as transaction markers and
+partition, so as many tasks read the topic. The position marks the end, as transaction markers and
 compacted records occupy offsets. Cost: one consumer per task, about 6 us per record, less with
-fewer columns. Arrow parses JSON here, as Spark's parser would take longer than all else.
+fewer columns. Arrow parses JSON, as Spark's parser would take longer than all other steps.
 """
 
 from __future__ import annotations
@@ -156,8 +156,8 @@ class _Reader(DataSourceReader):
         """Yield Arrow batches of one range, in offset order."""
         assert isinstance(partition, _Range)
         consumer = client.consumer(self._settings, FORMAT)
-        # No object here is part of a cycle, and a batch has many objects. A search for cycles would
-        # take a quarter of the time.
+        # No object of a batch is part of a cycle, and a batch has many objects. A search for cycles
+        # would take a quarter of the time.
         gc.disable()
         try:
             consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
@@ -203,7 +203,7 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
             raise MeanderError(
                 f"partition {span.partition} of topic '{span.topic}'",
                 f"no answer for {READ_TIMEOUT:.0f} s at offset {position} of {span.end}",
-                "look whether the broker runs",
+                "check that the broker runs",
             )
         if len(buffered) >= BATCH or position >= span.end:
             whole = [message for message in buffered if message.offset() < span.end]
@@ -278,7 +278,7 @@ def _parsed(span: _Range, values: list[bytes | None], fields: pa.StructType) -> 
     try:
         table = read_json(
             pa.BufferReader(data),
-            # One block gives one chunk.
+            # One block becomes one chunk.
             ReadOptions(use_threads=False, block_size=len(data) + 1),
             ParseOptions(
                 explicit_schema=pa.schema(list(fields)), unexpected_field_behavior="ignore"

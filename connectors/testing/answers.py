@@ -24,7 +24,7 @@ class Answer:
     reason: str = ""
     """The reason of a rejection, and the remedy."""
     moved: int = 0
-    """The number of bins that have moved, without those that were already there."""
+    """The number of moved bins, without bins that were already there."""
 
     @classmethod
     def of(cls, id: str, events: Sequence[Mapping[str, object]]) -> Answer | None:

@@ -1,8 +1,8 @@
 """Topics in memory for flows on simulated workers, with the records that Kafka would hold.
 
-Guarantees that a record passes the formats of the flow's sources and sinks, and lies on its topic
-with its key and headers. The seed chooses how many records a poll returns and when a result counts
-as delivered.
+Guarantees that a record passes the formats of the flow's sources and sinks, and that its topic
+holds it with its key and headers. The seed chooses how many records a poll returns and when a
+result counts as delivered.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class InMemoryMessage:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic that keeps all records in their order, and marks the flow's results among them."""
+    """A topic that retains all records in their order, and the flow's results among them."""
 
     logs: list[list[ConsumedMessage]]
     """The records of each partition."""
@@ -119,8 +119,8 @@ class Topic:
 class TopicReader(InMemoryReader):
     """A reader that reads one worker's partitions of a topic; implements `SourceReader`.
 
-    `held` returns the partitions without new records for now, `ending` whether no records will
-    follow, and `room` how many records the reader may return now.
+    `paused` returns whether a partition looks empty for now. `ending` returns whether no records
+    will follow. `room` returns how many records the reader may return now.
     """
 
     def __init__(
@@ -129,13 +129,13 @@ class TopicReader(InMemoryReader):
         partitions: Sequence[Partition],
         chunk_reader: ChunkReader,
         rng: random.Random,
-        held: Callable[[Partition], bool],
+        paused: Callable[[Partition], bool],
         ending: Callable[[], bool],
         room: Callable[[], int],
     ) -> None:
         super().__init__(topic.logs, partitions, rng)
         self._topic, self._chunk_reader = topic, chunk_reader
-        self._held, self._ending, self._room = held, ending, room
+        self._is_paused, self._ending, self._room = paused, ending, room
 
     @property
     def unreadable(self) -> int:
@@ -159,7 +159,7 @@ class TopicReader(InMemoryReader):
 
     def idle(self, partition: Partition) -> bool:
         """Return whether all visible records of a partition have been handed out."""
-        return self._held(partition) or self._all_read(partition)
+        return self._is_paused(partition) or self._all_read(partition)
 
     def ended(self, partition: Partition) -> bool:
         """Return whether all records have been handed out and none will follow."""
@@ -199,7 +199,7 @@ class TopicWriter(Unhurried):
         return partial(self._append, rows, made)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it would lie on the topic. Raise RowError as `made`
+        """Return the checksum of a batch as the topic would hold it. Raise RowError as `made`
         does."""
         return self._encoder.checksum(batch)
 

@@ -3,7 +3,7 @@
 Guarantees that the flow is the user's own, unchanged: its sources and sinks read and write topics
 in memory through their real formats, and everything between is the engine. Simulated are the clock,
 the network, the state topic and the order of turns. A run is a function of its flow, its records,
-its seed and its faults (`meander.testing`), and a failure says how to repeat it.
+its seed and its faults (`meander.testing`). A failure names the arguments that repeat it.
 
 >>> from meander import KafkaSink, KafkaSource
 >>> from meander import Flow
@@ -110,9 +110,9 @@ class TestFlow:
     """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
     `states` are its initial states by operator and key.
 
-    Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`, `advance` and
-    `run`. It may ask for results at any time, and for keyed state while no bin moves. Tests of the
-    engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
+    Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`,
+    `advance` and `run`. It may read results at any time, and keyed state while no bin moves. Tests
+    of the engine read lists (`ListSource`), script `commands`, and reuse the `world` of a flow.
 
     >>> from meander import KafkaSink, KafkaSource
     >>> from meander import Flow
@@ -180,8 +180,8 @@ class TestFlow:
     ) -> None:
         if error is not None:
             error.add_note(
-                f"It came at step {self.sim.actions} of {type(self).__name__}(flow,"
-                f" {self._repeat}), which takes the same course each time."
+                f"The failure occurred at step {self.sim.actions} of {type(self).__name__}(flow,"
+                f" {self._repeat}). A run with these arguments repeats it."
             )
         for worker in self.workers:
             worker.close()
@@ -205,8 +205,8 @@ class TestFlow:
             self.inject(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Strike all faults, end the topics, and run the flow to its end. Raise AssertionError
-        where it does not end or a fault cannot strike, and the error that ends the flow."""
+        """Inject all faults, end the topics, and run the flow to its end. Raise AssertionError
+        where it does not end or a fault is never due, and the error that ends the flow."""
         if self._topics.sources:
             self.run_until_idle()
             while self._pending.left:
@@ -219,7 +219,7 @@ class TestFlow:
         self.sim.collect()
         self._rescaler.step()
         left = self._pending.left
-        assert not left, f"the flow came to its end before {left[0]} could strike"
+        assert not left, f"the flow ended before {left[0]} was due"
 
     def run_until_idle(self) -> None:
         """Run until the flow is at rest, as far as possible without much time. A test may feed more
@@ -236,13 +236,13 @@ class TestFlow:
                 self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
 
     def advance(self, seconds: float) -> None:
-        """Settle the flow, let time pass, and settle it again."""
+        """Run until the flow is idle, let time pass, and run until it is idle again."""
         self.run_until_idle()
         self.sim.clock.advance(seconds)
         self.run_until_idle()
 
     def act(self) -> None:
-        """Strike the faults that are due, then take one step of the schedule."""
+        """Inject the faults that are due, then run one step of the schedule."""
         if self._failure is not None:
             raise self._failure
         if self._pending.left:
@@ -253,7 +253,7 @@ class TestFlow:
         self._rescaler.step()
 
     def inject(self, fault: Fault | Command) -> None:
-        """Strike a fault, or submit a command, now. Raise SetupError for one that does not fit the
+        """Inject a fault, or submit a command, now. Raise SetupError where it does not fit the
         flow."""
         match fault:
             case Feed():
@@ -301,7 +301,7 @@ class TestFlow:
     @property
     def counters(self) -> Counter[str]:
         """Return the sums of all workers' counters since the start: records read, unreadable,
-        written, late (`late_adjusted`), future, set aside and skipped."""
+        written, late (`late_adjusted`), future, dead letters and skipped."""
         return sum((worker.counters for worker in self.workers), self.sim.counters)
 
     @property
@@ -324,7 +324,7 @@ class TestFlow:
 
     def results(self, topic: str) -> list[Result]:
         """Return the results with partition, offset, key and worker of each. A value that a
-        function encoded stays bytes."""
+        function encoded remains bytes."""
         return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
     def records(self, topic: str) -> list[Record]:
@@ -340,7 +340,7 @@ class TestFlow:
 
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
-        can come."""
+        can arrive."""
         frontiers = self.sim.controller.frontiers()
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
@@ -374,7 +374,7 @@ class TestFlow:
 
     def owner(self, key: object, operator: str = DEFAULT_GROUP) -> int:
         """Return the owner of a key after all decided moves: in an operator with its own moves, or
-        in all others."""
+        in all operators that move together."""
         bin = self._plan.flow.space.bin_of(codec.encode_key(key))
         return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
 
@@ -387,7 +387,7 @@ class TestFlow:
 
     @property
     def _read(self) -> int:
-        """Return the number of records read so far, unreadable ones included."""
+        """Return the number of records read so far, including unreadable records."""
         counters = self.counters
         return counters["read"] + counters["unreadable"]
 
@@ -411,7 +411,7 @@ class TestFlow:
                 self.act()
         else:
             raise AssertionError(
-                f"{left[0]} never strikes, as only {self._read} records have been read"
+                f"{left[0]} is never due, as only {self._read} records have been read"
             )
 
     def _is_list(self, source: str) -> bool:
@@ -449,13 +449,13 @@ class TestFlow:
             case Jump(seconds):
                 self.sim.clock.jump(seconds)
             case _:
-                raise SetupError(f"fault {fault}", "simulated workers do not know it",
+                raise SetupError(f"fault {fault}", "simulated workers do not support it",
                                  "use one of meander.testing")  # fmt: skip
 
     def _member(self, number: int) -> WorkerId:
         known = [COORDINATOR, *(worker.me for worker in self.workers)]
         if number not in known:
-            raise SetupError(f"worker {number}", "it takes no part in the flow",
+            raise SetupError(f"worker {number}", "it is no worker of the flow",
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
 
@@ -478,10 +478,10 @@ class TestFlow:
                     self._readable_records,
                 )
         raise SetupError(f"source {node.name!r}", "simulated workers cannot read it",
-                         "give it a KafkaSource")  # fmt: skip
+                         "use a KafkaSource")  # fmt: skip
 
     def _readable_records(self) -> int:
-        """Return how many records the flow may read before a fault strikes."""
+        """Return how many records the flow may read before a fault is due."""
         waits = [at.records for at in self._pending.left if at.records is not None]
         return min(waits) - self._read if waits else POLL_SIZES[-1]
 
@@ -494,7 +494,7 @@ class TestFlow:
                     sink, self._topics.open(topic), me, self._rng, lambda: self.sim.clock.now_ms()
                 )
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
-                         "give it a KafkaSink")  # fmt: skip
+                         "use a KafkaSink")  # fmt: skip
 
     def _write_states(self, states: Mapping[str, Mapping[object, object]]) -> None:
         """Start the flow from these states, as from a bootstrap."""
@@ -543,5 +543,5 @@ def _written(command: Mapping[str, object]) -> bytes:
         raise SetupError(
             f"command {command!r}",
             f"it cannot be written as JSON ({error})",
-            "give texts, numbers and lists, or bytes as they are",
+            "pass texts, numbers and lists, or encoded bytes",
         ) from error

@@ -1,9 +1,9 @@
 """The checkpoints topic: its records name the layers from which a flow starts.
 
 Guarantees that a record is written only after every record that it names, as its writer has their
-locations. A read at an offset returns a whole checkpoint; parts of a large one lie on the in-flight
-topic. Calls block, except those of `CheckpointsTopic`. They run at a start, or write layers from
-outside of a flow.
+locations. A read at an offset returns a whole checkpoint; the in-flight topic holds the parts of a
+large checkpoint. Calls block, except on `CheckpointsTopic`. They run at a start, or write layers
+from outside of a flow.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class CheckpointsTopic:
 
 
 def append(settings: Settings, names: TopicNames, checkpoint: Checkpoint) -> int:
-    """Write a checkpoint; return its offset once it is durable. Raise Unreachable after `DURABLE`
-    seconds."""
+    """Write a checkpoint; return its offset once it is durable. Raise Unreachable after
+    `WRITE_TIMEOUT` seconds."""
     deadline = time.monotonic() + WRITE_TIMEOUT
     with contextlib.closing(CheckpointsTopic(settings, names)) as topic:
         recorded = topic.write(checkpoint)
@@ -103,14 +103,14 @@ class CheckpointsReader:
     def newest(
         self, accepts: Callable[[int, Checkpoint], bool] = lambda *_: True
     ) -> tuple[int, Checkpoint] | None:
-        """Return the last checkpoint that `accepts`, and its offset; None where there is none. Raise
-        CheckpointUnreadable for a later one that cannot be judged."""
+        """Return the last checkpoint that `accepts` accepts, with its offset, or None. Raise
+        CheckpointUnreadable for an unreadable later checkpoint."""
         found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
         return next((one for one in found if accepts(*one)), None)
 
     def last(self, most: int, end: int | None = None) -> range:
-        """Return the offsets of the last `most` checkpoints, before `end` if given, the oldest
-        first. Earlier ones may name deleted records."""
+        """Return the offsets of the last `most` checkpoints before `end`, the oldest first. Earlier
+        checkpoints may name deleted records."""
         stop = self._offsets.stop if end is None else min(end, self._offsets.stop)
         return self._offsets[: max(0, stop - self._offsets.start)][-most:]
 
@@ -137,7 +137,7 @@ class CheckpointsReader:
         return self._read[offset]
 
     def at(self, offset: int) -> Checkpoint:
-        """Return the checkpoint at an offset. Raise CheckpointUnreadable where there is none."""
+        """Return the checkpoint at an offset. Raise CheckpointUnreadable where it is missing."""
         one = self.read(offset)
         if isinstance(one, CheckpointUnreadable):
             raise one
@@ -156,8 +156,8 @@ class CheckpointsReader:
                 raise client.translate(error, f"topic {self._topic!r}")
         raise CheckpointUnreadable(
             f"topic {self._topic!r}, offset {offset}",
-            "the checkpoint that was there is there no more",
-            "see who else writes to the topic, or deletes from it",
+            "its checkpoint has been deleted",
+            "look for another program that writes to the topic, or deletes from it",
         )
 
     def _next(self, deadline: float) -> ConsumedMessage | None:
@@ -179,7 +179,7 @@ class CheckpointsReader:
             raise CheckpointUnreadable(
                 f"topic {self._topic!r}, offset {offset}",
                 f"the checkpoint there is {error.subject}: {error.cause}",
-                f"{error.remedy}, or have the flow start anew with meander reset",
+                f"{error.remedy}, or run meander reset",
             ) from error
 
     def _parts(self, locations: Sequence[RecordLocation]) -> list[bytes]:

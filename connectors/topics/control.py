@@ -1,8 +1,8 @@
 """The control topic and the decisions topic: commands come in, decisions go out.
 
 Guarantees that a flow reads each command after its first start, in the order of the topic. The
-caller knows the offset to start from, as the group's offset expires. A decision's callback runs
-only once the decision is durable, in the order of decisions. No call blocks except to open, begin
+caller supplies the offset to start from, as the group's offset expires. A decision's callback runs
+only once the decision is durable, in the order of decisions. No call blocks except to open, start
 and close. Each topic has one partition, so the order is total.
 """
 
@@ -55,13 +55,13 @@ class ControlTopic:
             raise
 
     def start(self, offset: int | None) -> int:
-        """Read from an offset on; return it. Without a known place, that is the group's offset from
-        an older release, or, at a first start, the end of the topic."""
+        """Read from an offset on; return it. Without one, read from the group's committed offset,
+        or, at a first start, from the end of the topic."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
         if offset is None:
             committed = client.retry_request(self._committed, f"consumer group {self._group!r}")
             offset = committed if committed >= 0 else high
-        # Expired commands, and those of a topic that was recreated, no longer exist.
+        # Expired commands, and commands of a recreated topic, no longer exist.
         first = offset if low <= offset <= high else low
         start = TopicPartition(self._topic, 0, first)
         self._consumer.assign([start])
@@ -115,8 +115,8 @@ def submit(settings: Settings, topic: str, command: bytes) -> int:
         # A repeated send might execute the command twice.
         raise MeanderError(
             f"topic {topic!r}",
-            "Kafka has had the command before, and does not say where it lies",
-            "see what has become of it: meander status",
+            "Kafka has received the command before, and does not report its offset",
+            "check its outcome with meander status",
         )
     return offset
 

@@ -31,8 +31,8 @@ GAP = 1 << 20
 """The bytes between two locations, by the size of the next, that a sweep reads rather than
 skips."""
 END_TIMEOUT = 10.0
-"""The seconds that a location may lie beyond its partition's end; a new leader learns of it
-late."""
+"""The seconds for which a location may be beyond its partition's end; a new leader learns of its
+record late."""
 _POLL_SECONDS = 0.25
 """The seconds after which the thread checks whether to end."""
 
@@ -95,7 +95,7 @@ class RecordFetcher:
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Return the payloads in the order of the request once all have arrived, and only once.
 
-        Raise RecordMissing when one of them is gone.
+        Raise RecordMissing where one of them is missing.
         """
         self._contact.check()
         answer = self._answers.pop(ticket, None)
@@ -104,7 +104,7 @@ class RecordFetcher:
         return answer
 
     def abandon(self, ticket: Ticket) -> None:
-        """Give up the answer to a ticket."""
+        """Drop a ticket and its answer."""
         # The order matters: the thread checks this set after it has answered.
         self._abandoned.add(ticket)
         if self._answers.pop(ticket, None) is not None:
@@ -132,9 +132,8 @@ class RecordFetcher:
                 self._fail_all(error)
 
     def _fetch_metadata(self) -> None:
-        """Learn the leaders of the topic's partitions. The client alone would start that with the
-        first sweep, which then takes up to a second longer. The sweep itself reports an absent
-        broker."""
+        """Fetch the leaders of the topic's partitions. The client alone would do that in the first
+        sweep, which then lasts up to a second longer. The sweep itself reports an absent broker."""
         with contextlib.suppress(KafkaException):
             self._consumer.list_topics(self._topic, timeout=client.GRACE)
 
@@ -206,13 +205,13 @@ class RecordFetcher:
             read.request,
             RecordMissing(
                 f"topic {self._topic!r}, partition {location.partition}, offset {location.offset}",
-                f"there is no record with the key {location.key.decode(errors='replace')!r}: {cause}",
-                "keep min.compaction.lag.ms longer than the longest restore",
+                f"it has no record of key {location.key.decode(errors='replace')!r}: {cause}",
+                "set min.compaction.lag.ms longer than the longest restore",
             ),
         )
 
     def _answer(self, request: Request, answer: list[bytes] | MeanderError) -> None:
-        """Answer a request once; payloads of a failed request are read in vain."""
+        """Answer a request once; drop the payloads of a failed request."""
         if request.pending >= 0:
             request.pending = -1 if isinstance(answer, MeanderError) else 0
             self._answers[request.ticket] = answer
@@ -265,7 +264,7 @@ def fetch_records(
     settings: Settings, topic: str, locations: Sequence[RecordLocation], seconds: float
 ) -> list[bytes]:
     """Wait for the records at some locations; return them in the order of the request. Raise
-    RecordMissing when one of them is gone, and Unreachable after `seconds`."""
+    RecordMissing where one of them is missing, and Unreachable after `seconds`."""
     arrived, ticket, deadline = threading.Event(), Ticket(0), time.monotonic() + seconds
     with contextlib.closing(RecordFetcher(settings, topic, arrived)) as fetcher:
         fetcher.fetch(ticket, locations)

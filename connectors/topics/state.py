@@ -1,9 +1,9 @@
 """The state topic on Kafka: appends layers, and reads them again from their locations.
 
 Guarantees that a location is returned only once its record is durable, and that a read returns the
-record that was appended (`record_fetcher`). A worker appends to one partition only, so the chunks
-of a bin lie side by side and one sweep reads them. No call blocks except `close`. The caller bounds
-the records in flight (I6).
+record that was appended (`record_fetcher`). A worker appends to one partition only, so one sweep
+reads the adjacent chunks of a bin. No call blocks except `close`. The caller bounds the records in
+flight (I6).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class KafkaStateTopic(TopicAppender):
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         """Return the payloads in the order of the request once all have arrived, and only once.
 
-        Raise MeanderError when one of them is gone.
+        Raise MeanderError where one of them is missing.
         """
         return self._fetcher.fetched(ticket)
 

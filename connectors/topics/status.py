@@ -1,9 +1,9 @@
 """The status topic: events of commands, heartbeats of the flow, and claims of its drivers.
 
 Guarantees that events arrive in the order written. Of all drivers that claim a flow, the first
-claim without another live driver wins. A driver lives from its claim until its end event, or until
-its silence exceeds its own lease by the broker's clock. All readers see one order, so all agree on
-the holder. A read of recent events takes the same time after an hour and after a week.
+claim without another live driver wins. A driver is live from its claim until its end event, or
+until its silence exceeds its own lease by the broker's clock. All readers see one order, so all
+agree on the holder. A read of recent events takes the same time after an hour and after a week.
 """
 
 from __future__ import annotations
@@ -170,8 +170,7 @@ class StatusReader:
             yield None
 
     def _event(self, message: ConsumedMessage) -> Event | None:
-        """Return the event of a message, None for one that this version of Meander does not
-        know."""
+        """Return the event of a message, None for an event of another version of Meander."""
         try:
             return parse_event(message.value() or b"")
         except ValueError:

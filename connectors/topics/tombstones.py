@@ -1,8 +1,8 @@
 """Tombstones for orphans on the state topic and the in-flight topic.
 
-Guarantees that a tombstone follows a record whose key is to go, and no key gets a second one. Calls
-block. Cost: all records written to the topic since then are read again, one partition after the
-other. Memory holds one key per deleted record.
+Guarantees that one tombstone follows each orphan. Calls block. Cost: all records written to the
+topic since then are read again, one partition after the other. Memory holds one key per deleted
+record.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def delete_matching(
     matches: Callable[[bytes], bool],
     stop: Callable[[int], bool] = _never,
 ) -> None:
-    """Let compaction delete the records whose key `matches`, within some offsets of each partition.
-    `stop` receives the bytes of each record, and may end the scan. Raise MeanderError where
-    the broker does not answer."""
+    """Let compaction delete the records whose keys match, within some offsets of each partition.
+    `stop` receives the bytes of each record, and may end the scan. Raise MeanderError where the
+    broker does not answer."""
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
         contextlib.closing(RecordProducer(settings, topic)) as producer,
@@ -94,6 +94,6 @@ def _records(
         if message.offset() >= end - (error is None):
             return
     raise MeanderError(
-        f"topic {start.topic!r}", f"nothing came from it for {WRITE_TIMEOUT:g} s",
-        "see whether its brokers answer",
+        f"topic {start.topic!r}", f"it returned no record for {WRITE_TIMEOUT:g} s",
+        "check that its brokers answer",
     )  # fmt: skip

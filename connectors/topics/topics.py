@@ -74,7 +74,7 @@ class InternalTopic:
     exactly: dict[str, str]
     """Settings with exactly one allowed value."""
     least: dict[str, int]
-    """Settings with a least allowed value; `_FOR_EVER` exceeds all."""
+    """Settings with a least allowed value; `_UNLIMITED` exceeds all."""
 
 
 def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
@@ -89,7 +89,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
         # The topic is not compacted, as a command has several events under one key. It has the
         # broker's clock, so the age of a heartbeat does not depend on the driver's clock.
         InternalTopic(
-            names.status, "what became of commands; heartbeats", 1,
+            names.status, "events of commands; heartbeats", 1,
             log | {"message.timestamp.type": "LogAppendTime"}, week,
         ),
         # The lag must exceed the longest restore: a reader must find all records that a manifest
@@ -100,21 +100,14 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
             {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
         ),
         InternalTopic(
-            names.decisions, "what was decided, in order, before it took effect", 1,
-            log, ever,
+            names.decisions, "decisions, in order, before they take effect", 1, log, ever
         ),
-        InternalTopic(
-            names.marks, "how far each worker's committed results go", 1,
-            log, ever,
-        ),
-        InternalTopic(
-            names.checkpoints, "which layers of the state topic a flow starts from", 1,
-            log, ever,
-        ),
+        InternalTopic(names.marks, "commit markers of all workers", 1, log, ever),
+        InternalTopic(names.checkpoints, "checkpoints that a flow may start from", 1, log, ever),
         # A shorter lag suffices, as each checkpoint writes its in-flight records again. It still
         # far exceeds the time in which a driver notices that another has replaced it.
         InternalTopic(
-            names.in_flight, "records in flight of checkpoints, and parts of large checkpoints",
+            names.in_flight, "in-flight records of checkpoints, and parts of large checkpoints",
             STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
             {"min.compaction.lag.ms": _HOUR, "max.message.bytes": MAX_STATE_RECORD},
@@ -149,7 +142,7 @@ def expect_started(client: Admin, topic: str, flow: str) -> None:
 
 
 def ensure_internal(client: Admin, prefix: str, flow: str) -> TopicNames:
-    """Create missing topics and verify the others; return all names. Raise SetupError."""
+    """Create missing topics and verify existing topics; return all names. Raise SetupError."""
     wanted = internal_topics(prefix, flow)
     existing = descriptions(client, [topic.name for topic in wanted])
     absent = [topic for topic in wanted if existing[topic.name] is None]
@@ -164,7 +157,7 @@ def ensure_internal(client: Admin, prefix: str, flow: str) -> TopicNames:
 
 
 def delete(client: Admin, topics: list[str]) -> None:
-    """Delete existing topics one after the other, and wait until they are gone. Raise SetupError
+    """Delete existing topics one after the other, and wait until none exists. Raise SetupError
     where the broker refuses."""
     for topic in topics:
         try:
@@ -173,7 +166,7 @@ def delete(client: Admin, topics: list[str]) -> None:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise translate(error, f"topic {topic!r}", client.bootstrap) from None
     if (late := _await(client, topics, exist=False)) is not None:
-        raise SetupError(f"topic {late!r}", "it is still there", "see the broker's log, and retry")
+        raise SetupError(f"topic {late!r}", "it still exists", "see the broker's log, and retry")
 
 
 def describe(client: Admin, prefix: str, flow: str) -> list[TopicRow]:
@@ -230,7 +223,7 @@ def _await_all(client: Admin, topics: list[str]) -> None:
 
 
 def _await(client: Admin, topics: list[str], *, exist: bool) -> str | None:
-    """Wait until all topics exist, or none does; return one that is late."""
+    """Wait until all topics exist, or none does; return a topic where that fails, else None."""
     deadline = time.monotonic() + REQUEST_TIMEOUT
     while late := [
         name for name, found in descriptions(client, topics).items() if (found is not None) != exist
@@ -255,7 +248,7 @@ def _verify(topic: InternalTopic, found: TopicDescription, config: Mapping[str, 
 
 def _mismatch(topic: InternalTopic, setting: str, found: str, required: str) -> SetupError:
     remedy = (
-        "give the flow another name or prefix, or delete the topic if it is not needed"
+        "choose another name or prefix for the flow, or delete the topic if it is not needed"
         if setting == "partitions"
         else f"set it with kafka-configs.sh --alter --topic {topic.name} "
         f"--add-config {setting}={required}"

@@ -25,7 +25,7 @@ from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.operators.sink import without
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
-from meander.schemas.refused import RowError
+from meander.schemas.row_error import RowError
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId, member_name
 

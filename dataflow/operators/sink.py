@@ -17,7 +17,7 @@ from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch
-from meander.schemas.refused import RowError
+from meander.schemas.row_error import RowError
 
 
 class Sink:

@@ -172,8 +172,8 @@ class SimTopic:
             return self._answer(gone)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Return the records some turns later, and None before. Raises RecordMissing where one is not
-        at its location."""
+        """Return the records some turns later, and None before. Raises RecordMissing where one is
+        not at its location."""
         answer = self._when_ready(ticket)
         if isinstance(answer, RecordMissing):
             raise answer

@@ -152,7 +152,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     if version != VERSION:
         raise MeanderError(
             "a record of format 'in_flight'",
-            f"its version is {version}, where this program reads {VERSION}",
+            f"its version is {version}, but this program reads {VERSION}",
             "read it with the release that wrote it",
         )
     source = BytesIO(data)

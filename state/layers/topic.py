@@ -49,7 +49,7 @@ class Appendable(Protocol):
         MeanderError when the broker refused the record."""
 
     def abandon(self, ticket: Ticket) -> None:
-        """Give up the answer to a ticket; the topic deletes a record in transit once it arrives."""
+        """Drop a ticket and its answer; the topic deletes a record in flight once it arrives."""
 
     def delete(self, locations: Sequence[RecordLocation]) -> None:
         """Let the next compaction delete records without references."""
@@ -62,8 +62,8 @@ class StateTopic(Appendable, Protocol):
         """Request records by location; return a ticket."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Return the payloads in the order of the request, once all have arrived. Raise RecordMissing
-        when a location holds another key, because of a compaction."""
+        """Return the payloads in the order of the request, once all have arrived. Raise
+        RecordMissing where a location holds another key, because of a compaction."""
 
     def close(self) -> None:
         """Cancel open requests."""

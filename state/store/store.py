@@ -193,8 +193,8 @@ class Store:
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
-        """Freeze bins: until `thaw`, `keys_in_memory`, `entries_on_disk` and `collect_states` describe
-        them as of this call.
+        """Freeze bins: until `thaw`, `keys_in_memory`, `entries_on_disk` and `collect_states`
+        describe them as of this call.
 
         Remove and return the new changed keys by bin. The caller collects their states. It marks
         the keys as bundled if a bundle holds them, or restores them.

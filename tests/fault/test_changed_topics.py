@@ -88,7 +88,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         deleted.result(PATIENCE)
     output = refused("--from", "v1")
     assert f"topic '{source}' is to be read at offset 25 of partition 0, which holds 26" in output
-    assert "go on with what is left with --skip-lost" in output and "meander reset counts" in output
+    assert "skip the lost records with --skip-lost" in output and "meander reset counts" in output
     # Its result is out, and does not come again.
     with meander(tmp_path, bootstrap, *run, "--skip-lost", "--allow-nondeterminism") as third:
         assert third.exit_code() == 0, third.said

@@ -1,11 +1,11 @@
 """The batch producer: sends a sink's records to Kafka in batches.
 
-Guarantees that records arrive in the given order per key, once. `arrived` names a batch only once
-all batches up to it are durable. All waiting batches leave together once all earlier records have
-arrived, so batches grow with the load. librdkafka then never has many pending requests, during
-which its thread spins. An empty librdkafka queue proves that all records have arrived. A failure is
-checked first, as it stays until it is raised. Cost: about a microsecond per record, and one request
-per partition and departure.
+Guarantees that records arrive in the given order per key, once. `delivered` names a batch only once
+all batches up to it are durable. The producer sends all waiting batches together once all earlier
+records have arrived, so batches grow with the load. librdkafka then never has many pending
+requests, during which its thread spins. An empty librdkafka queue proves that all records have
+arrived, unless a failure is pending. Cost: about a microsecond per record, and one request per
+partition and send.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.producer import BaseProducer, Headers, size_of
 
 SEND_INTERVAL = 0.003
-"""The seconds between two departures. Requests use most of a broker's time, and a pause lets more
-records leave together."""
+"""The seconds between two sends. Requests use most of a broker's time, and a pause lets more
+records travel together."""
 QUEUE_CAPACITY = 20_000, 16 << 20
 """The records, and their bytes, that librdkafka's queue always accepts."""
 _QUEUE_SETTINGS = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
@@ -30,7 +30,7 @@ _QUEUE_SETTINGS = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that holds records of one call."""
+    """A batch that holds the records of one call."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None]
@@ -39,8 +39,8 @@ class _Batch:
 
 
 class BatchProducer(BaseProducer):
-    """A producer that sends batches to one topic. `max_bytes` bounds the bytes in flight, `max_batch_bytes` those
-    of one Kafka batch."""
+    """A producer that sends batches to one topic. `max_bytes` bounds the bytes in flight, and
+    `max_batch_bytes` the bytes of one Kafka batch."""
 
     def __init__(
         self, settings: Settings, topic: str, max_bytes: int, max_batch_bytes: int
@@ -51,9 +51,9 @@ class BatchProducer(BaseProducer):
         self._waiting: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
         self._row = 0
-        """The number of records of the first batch that have left."""
+        """The number of sent records of the first batch."""
         self._is_split = False
-        """Whether the first batch leaves piece by piece as there is room."""
+        """Whether the producer sends the first batch piece by piece, as the queue has room."""
         self._has_default_queue = _QUEUE_SETTINGS.isdisjoint(settings)
         self._next_send = 0.0
         self._accepted = self._delivered = 0
@@ -76,7 +76,7 @@ class BatchProducer(BaseProducer):
         return self._accepted
 
     def delivered(self) -> int:
-        """Return the last batch up to which all are durable, and send waiting ones. Raise the
+        """Return the last batch up to which all are durable, and send waiting batches. Raise the
         broker's refusal."""
         self._poll()
         if self._sent and not len(self._producer) and self._failure is None:
@@ -113,7 +113,7 @@ class BatchProducer(BaseProducer):
                 return
 
     def _send_first(self) -> None:
-        """Send the whole first batch, for which there is room."""
+        """Send the whole first batch, which fits into the queue."""
         batch = self._mark_sent()
         records: list[dict[str, object]] = [
             {"value": value, "key": key}
@@ -132,8 +132,8 @@ class BatchProducer(BaseProducer):
             self._record_failure(refused)
 
     def _send_records(self) -> bool:
-        """Send the rest of the first batch as far as there is room; return whether all of it has
-        left."""
+        """Send the rest of the first batch as far as the queue has room; return whether all of it
+        has been sent."""
         batch, self._is_split = self._waiting[0], True
         for row in range(self._row, len(batch.values)):
             self._row = row

@@ -71,7 +71,7 @@ class BaseProducer:
 
     def _reserve(self, size: int) -> None:
         self._bytes += size
-        self._limit.check(self._bytes, "records wait for the broker to take them")
+        self._limit.check(self._bytes, "records wait for the broker to accept them")
 
     def _produce(
         self,
@@ -110,7 +110,7 @@ class BaseProducer:
         self._contact.check()
 
     def _record_failure(self, error: KafkaError) -> None:
-        """Keep the first failure, unless `close` caused it."""
+        """Record the first failure, unless `close` caused it."""
         if self._failure is None and error.code() not in _PURGED:
             self._failure = translate(error, f"topic {self.topic!r}")
 

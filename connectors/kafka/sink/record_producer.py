@@ -70,9 +70,8 @@ class RecordProducer(BaseProducer):
         done: Callable[[int], None],
         partition: int = ANY_PARTITION,
     ) -> None:
-        """Send a record as `send` does; `done` receives its offset. A broker may not know the
-        offset of a record whose answer was lost. The record is then sent again, and lies there
-        twice."""
+        """Send a record as `send` does; `done` receives its offset. A broker may report no offset
+        for a record whose answer was lost. The record is then sent again, and exists twice."""
 
         def delivered(message: Message) -> None:
             offset = message.offset()
@@ -110,7 +109,7 @@ class RecordProducer(BaseProducer):
             raise Unreachable(
                 f"topic {self.topic!r}",
                 f"{self._in_flight} records could not be delivered within {seconds:g} s",
-                "see whether its brokers answer",
+                "check that its brokers answer",
             )
 
     def _delivered(

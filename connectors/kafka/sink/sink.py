@@ -1,7 +1,7 @@
 """A Kafka topic as a sink of a flow.
 
 Guarantees that the records of `write` arrive in the given order per key, once, while the process
-lives: the producer is idempotent and never gives up. `delivered` names a ticket only once all
+runs: the producer is idempotent and retries forever. `delivered` names a ticket only once all
 records up to it are durable. Headers name the origin of each record: meander.time, .origin,
 .partition, .offset, .index (its place in the flow's order) and .worker.
 """
@@ -31,7 +31,7 @@ from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import failure, shown, told
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.schemas.refused import RowError
+from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 
@@ -128,7 +128,7 @@ EncodedRecords = tuple[list[bytes | None], list[bytes | None], list[Headers] | N
 
 @dataclass(frozen=True, slots=True)
 class RecordLimits:
-    """A check that tells which records a topic accepts before the client sends them.
+    """The limits of a topic and a client for one record, checked before the client sends it.
 
     A record that a broker refuses ends the producer, and with it a transaction or the flow. The
     check makes it a failure of that record alone. Cost: a sum per batch, unless it exceeds the
@@ -140,13 +140,13 @@ class RecordLimits:
     topic: int
     """The most bytes of one record for the topic, as sent."""
     codec: pa.Codec | None
-    """The client's compression codec, where the topic keeps it."""
+    """The client's compression codec, where the topic does not change it."""
     allows_no_key: bool
     """Whether a record may lack a key."""
 
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
-        """Return the check from the client's settings and, where they are known, the topic's."""
+        """Return the limits from the client's settings and, where they are known, the topic's."""
         theirs, ours = context.outside.get(topic, {}), context.settings
         sent = int(ours.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
         broker = int(theirs.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
@@ -190,8 +190,8 @@ def _too_large(size: str, most: int, setting: str) -> str:
 
 
 def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
-    """Return the client's codec at its level. A topic with a codec of its own gives None: its
-    broker measures records before it compresses them again.
+    """Return the client's codec at its level. Return None for a topic with a codec of its own, as
+    its broker measures records before it compresses them again.
 
     >>> _codec({"compression.type": "zstd"}, {}).compression_level
     3
@@ -244,7 +244,7 @@ class RecordEncoder:
         return values, keys, self._headers(batch) if self._with_headers else None
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of these records; raise errors as `written` does."""
+        """Return the checksum of these records; raise errors as `encode` does."""
         values, keys = self._values_and_keys(batch)
         return Checksum.of(batch.times, keys, values)
 
@@ -319,7 +319,7 @@ class RecordEncoder:
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "
             f"{batch.offsets[row]} cannot be written: {told(error)}",
-            f"map results to what the sink's {part} format takes, or give it a function",
+            f"map results to values that the sink's {part} format encodes, or set a function",
         )
         refusal.__cause__ = error
         return refusal

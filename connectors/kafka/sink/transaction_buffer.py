@@ -1,9 +1,9 @@
 """The transaction buffer: batches of one transaction, in memory, and on disk beyond a bound.
 
 Guarantees that each iteration yields all batches in the given order, so a transaction can be tried
-again. Beyond a bound they lie in a file without a name, so a process that ends leaves no file
-behind (I6). Cost: none below the bound. Beyond it each byte is written to disk once, and read once
-per attempt.
+again. Beyond a bound a file without a name holds them, so a process that ends leaves no file behind
+(I6). Cost: none below the bound. Beyond it each byte is written to disk once, and read once per
+attempt.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _Column = list[bytes | None]
 
 
 class TransactionBuffer:
-    """A transaction buffer that holds batches; `disk` bounds the bytes in its file, which lies in
-    `folder`.
+    """A transaction buffer that holds batches; `disk` bounds the bytes of its file in `folder`.
 
     >>> from tempfile import gettempdir
-    >>> spool = TransactionBuffer(MemoryLimit("transactions of 'a'", 1 << 20, "max_spill"), Path(gettempdir()))
+    >>> disk = MemoryLimit("transactions of 'a'", 1 << 20, "max_spill")
+    >>> buffer = TransactionBuffer(disk, Path(gettempdir()))
     >>> for n in range(5):
-    ...     spool.add(TopicBatch("topic", [b"%d" % n], [None]), max_memory=200)
-    >>> spool.spilled, [parcel.values for parcel in spool]
+    ...     buffer.add(TopicBatch("topic", [b"%d" % n], [None]), max_memory=200)
+    >>> buffer.spilled, [batch.values for batch in buffer]
     (True, [[b'0'], [b'1'], [b'2'], [b'3'], [b'4']])
-    >>> spool.close()
+    >>> buffer.close()
     """
 
     def __init__(self, disk: MemoryLimit, folder: Path) -> None:
@@ -47,7 +47,7 @@ class TransactionBuffer:
 
     @property
     def spilled(self) -> bool:
-        """Return whether the batches lie on disk."""
+        """Return whether the batches are on disk."""
         return self._file is not None
 
     @property
@@ -59,8 +59,8 @@ class TransactionBuffer:
         return bool(self._batches) or self.spilled
 
     def add(self, batch: TopicBatch, max_memory: int) -> None:
-        """Add a batch; `max_memory` bounds the memory of all batches. Raise MeanderError where the disk
-        is full."""
+        """Add a batch; `max_memory` bounds the memory of all batches. Raise MeanderError where the
+        disk is full."""
         self.size += batch.size
         self._batches.append(batch)
         if not self.spilled and self.size <= max_memory:
@@ -72,7 +72,7 @@ class TransactionBuffer:
             raise SetupError(
                 self._disk.place,
                 f"results cannot be written to {str(self._folder)!r}: {error}",
-                "see whether its disk has room, and run the flow again",
+                "check that its disk has room, and run the flow again",
             ) from error
 
     def __iter__(self) -> Iterator[TopicBatch]:
@@ -90,7 +90,7 @@ class TransactionBuffer:
         """Drop all batches."""
         self._batches.clear()
         if self._file is not None:
-            # A close writes again what a full disk has refused, though no reader needs it.
+            # A close repeats a write that a full disk has refused, though no reader needs it.
             with suppress(OSError):
                 self._file.close()
 

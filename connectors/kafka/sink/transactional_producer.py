@@ -1,8 +1,8 @@
 """The transactional producer: commits batches of records as a whole, or not at all.
 
 Guarantees that transactions commit in the given order, one at a time. A later producer with the
-same id fences this one for good (I8). A transaction that Kafka aborted as a whole is tried again,
-so the producer waits for the end of an outage. Where the outcome is unknown, `busy` raises.
+same id fences this one for good (I8). The producer repeats a transaction that Kafka aborted as a
+whole, so it waits for the end of an outage. `busy` raises WorkerLost where the outcome is unknown.
 `commit_transaction` blocks, so it runs in a thread that waits in native code. Cost: 2 to 5 ms per
 transaction.
 """
@@ -39,7 +39,7 @@ _RETRIABLE = {
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
     KafkaError._INCONSISTENT,  # some records report it beside another of these errors
-    # A broker that has returned may not know the last records that it received.
+    # A broker that has returned may lack the last records that it received.
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
@@ -107,7 +107,7 @@ class TransactionalProducer:
             try:
                 while not self._try_commit(transaction):
                     time.sleep(RETRY_PAUSE)
-            except Exception as error:  # noqa: BLE001 - it is raised where the lot is looked after
+            except Exception as error:  # noqa: BLE001 - `busy` raises it on the caller's thread
                 self._failure = error
                 self._done()
                 return
@@ -135,7 +135,8 @@ class TransactionalProducer:
         where = f"transactions of {self._id!r}"
         cause, remedy = translate(error, where).cause, "run the flow again"
         if seconds > TRANSACTION_TIMEOUT:
-            cause = f"one took {seconds:.0f} s, and Kafka ends it after {TRANSACTION_TIMEOUT:g} s ({cause})"
+            limit = f"Kafka ends it after {TRANSACTION_TIMEOUT:g} s"
+            cause = f"one took {seconds:.0f} s, and {limit} ({cause})"
             remedy += "; unless an outage was the reason, have it make fewer results of one time"
         lost = WorkerLost(where, cause, remedy)
         if error.args[0].fatal():
@@ -174,7 +175,7 @@ class TransactionalProducer:
         return True
 
     def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
-        """Keep the first permanent refusal of a record, which aborts the whole transaction."""
+        """Record the first permanent refusal of a record, which aborts the whole transaction."""
         if error is not None and self._refused is None and not _is_retriable(error):
             self._refused = error, f"topic {topic!r}"
 

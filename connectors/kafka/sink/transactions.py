@@ -1,9 +1,9 @@
 """Transactions of a worker: the results of all its sinks, and the commit marker that bounds them.
 
 Guarantees that results and marker commit together or not at all, in the order in which sinks wrote
-them. Results of one time leave together; beyond a bound they wait on disk (I6). Results that arrive
-during a commit leave with the next transaction. Ids derive from the worker's number, so a worker of
-a later execution fences earlier workers of that number (I8).
+them. Results of one time commit together; beyond a bound they wait on disk (I6). The next
+transaction commits results that arrive during a commit. Ids derive from the worker's number, so a
+worker of a later execution fences earlier workers of that number (I8).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
 
 
 class KafkaTransactions:
-    """The transactions that commit one worker's results; implements `Transactions`. `max_bytes` bounds
-    the bytes in memory, `max_batch_bytes` those of one Kafka batch. `open_buffer` opens the buffer of a
-    transaction."""
+    """The transactions that commit one worker's results; implements `Transactions`. `max_bytes`
+    bounds the bytes in memory, and `max_batch_bytes` the bytes of one Kafka batch. `open_buffer`
+    opens the buffer of a transaction."""
 
     def __init__(
         self,
@@ -54,22 +54,18 @@ class KafkaTransactions:
     ) -> None:
         """Fence earlier producers of the id. Raise MeanderError."""
         self._producer = TransactionalProducer(settings, id, wakeup.set, batch_size=max_batch_bytes)
-        self._marker_topic, self._max_bytes, self._open_buffer = (
-            marker_topic,
-            max_bytes,
-            open_buffer,
-        )
+        self._marker_topic, self._max_bytes = marker_topic, max_bytes
         self._outbox_limit = MemoryLimit(f"outboxes of {id!r}", max_bytes)
+        self._open_buffer = open_buffer
         self._waiting, self._committing = open_buffer(), open_buffer()
-        """The batches of the next transaction, and of the one that is being committed."""
+        """The batches of the next transaction, and of the running commit."""
         self._outbox_bytes = 0
         """The bytes that wait in outboxes."""
         self._started = 0
 
     @property
     def busy(self) -> bool:
-        """Return whether a transaction is being committed. Raise MeanderError where one may have
-        failed."""
+        """Return whether a commit runs. Raise MeanderError where one may have failed."""
         busy = self._producer.busy
         if not busy and self._committing:
             self._committing.close()
@@ -110,7 +106,7 @@ class KafkaTransactions:
         return self._started + 1
 
     def count_outbox(self, size: int) -> None:
-        """Add `size` bytes to those in outboxes; a negative size removes them. Raise MeanderError
+        """Add `size` to the bytes in outboxes; a negative size removes bytes. Raise MeanderError
         beyond the bound."""
         self._outbox_bytes += size
         self._outbox_limit.check(self._outbox_bytes, "results wait for a checkpoint")
@@ -174,7 +170,7 @@ class _DeferredBatch(NamedTuple):
 
 
 class _Outbox:
-    """A writer that keeps results in an outbox; implements `DeferredWriter`."""
+    """A writer that retains results in an outbox; implements `DeferredWriter`."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
@@ -186,9 +182,9 @@ class _Outbox:
         self._store = DeferredStore[_DeferredBatch](self._send)
 
     def write(self, batch: Batch) -> int:
-        """Keep one batch in its encoded form. Raise RowError for a row that cannot be written."""
+        """Retain one batch in its encoded form. Raise RowError for a row that cannot be written."""
         encoded = TopicBatch(self._topic, *self._encoder.encode(batch))
-        # The sink keeps the batch as long, for checkpoints, and its values are at least as large.
+        # The sink retains the batch as long, for checkpoints, and its values are at least as large.
         deferred = _DeferredBatch(encoded, 2 * encoded.size + batch.weight)
         self._transactions.count_outbox(deferred.size)
         return self._store.add(deferred)

@@ -1,8 +1,8 @@
-"""Chunks: records of a topic for a flow, decoded and timed, or set aside as dead letters.
+"""Chunks: the decoded records of a topic with their times. Dead letters hold unreadable records.
 
-Guarantees that each record is handed out or set aside, once, in offset order. An unreadable record
-goes to the dead letters with its bytes and the reason, or ends the flow (`fail_fast`). The module
-knows no consumer: its callers supply the messages. Cost: that of the formats.
+Guarantees that each record enters a chunk or a dead letter, once, in offset order. A dead letter
+holds the bytes of its record and the reason. With `fail_fast` an unreadable record ends the flow.
+The module uses no consumer: its callers supply the messages. Cost: that of the formats.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ChunkReader:
         dead: DeadLetters,
     ) -> None:
         self.unreadable = 0
-        """The number of records set aside so far."""
+        """The number of unreadable records so far."""
         self._topic, self._deserializer, self._fail_fast, self._dead = (
             topic,
             deserializer,
@@ -79,8 +79,8 @@ class ChunkReader:
             raise MeanderError(
                 f"topic {self._topic!r}, partition {partition}, offset {offset}",
                 reason,
-                "correct the source's value, key or time, or set unreadable records aside "
-                "(fail_fast=False)",
+                "correct the source's value, key or time, or send unreadable records to the "
+                "dead-letter topic (fail_fast=False)",
             )
         self.unreadable += 1
         record = MalformedRecord(

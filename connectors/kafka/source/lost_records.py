@@ -1,8 +1,8 @@
 """Lost records: records that a flow has yet to read and that its source topic no longer holds.
 
-Guarantees that a flow passes over records only where the user allows it (`--skip-lost`). A log line
-then names their partition and offsets. Offsets bound the number of records, as transaction markers
-and compacted records occupy some.
+Guarantees that a flow skips records only where the user allows it (`--skip-lost`). A log line then
+names their partition and offsets. Offsets bound the number of records, as transaction markers and
+compacted records occupy some.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from meander.schemas.log_lines import LineLogger
 
 log = LineLogger("meander.kafka")
 
-SKIP_REMEDY = "go on with what is left with --skip-lost"
+SKIP_REMEDY = "skip the lost records with --skip-lost"
 
 
 class LostRecords(NamedTuple):
@@ -41,7 +41,7 @@ class LostRecords(NamedTuple):
         cause = (
             f"retention has deleted {self.low - self.first:,} records"
             if self.expired
-            else "the topic was made anew, or has lost its end"
+            else "the topic was recreated, or has lost its end"
         )
         return (
             f"topic {self.topic!r} is to be read at offset {self.first:,} of partition"
@@ -53,15 +53,13 @@ class LostRecords(NamedTuple):
         allow it, or where the records have not expired."""
         where = f"topic {self.topic!r}, partition {self.partition}"
         if not (self.expired and allowed):
-            _, _, said = str(self).partition(" is to be read ")
+            _, _, cause = str(self).partition(" is to be read ")
             remedy = (
                 f"lengthen its retention, and {SKIP_REMEDY}"
                 if self.expired
                 else "see who writes it"
             )
-            raise SetupError(
-                where, f"it is to be read {said}", f"{remedy}, or start anew with meander reset"
-            )
+            raise SetupError(where, f"it is to be read {cause}", f"{remedy}, or run meander reset")
         log.warning(
             "records_skipped",
             topic=self.topic,

@@ -2,9 +2,9 @@
 
 Invariant: at any time either the worker's thread or the waiter owns the consumer's queue. The
 waiter polls an empty queue. It hands a message over, wakes the loop, and rests until the loop has
-emptied the queue. So no record crosses threads under load, and offsets stay in order. A bound
-limits the records that are read and not handed out (I6): `HELD` per paused partition, plus
-librdkafka's queue. The position tells the end of a log, as transaction markers and compacted
+emptied the queue. So no record crosses threads under load, and offsets remain in order. A bound
+limits the records that are read and not handed out (I6): `MAX_PAUSED_BYTES` per paused partition,
+plus librdkafka's queue. The position marks the end of a log, as transaction markers and compacted
 records occupy offsets.
 """
 
@@ -35,7 +35,7 @@ from meander.schemas.errors import MeanderError
 MAX_POLL_RECORDS = 3000
 """The most records per partition and poll: about a millisecond of decoding."""
 MAX_POLL_BYTES = 1 << 20
-"""The bytes taken from librdkafka's queue per poll, by the average record."""
+"""The bytes read from librdkafka's queue per poll, by the average record."""
 MAX_PAUSED_BYTES = 1 << 20
 """The bytes of a paused partition beyond which its fetching stops."""
 _SAMPLE_RECORDS = 64
@@ -45,8 +45,8 @@ _METADATA_TIMEOUT = 0.5
 _POLL_SECONDS = 0.25
 """The seconds after which the waiter checks whether the reader has closed."""
 _SHORT_POLL_SECONDS = 0.005
-"""The shorter wait while fetching is stopped or there are no partitions, as the worker may need the
-queue."""
+"""The shorter wait while fetching is stopped or no partition is assigned, as the worker may need
+the queue."""
 
 _PARTITION, _ERROR = map(methodcaller, ("partition", "error"))
 
@@ -149,7 +149,7 @@ class KafkaReader:
         return self._chunk_reader.unreadable
 
     def poll(self) -> list[Chunk]:
-        """Return chunks of the partitions that are not paused; [] when there are none."""
+        """Return chunks of the partitions that are not paused; [] without records."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -163,21 +163,20 @@ class KafkaReader:
         ]
         full = [chunk for chunk in chunks if chunk.values]
         if chunks and not full:
-            # All records were unreadable; the loop must not take that for an empty queue.
+            # All records were unreadable; the loop must not mistake that for an empty queue.
             self._wakeup.set()
         return full
 
     def watch(self) -> None:
-        """Give the queue to the waiter, which wakes the loop once there are records."""
-        # The waiter would lose a message that the loop has not taken yet. The loop is awake in that
-        # case.
+        """Give the queue to the waiter, which wakes the loop once records arrive."""
+        # The waiter would lose a message that the loop has not received yet. The loop is awake in
+        # that case.
         if self._owns_queue and self._first is None:
             self._owns_queue = False
             self._turn.release()
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no records of a partition until `resume`; keep the records that were
-        prefetched."""
+        """Hand out no records of a partition until `resume`; retain prefetched records."""
         self._fetches[partition].paused = True
 
     def resume(self, partition: Partition) -> None:
@@ -409,7 +408,7 @@ class KafkaReader:
         return 0
 
     def _run_or_queue(self, action: Callable[[], None]) -> None:
-        """Run an action on the consumer that only the queue's owner may run."""
+        """Run an action on the consumer, or queue it for the owner of the queue."""
         self._actions.append(action)
         if self._owns_queue:
             self._run_actions()

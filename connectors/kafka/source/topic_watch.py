@@ -62,7 +62,7 @@ class OffsetCommits:
             self._sent = moved
 
     def close(self, offsets: Offsets) -> None:
-        """Commit for the last time; give up after a second."""
+        """Commit for the last time; stop after a second."""
         deadline = time.monotonic() + _CLOSE_TIMEOUT
         behind = True
         while behind and time.monotonic() < deadline:
@@ -121,7 +121,7 @@ class TopicWatch:
             return
         found = self._describe()
         self._at = time.monotonic()
-        # A broker that has just started may not know all of its topics yet.
+        # A broker that has just started may not have loaded all of its topics yet.
         if found is not None and found != self._known and found == self._suspected:
             self._accept(found)
         self._suspected = found if found != self._known else None

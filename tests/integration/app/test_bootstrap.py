@@ -169,7 +169,7 @@ def test_a_table_with_a_key_twice_leaves_nothing_that_a_flow_would_read(
     rig: Rig, spark: SparkSession
 ) -> None:
     twice = table(spark, 5_000).union(table(spark, 1))
-    with pytest.raises(SetupError, match=r"operator 'totals', key 'c0': it comes twice"):
+    with pytest.raises(SetupError, match=r"operator 'totals', key 'c0': it has two states"):
         rig.bootstrap_(twice)
     assert rig.checkpoint is None
     assert consume_all(rig.bootstrap, rig.names.state), "other bins had been written by then"

@@ -356,7 +356,7 @@ def test_a_user_without_a_home_gets_a_sentence(tmp_path: Path, home: str | None)
         timeout=PATIENCE, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "it cannot be made (No such file or directory); give this user a HOME" in done.stderr
+    assert "it cannot be created (No such file or directory); set HOME" in done.stderr
 
 
 def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:

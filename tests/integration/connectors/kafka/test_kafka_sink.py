@@ -15,7 +15,7 @@ from meander.connectors.kafka.topics import visible_configs
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
-from meander.schemas.refused import RowError
+from meander.schemas.row_error import RowError
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch
@@ -179,7 +179,7 @@ def test_more_than_may_wait_for_the_broker_is_an_error_and_not_a_full_memory(rig
     with pytest.raises(MeanderError) as raised:
         writer.write(batch([b"x" * 40_000]))
     assert re.match(
-        rf"topic '{topic}': 121,\d{{3}} bytes of records wait for the broker to take them, more"
+        rf"topic '{topic}': 121,\d{{3}} bytes of records wait for the broker to accept them, more"
         " than its bound of 100,000; raise the flow's max_waiting",
         str(raised.value),
     )
@@ -229,7 +229,7 @@ def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig, behi
     topic = rig.topic("out", max_message_bytes="1000")
     writer = KafkaSink(topic, value="bytes").open(rig.context())
     ticket = writer.write(batch([b"x" * 5_000, *[b"x" * 500] * behind]))
-    with pytest.raises(MeanderError, match=f"topic '{topic}': a record is larger than it takes"):
+    with pytest.raises(MeanderError, match=f"topic '{topic}': a record exceeds its size limit"):
         await_ticket(writer, ticket)
     writer.close()
 

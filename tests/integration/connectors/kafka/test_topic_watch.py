@@ -101,7 +101,7 @@ def test_a_recreated_topic_with_more_partitions_is_another_topic(rig: Rig) -> No
     client.delete_topics([topic])[topic].result(30)
     until(lambda: not partitions_of(client, topic), "it is gone")
     create_topic(rig.bootstrap, topic, 3)
-    with pytest.raises(SetupError, match="it has been deleted and made anew"):
+    with pytest.raises(SetupError, match="it has been deleted and recreated"):
         until(lambda: bool(look.check_if_due()), "the error")  # type: ignore[func-returns-value]
 
 

@@ -68,7 +68,7 @@ def test_the_death_of_a_joining_worker_is_a_loss_from_its_first_engine_frame_on(
     a.flush()
     assert until(b, b.receive) == [(A, [b"an opening"])]
     b.close(linger=0)
-    with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection was lost"):
         until(a, a.receive)
 
 

@@ -133,8 +133,8 @@ def test_a_checkpoint_of_more_than_a_record_lies_in_parts_on_the_in_flight_topic
             sender.append(record, None, lambda _: None)
         sender.flush(10)
     with open_checkpoints(settings(broker), flow) as there:
-        assert "there is no record with the key 'another'" in str(there.read(10))
-        assert "are not what was written" in str(there.read(11))
+        assert "it has no record of key 'another'" in str(there.read(10))
+        assert "differ from the written ones" in str(there.read(11))
         assert isinstance(there.read(10), CheckpointUnreadable) and isinstance(
             there.read(11), CheckpointUnreadable
         )

@@ -146,7 +146,7 @@ def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
 def test_large_chunks_pass_and_larger_ones_are_refused(state: KafkaStateTopic) -> None:
     payloads = [os.urandom(CHUNK) for _ in range(20)]
     assert fetch(state, append_all(state, layer(0, payloads))) == payloads
-    with pytest.raises(MeanderError, match="a record is larger than it takes"):
+    with pytest.raises(MeanderError, match="a record exceeds its size limit"):
         state.append(b"layer/1/0/9/0", bytes(MAX_STATE_RECORD))
 
 
@@ -268,7 +268,7 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
 
     until(compacted, "compaction")
     assert fetch(state, [kept, again]) == [b"kept", b"new"]
-    with pytest.raises(MeanderError, match="there is no record with the key 'a': compaction has"):
+    with pytest.raises(MeanderError, match="it has no record of key 'a': compaction has"):
         fetch(state, [first, kept])
     state.close()
 

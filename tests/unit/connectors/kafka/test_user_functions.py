@@ -26,7 +26,7 @@ from meander.dataflow.operators.sink import written
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListDead
 from meander.schemas.errors import MeanderError
-from meander.schemas.refused import RowError
+from meander.schemas.row_error import RowError
 from meander.state.keys.ids import WorkerId
 from tests.support.kafka.connector_rig import batch
 from tests.support.sim.operator_bench import records

@@ -76,8 +76,10 @@ def test_a_failure_says_how_to_repeat_it() -> None:
         fail()
     (note,) = failed.value.__notes__
     steps = run.sim.actions
-    assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
-    written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
+    assert note.startswith(
+        f"The failure occurred at step {steps} of TestFlow(flow, workers=2, seed=5,"
+    )
+    written = note[note.index("TestFlow(") : note.index(". A run with these")]
     with eval(written, {"flow": counting(), **vars(testing)}) as again:
         fed(again).run()
         assert again.sim.actions == steps
@@ -293,7 +295,7 @@ def test_a_fault_that_never_strikes_fails_the_run() -> None:
     faults = [At(Pause(1, 10), records=41)]
     with (
         fed(TestFlow(counting(), faults=faults)) as run,
-        pytest.raises(AssertionError, match="never strikes, as only 40 records have been"),
+        pytest.raises(AssertionError, match="is never due, as only 40 records have been"),
     ):
         run.run()
 
@@ -320,20 +322,20 @@ def wrong(**parts: object) -> Feed:
 
 
 UNKNOWN: dict[str, Fault | AddPartition] = {
-    "worker 5: it takes no part in the flow; name one of 0, 1": Pause(5, 1),
-    "worker -2: it takes no part in the flow; name one of 0, 1": Slow(0, -2, 1),
+    "worker 5: it is no worker of the flow; name one of 0, 1": Pause(5, 1),
+    "worker -2: it is no worker of the flow; name one of 0, 1": Slow(0, -2, 1),
     "operator 'm': the flow has no such function; name one of key_by, n": Raise("m"),
-    "topic 'i': it is none of the flow's; name one of in, out": Idle("i", 0, 1),
-    "topic 'in': it has no partition 2; name one of 0 to 1, or give": Feed("in", "x", partition=2),
+    "topic 'i': the flow does not use it; name one of in, out": Idle("i", 0, 1),
+    "topic 'in': it has no partition 2; name one of 0 to 1, or add": Feed("in", "x", partition=2),
     "topic 'out': the flow does not read it; name one of in": Feed("out", "x"),
     "topic 'source': the flow does not read it; name one of in": Feed("source", "x"),
     "source 'in': the flow has none of that name; name one of source": AddPartition("in"),
     "topic 'in': 5 is no value that its source reads as 'str'": Feed("in", 5),
     "topic 'in': 7 is no key that its source reads as 'str'": Feed("in", "x", key=7),
-    "topic 'in': ms='noon' is no time of a record; give whole milli": wrong(ms="noon"),
+    "topic 'in': ms='noon' is no time of a record; pass whole milli": wrong(ms="noon"),
     "topic 'in': ms=1.5 is no time of a record": wrong(ms=1.5),
     "topic 'in': it has no partition '1'; name one of 0 to 1": wrong(partition="1"),
-    r"topic 'in': \('time', 5\) is no header of a record; give pairs": wrong(headers=[("time", 5)]),
+    r"topic 'in': \('time', 5\) is no header of a record; pass pairs": wrong(headers=[("time", 5)]),
     "topic 'in': {'time': '5'} is no header of a record": wrong(headers={"time": "5"}),
     r"command \{'bins': \{1\}\}: it cannot be written as JSON": Control({"bins": {1}}),
 }
@@ -348,7 +350,7 @@ def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
 def test_what_is_fed_after_the_end_is_refused() -> None:
     with fed(TestFlow(counting())) as run:
         run.run()
-        with pytest.raises(SetupError, match="topic 'in': the run has come to its end; feed befo"):
+        with pytest.raises(SetupError, match="topic 'in': the run has ended; feed before"):
             run.feed("in", "k0")
 
 

@@ -278,7 +278,7 @@ def test_lists_may_stand_beside_topics() -> None:
 
 WRONG: dict[str, Sequence[object]] = {
     "topic 'nowhere': the flow does not read it; name one of in": ("feed", "nowhere", 1),
-    "topic 'there': it is none of the flow's; name one of in, out": ("values", "there"),
+    "topic 'there': the flow does not use it; name one of in, out": ("values", "there"),
     "probe 'p': the flow has none of that name; name one of read, sink": ("frontier", "p"),
     "operator 'o': the flow has no stateful operator of that name; name one of sum": (
         "states",

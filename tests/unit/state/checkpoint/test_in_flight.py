@@ -114,7 +114,7 @@ def test_version_1_is_read_for_ever() -> None:
 @pytest.mark.parametrize("lost", [1, 20, 60])
 def test_a_record_that_is_cut_short_is_found(lost: int) -> None:
     data = in_flight.encode(HEADER, columns(VALUES))
-    with pytest.raises(RecordCorrupt, match="; see who else writes to the in-flight topic"):
+    with pytest.raises(RecordCorrupt, match="; look for another program that writes to the"):
         in_flight.decode(data[:-lost])
 
 

@@ -52,5 +52,5 @@ def test_the_layer_covers_what_was_before_all_records() -> None:
 @pytest.mark.parametrize("piece", [1, 2, 3])
 def test_a_key_that_comes_twice_is_named(piece: int) -> None:
     keys = [encode("a"), encode("b"), encode("b")]
-    with pytest.raises(SetupError, match="operator 'per_plane', key 'b': it comes twice"):
+    with pytest.raises(SetupError, match="operator 'per_plane', key 'b': it has two states"):
         written(MemoryTopic(), keys, [encode(n) for n in range(3)], piece)

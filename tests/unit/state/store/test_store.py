@@ -380,7 +380,7 @@ def test_an_operators_states_are_opened_once(database: Database) -> None:
 
 def test_a_full_disk_is_reported_with_its_remedy(database: Database) -> None:
     database.rocks.folder.rmdir()
-    with pytest.raises(SetupError, match="; see whether its disk has room"):
+    with pytest.raises(SetupError, match="; check that its disk has room"):
         database.rocks.ingest([b"a table"])
 
 
@@ -390,7 +390,7 @@ def test_a_table_for_which_the_disk_has_no_room_is_an_error_that_names_it(tmp_pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         writer.put([b"%d" % n for n in range(9)], [bytes(1000)] * 9)
-        with pytest.raises(SetupError, match=r"the table .*writing: .*File too large; see whether"):
+        with pytest.raises(SetupError, match=r"the table .*writing: .*File too large; check that"):
             writer.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -31,7 +31,7 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
         task.ended = TaskEnd(MeanderError("worker 0", "Spark's JVM has ended"))
         crew.stop(within=5.0)
-        cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
+        cause = crew.cause(LinkBroken(ZERO, "the connection was lost"))
     assert str(cause).startswith("worker 0: Spark's JVM has ended")
 
 

@@ -1,4 +1,4 @@
-"""Records of a batch that a sink refuses, so that the others can still leave."""
+"""Errors of the rows of a batch, so that a sink can still write its other rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RowError(MeanderError):
         self.row = row
         """The index of the row in the batch."""
         self.all: list[RowError] = [self]
-        """All refusals of the batch, by row, where this is the first."""
+        """All errors of the batch, by row, where this is the first."""
         super().__init__(subject, cause, remedy)
 
     @staticmethod
