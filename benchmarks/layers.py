@@ -98,10 +98,10 @@ class Writes:
     def batch(self) -> None:
         chosen = self._chance.integers(len(self._keys), size=BATCH)
         self._now += 1
-        with self._store.open_batch(pick(self._keys, chosen.tolist()), self._bins[chosen]) as lent:
-            counts, _ = lent.numbers.read(lent.slots)
+        with self._store.open_batch(pick(self._keys, chosen.tolist()), self._bins[chosen]) as batch:
+            counts, _ = batch.numbers.read(batch.slots)
             now = np.full(BATCH, self._now)
-            lent.numbers.write(lent.slots, (counts.astype(np.int64) + 1, now))
+            batch.numbers.write(batch.slots, (counts.astype(np.int64) + 1, now))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,6 @@ def _encode_varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
 
 
 def _size(zigzag: int) -> int:
-    """Return the number of bytes of a number."""
     return max(1, -(-zigzag.bit_length() // 7))
 
 

@@ -178,7 +178,7 @@ class WorkerProcess:
             topic=topics.state.result(),
             dead=dead,
             open_store=database.store,
-            open_shelf=lambda name: SpillStore(database, name),
+            open_spill_store=lambda name: SpillStore(database, name),
             open_reader=lambda node, rests: node.spec.open(context, dead, rests),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),

@@ -75,11 +75,11 @@ def cache() -> Path:
     return (Path(chosen) if chosen else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
-def kafka_jars(fetched: OnProgress = _ignore_progress) -> Path:
+def kafka_jars(on_progress: OnProgress = _ignore_progress) -> Path:
     """Fetch missing jars; return the folder of the verified jars. Raise SetupError where the fetch
     fails.
 
-    `fetched` receives the number of fetched jars and the total during the download.
+    `on_progress` receives the number of fetched jars and the total during the download.
     """
     folder = cache()
     make_folder(folder, "name a folder in MEANDER_CACHE")
@@ -91,7 +91,7 @@ def kafka_jars(fetched: OnProgress = _ignore_progress) -> Path:
             log.warning("jars_rejected", folder=str(folder), jars=",".join(corrupt))
         if wrong:
             log.info("fetch_started", kafka=KAFKA, jars=len(wrong), folder=str(folder))
-            _fetch(folder, wrong, fetched)
+            _fetch(folder, wrong, on_progress)
     return folder
 
 
@@ -111,11 +111,11 @@ def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
     return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
 
 
-def _fetch(folder: Path, jars: list[Jar], fetched: OnProgress) -> None:
+def _fetch(folder: Path, jars: list[Jar], on_progress: OnProgress) -> None:
     """Resolve jars beside `folder`, and move them there once they are verified."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
-        _resolve(work, jars, fetched)
+        _resolve(work, jars, on_progress)
         for jar in mismatches(work / "jars", jars):
             found = _sha256(work / "jars" / jar.name) or "nothing"
             cause = f"SHA-256 {jar.digest} is pinned, {found} was fetched"
@@ -125,7 +125,7 @@ def _fetch(folder: Path, jars: list[Jar], fetched: OnProgress) -> None:
             (work / "jars" / jar.name).replace(folder / jar.name)
 
 
-def _resolve(work: Path, jars: list[Jar], fetched: OnProgress) -> None:
+def _resolve(work: Path, jars: list[Jar], on_progress: OnProgress) -> None:
     """Let Ivy fetch the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
@@ -141,7 +141,7 @@ def _resolve(work: Path, jars: list[Jar], fetched: OnProgress) -> None:
     with log_file.open("w") as output:
         ivy = subprocess.Popen(command, cwd=work, stdout=output, stderr=output)
         while _runs(ivy):
-            fetched(len(list((work / "cache").rglob("*.jar"))), len(jars))
+            on_progress(len(list((work / "cache").rglob("*.jar"))), len(jars))
     if ivy.returncode != 0:
         lines = [line.strip(": \t") for line in log_file.read_text().splitlines()]
         causes = [line for line in lines if "not found" in line or "Host" in line or "rror" in line]

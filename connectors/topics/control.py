@@ -130,7 +130,7 @@ class DecisionTopic:
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; a later `pump` calls `then` once it is durable."""
-        self._producer.send(decision, None, _then(then), [])
+        self._producer.send(decision, None, lambda _: then(), [])
 
     def write(self, decision: bytes, seconds: float = client.REQUEST_TIMEOUT) -> None:
         """Write one decision, and wait until it is durable. Raise Unreachable after `seconds`; the
@@ -149,7 +149,3 @@ class DecisionTopic:
     def close(self) -> None:
         """Drop unsent decisions and release connections."""
         self._producer.close()
-
-
-def _then(call: Callable[[], None]) -> Callable[[Message], None]:
-    return lambda _: call()

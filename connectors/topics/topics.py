@@ -212,13 +212,8 @@ def _create(client: Admin, topics: list[InternalTopic]) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"topic {name!r}", client.bootstrap) from None
-    _await_all(client, [topic.name for topic in topics])
-
-
-def _await_all(client: Admin, topics: list[str]) -> None:
-    """Wait until all topics are known, as a broker may briefly deny a topic that it has just
-    created."""
-    if absent := _await(client, topics, exist=True):
+    # A broker may briefly deny a topic that it has just created.
+    if absent := _await(client, [topic.name for topic in topics], exist=True):
         raise missing_topic(f"topic {absent!r}")
 
 

@@ -95,7 +95,7 @@ class WorkerEnvironment:
     topic: StateTopic
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
-    open_shelf: Callable[[str], SpillStore]
+    open_spill_store: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Opens a reader at the given positions; None for this worker's share at the first start of the
     flow."""
@@ -392,8 +392,8 @@ class OperatorFactory:
 
     def _buffer(self, name: str, ordered: bool, refuse: Refuse, what: str) -> SpillBuffer:
         def overflow(rounds: Rounds) -> Overflow:
-            shelf = self.environment.open_shelf("\0".join((name, what, *map(str, rounds))))
-            return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
+            store = self.environment.open_spill_store("\0".join((name, what, *map(str, rounds))))
+            return Overflow(f"operator {name!r}", rounds, store, self.disk, ordered, refuse)
 
         return SpillBuffer(overflow)
 

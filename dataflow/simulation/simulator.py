@@ -191,13 +191,13 @@ class SimTopic:
         for location in locations:
             self._records[location.offset] = location.key, None
 
-    def sweep(self, unnamed: Orphans) -> None:
+    def sweep(self, orphans: Orphans) -> None:
         """Delete orphans."""
         self.delete(
             [
                 RecordLocation(key, 0, offset, len(payload))
                 for offset, (key, payload) in enumerate(self._records)
-                if payload is not None and unnamed.includes(key)
+                if payload is not None and orphans.includes(key)
             ]
         )
 
@@ -276,9 +276,9 @@ class DurableWorld:
         self.certain = len(self.journal)
         history = History(plan.flow.space, self.journal, self.ledger.marks, past)
         self.start = RestorePlan.of(plan, workers, self.before, history)
-        unnamed = Orphans.of([*there, *self.savepoints])
+        orphans = Orphans.of([*there, *self.savepoints])
         for topic in (self.state, self.in_flight):
-            topic.sweep(unnamed)
+            topic.sweep(orphans)
 
     @property
     def savepoints(self) -> list[Checkpoint]:

@@ -62,12 +62,11 @@ def encode_deltas(deltas: Iterable[Delta]) -> bytes:
     True
     """
     # Avro's writer takes several times as long for single strings as for whole columns.
-    body = bytes([_FORMAT.version]) + array(list(map(_bundled, deltas)))
+    body = bytes([_FORMAT.version]) + array(list(map(_encode_delta, deltas)))
     return xxhash.xxh3_64_digest(body) + body
 
 
-def _bundled(one: Delta) -> bytes:
-    """Return the fields of a delta in a bundle."""
+def _encode_delta(one: Delta) -> bytes:
     name, (keys, states, timers) = one.operator.encode(), one.entries
     head = long(len(name)) + name + long(one.bin)
     return head + byte_strings(keys) + byte_strings(states) + _optional(timers)

@@ -214,8 +214,6 @@ def decode_strict(data: bytes) -> object:
 
 
 class _PlainCodec:
-    """The codec that encodes plain values."""
-
     name = "msgpack"
 
     def encode(self, state: object, /) -> bytes:
@@ -229,8 +227,7 @@ PLAIN: Final[StateCodec] = _PlainCodec()
 
 
 def _is_flat(value: object) -> bool:
-    """Return whether a value is an atom or a flat tuple. This check avoids a survey of most
-    values."""
+    """Return whether a value is an atom or a flat tuple, as most values are."""
     if type(value) is tuple:
         return _ATOMS.issuperset(map(type, value))
     return type(value) in _ATOMS

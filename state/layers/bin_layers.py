@@ -173,7 +173,7 @@ class BinLayers:
         self._chains.complete_checkpoint(at)
 
     def _end_chain(self, bin: Bin) -> None:
-        """End the delta chain of a frozen bin; its changes then include those in bundles."""
+        """End the delta chain of a frozen bin; its changes then include bundled changes."""
         if self._chains.of(bin) is not None:
             self._chains.end(bin)
             keys, timers, upper = self._frozen[bin]

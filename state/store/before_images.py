@@ -100,7 +100,6 @@ class BeforeImages:
             self._sort()
 
     def _sort(self) -> None:
-        """Sort the unsorted images by bin."""
         if not self._unsorted:
             return
         unsorted, self._unsorted = self._unsorted, []

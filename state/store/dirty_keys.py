@@ -168,7 +168,6 @@ class DirtyKeys:
         return keys
 
     def _sort(self) -> None:
-        """Sort the unsorted keys into their bins."""
         if not self._unsorted:
             return
         order, by_bin = group_by_bin(np.concatenate(self._unsorted_bins))

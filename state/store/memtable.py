@@ -102,7 +102,6 @@ class Table:
         self.size -= (before - count) * self._slot_bytes
 
     def _weigh(self, keys: Iterable[bytes], slots: Slots) -> int:
-        """Return the bytes of some keys with their states."""
         return ENTRY_BYTES * len(slots) + sum(map(len, keys)) + self.cells.weigh(slots)
 
     @property

@@ -20,10 +20,10 @@ class SpillStore:
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
-    >>> shelf = SpillStore(database, "per_plane")
-    >>> shelf.put([(b"2", b"two"), (b"1", b"one")])
-    >>> one, two = shelf.entries()
-    >>> shelf.drop([one], first=b"2"); list(shelf.entries())
+    >>> store = SpillStore(database, "per_plane")
+    >>> store.put([(b"2", b"two"), (b"1", b"one")])
+    >>> one, two = store.entries()
+    >>> store.drop([one], first=b"2"); list(store.entries())
     [(b'2', b'two')]
     >>> database.close()
     """

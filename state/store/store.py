@@ -50,8 +50,8 @@ class Database:
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
     >>> store = database.store("per_plane")
-    >>> with store.open_batch([b"N14228", b"N24211"], np.array([3, 3])) as lent:
-    ...     lent.sealed[lent.slots[0]] = (1, 2.5)
+    >>> with store.open_batch([b"N14228", b"N24211"], np.array([3, 3])) as batch:
+    ...     batch.sealed[batch.slots[0]] = (1, 2.5)
     >>> list(store.scan(3)) == [(b"N14228", encode_sealed((1, 2.5)))]
     True
     >>> database.close()

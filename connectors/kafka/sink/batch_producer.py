@@ -30,8 +30,6 @@ _QUEUE_SETTINGS = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that holds the records of one call."""
-
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None]
     headers: Sequence[Headers] | None

@@ -97,14 +97,12 @@ class BaseProducer:
         return True
 
     def _poll(self) -> None:
-        """Process the delivery reports."""
         try:
             self._producer.poll(0)
         except KafkaException as error:
             self._record_failure(error.args[0])
 
     def _check(self) -> None:
-        """Raise the broker's refusal, if any."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -115,7 +113,6 @@ class BaseProducer:
             self._failure = translate(error, f"topic {self.topic!r}")
 
     def _record_answer(self) -> None:
-        """Record that a broker has answered."""
         if self._contact.lost:
             self._contact.record_answer()
 

@@ -125,4 +125,4 @@ class RecordProducer(BaseProducer):
 
 
 def ignore_delivery(_: Message) -> None:
-    """Do nothing, as the sender itself counts its records."""
+    """Do nothing, as the producer counts its records."""

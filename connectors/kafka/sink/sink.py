@@ -147,11 +147,16 @@ class RecordLimits:
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
         """Return the limits from the client's settings and, where they are known, the topic's."""
-        theirs, ours = context.outside.get(topic, {}), context.settings
-        sent = int(ours.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
-        broker = int(theirs.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        topic_settings, client_settings = context.outside.get(topic, {}), context.settings
+        sent = int(client_settings.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
+        broker = (
+            int(topic_settings.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        )
         return RecordLimits(
-            sent, broker, _codec(ours, theirs), allows_no_key=not topics.is_compacted(theirs)
+            sent,
+            broker,
+            _codec(client_settings, topic_settings),
+            allows_no_key=not topics.is_compacted(topic_settings),
         )
 
     def violations(
@@ -189,7 +194,9 @@ def _too_large(size: str, most: int, setting: str) -> str:
     return f"takes {size} as a record, more than {most:,} ({setting})"
 
 
-def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
+def _codec(
+    client_settings: Mapping[str, str], topic_settings: Mapping[str, str]
+) -> pa.Codec | None:
     """Return the client's codec at its level. Return None for a topic with a codec of its own, as
     its broker measures records before it compresses them again.
 
@@ -198,11 +205,17 @@ def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | Non
     >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
     True
     """
-    codecs = {ours.get(name, "none") for name in COMPRESSION_SETTINGS} - {"none", "inherit"}
+    codecs = {client_settings.get(name, "none") for name in COMPRESSION_SETTINGS} - {
+        "none",
+        "inherit",
+    }
     codec = next(iter(codecs), None)
-    if codec is None or theirs.get("compression.type", "producer") not in {"producer", codec}:
+    if codec is None or topic_settings.get("compression.type", "producer") not in {
+        "producer",
+        codec,
+    }:
         return None
-    level = int(ours.get("compression.level", "-1"))
+    level = int(client_settings.get("compression.level", "-1"))
     if codec in DEFAULT_LEVELS:
         return pa.Codec(codec, level if level > 0 else DEFAULT_LEVELS[codec])
     return pa.Codec(codec)
@@ -327,8 +340,6 @@ class RecordEncoder:
 
 @dataclass(frozen=True, slots=True)
 class _FieldEncoder(Generic[T]):
-    """An encoder that writes the value or the key of a record."""
-
     name: str
     encode: Callable[[T], bytes | None]
     is_user_code: bool

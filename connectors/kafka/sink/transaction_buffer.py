@@ -96,7 +96,7 @@ class TransactionBuffer:
 
     def _spill(self) -> None:
         if self._file is None:
-            self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the spool
+            self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the buffer
         for one in self._batches:
             headers = None if one.headers is None else [*one.headers]
             data = codec.encode((one.topic, [*one.values], [*one.keys], headers))

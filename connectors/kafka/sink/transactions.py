@@ -162,8 +162,6 @@ class _Writer:
 
 
 class _DeferredBatch(NamedTuple):
-    """A batch that waits in an outbox."""
-
     batch: TopicBatch
     size: int
     """The bytes that it occupies."""

@@ -93,15 +93,15 @@ class KafkaSource(SourceSpec[T]):
         topic_info = topics.expect_topic(client.admin(context.settings), self.topic)
         if context.topics.get(self.topic, topic_info.id) != topic_info.id:
             raise recreated(self.topic)
-        mine = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
+        share = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
         group = topics.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)
         try:
             if rests is not None:
                 # A running flow learns of later partitions, except in a bounded run.
-                mine = [p for p in mine if p not in rests] if context.until_end else []
-            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+                share = [p for p in share if p not in rests] if context.until_end else []
+            bounds = [_bounds(consumer, self.topic, partition, context) for partition in share]
             bounds += [
                 _rest_bounds(consumer, self.topic, partition, rest, context)
                 for partition, rest in (rests or {}).items()

@@ -66,19 +66,19 @@ class Overflow:
         self,
         place: str,
         rounds: Rounds,
-        shelf: SpillStore,
+        store: SpillStore,
         disk: Disk,
         ordered: bool,
         refuse: Refuse,
     ) -> None:
-        self._place, self._rounds, self._shelf, self._disk = place, rounds, shelf, disk
+        self._place, self._rounds, self._store, self._disk = place, rounds, store, disk
         self._ordered, self._refuse = ordered, refuse
         self._count = 0
 
     @property
     def least(self) -> int | None:
         """Return the least outer time, or None."""
-        first = self._shelf.first
+        first = self._store.first
         return None if first is None else int(_numbers(first[:NUMBER])[0])
 
     def put(self, rows: Rows) -> None:
@@ -96,11 +96,11 @@ class Overflow:
             return
         keys = self._keys(rows if len(kept) == len(rows) else rows.take(np.array(kept, np.int64)))
         self._disk.take(self._place, sum(map(len, keys)) + sum(map(len, data)))
-        self._shelf.put(list(zip(keys, data, strict=True)))
+        self._store.put(list(zip(keys, data, strict=True)))
 
     def rows(self) -> Iterator[Rows]:
         """Return all records as of the call in order, in slices. They stay on disk."""
-        return self._sliced(self._shelf.entries())
+        return self._sliced(self._store.entries())
 
     def _sliced(self, entries: Iterator[Entry]) -> Iterator[Rows]:
         while some := list(islice(entries, SLICE_ROWS)):
@@ -114,7 +114,7 @@ class Overflow:
         # A mark begins with the input, which is part of the place. The arrival is not.
         size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
         end = None if before is None else _bytes(np.array([[before]], np.int64))
-        for key, data in self._shelf.entries():
+        for key, data in self._store.entries():
             full = len(taken) >= SLICE_ROWS or size >= SLICE_BYTES
             apart = taken and key[:together] != taken[-1][0][:together]
             if (full and apart) or (end is not None and key[:NUMBER] >= end):
@@ -123,7 +123,7 @@ class Overflow:
             taken.append((key, data))
             size += len(data)
         self._disk.give_back(size + sum(len(key) for key, _ in taken))
-        self._shelf.drop(taken, following)
+        self._store.drop(taken, following)
         return self._rows(taken, size)
 
     def _keys(self, rows: Rows) -> list[bytes]:

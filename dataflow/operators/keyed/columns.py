@@ -136,8 +136,8 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
 class _Numbers:
     """A view that reads and sets the states of a batch's keys by row, as columns of numbers."""
 
-    def __init__(self, lent: StateBatch) -> None:
-        self._cells, self._slots = lent.numbers, lent.slots
+    def __init__(self, state_batch: StateBatch) -> None:
+        self._cells, self._slots = state_batch.numbers, state_batch.slots
 
     def read(self, rows: Int64s) -> Columns:
         return self._cells.read(self._slots[rows])
@@ -150,9 +150,9 @@ class _Sealed:
     """A view that reads and sets the states of a batch's keys by row, as sealed tuples."""
 
     def __init__(
-        self, lent: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
+        self, state_batch: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
     ) -> None:
-        self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
+        self._states, self._slots, self._keys = state_batch.sealed, state_batch.slots, keys
         self._layout, self._sealing = layout, sealing
 
     def read(self, rows: Int64s) -> Columns:
@@ -172,7 +172,7 @@ class _Sealed:
         return cast(tuple[object, ...], self._sealing.unseal(sealed))
 
 
-_Lent = _Numbers | _Sealed
+_StateAccess = _Numbers | _Sealed
 
 
 class Columnar:
@@ -193,8 +193,8 @@ class Columnar:
         answered = np.ones(len(batch), np.bool_)
         assert batch.hashes is not None
         assert batch.keys is not None
-        with store.open_batch(batch.keys, bins[taken]) as lent:
-            states = self._columns(store, lent, batch.keys)
+        with store.open_batch(batch.keys, bins[taken]) as state_batch:
+            states = self._columns(store, state_batch, batch.keys)
             for chosen in _rounds(batch.hashes):
                 answered[chosen] = self._round(states, batch, values, chosen, results)
         if answered.all():
@@ -203,14 +203,14 @@ class Columnar:
         kept_results = [results[i] for i in kept.tolist()]
         return Applied(batch.take(kept).with_values(kept_results), len(rows))
 
-    def _columns(self, store: Store, lent: StateBatch, keys: list[bytes]) -> _Lent:
+    def _columns(self, store: Store, state_batch: StateBatch, keys: list[bytes]) -> _StateAccess:
         if store.layout is None:
-            return _Sealed(lent, keys, self._fold.layout, self._sealing)
-        return _Numbers(lent)
+            return _Sealed(state_batch, keys, self._fold.layout, self._sealing)
+        return _Numbers(state_batch)
 
     def _round(
         self,
-        states: _Lent,
+        states: _StateAccess,
         batch: Batch,
         values: Column,
         rows: Int64s,
@@ -235,7 +235,7 @@ class Columnar:
             results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(self, states: _Lent, values: Column, rows: Int64s) -> list[object]:
+    def _step(self, states: _StateAccess, values: Column, rows: Int64s) -> list[object]:
         after, answers = self._fold.step(states.read(rows), values)
         plain: list[object] = answers.tolist()
         if len(plain) != len(rows):

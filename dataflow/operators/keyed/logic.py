@@ -133,8 +133,10 @@ class Fold:
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
-        with store.open_batch(rows.batch.keys, bins) as lent:
-            return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
+        with store.open_batch(rows.batch.keys, bins) as state_batch:
+            return Applied(
+                self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch), len(rows)
+            )
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
@@ -290,8 +292,11 @@ class Process:
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
         keys, bins = calls.along(batch.keys, bins)
-        with store.open_batch(keys, bins) as lent:
-            states, slots = lent.sealed, dict(zip(keys, lent.slots.tolist(), strict=True))
+        with store.open_batch(keys, bins) as state_batch:
+            states, slots = (
+                state_batch.sealed,
+                dict(zip(keys, state_batch.slots.tolist(), strict=True)),
+            )
             due = calls.next()
             while row + len(called) < calls.most:
                 if row < len(times) and (due is None or times[row] <= due.time):

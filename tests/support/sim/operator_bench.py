@@ -171,8 +171,8 @@ def pool(ordered: bool = False, most: int = 1 << 30) -> SpillBuffer:
     disk, owner = Disk(most), f"pool {next(_owners)}"
 
     def overflow(rounds: Rounds) -> Overflow:
-        shelf = SpillStore(_database(), f"{owner} {rounds}")
-        return Overflow("operator 'op'", rounds, shelf, disk, ordered, guard()[0].failed)
+        store = SpillStore(_database(), f"{owner} {rounds}")
+        return Overflow("operator 'op'", rounds, store, disk, ordered, guard()[0].failed)
 
     return SpillBuffer(overflow)
 

@@ -36,18 +36,18 @@ numbers = st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=
 def write(
     store: Store, bin: int, entries: dict[bytes, Pair], rows: list[int] | None = None
 ) -> None:
-    """Set the states of the keys at some rows; of all that are lent."""
+    """Set the states of the keys at some rows; of all that are opened."""
     chosen = np.array(range(len(entries)) if rows is None else rows, np.int64)
-    with store.open_batch([*entries], np.full(len(entries), bin)) as lent:
+    with store.open_batch([*entries], np.full(len(entries), bin)) as batch:
         states = [[*entries.values()][row] for row in chosen.tolist()]
         counts = np.array([count for count, _ in states], np.int64)
         totals = np.array([total for _, total in states], np.float64)
-        lent.numbers.write(lent.slots[chosen], (counts, totals))
+        batch.numbers.write(batch.slots[chosen], (counts, totals))
 
 
 def read(store: Store, bin: int, wanted: list[bytes]) -> list[Pair]:
-    with store.open_batch(wanted, np.full(len(wanted), bin)) as lent:
-        counts, totals = lent.numbers.read(lent.slots)
+    with store.open_batch(wanted, np.full(len(wanted), bin)) as batch:
+        counts, totals = batch.numbers.read(batch.slots)
     return list(zip(counts.tolist(), totals.tolist(), strict=True))
 
 
@@ -62,7 +62,7 @@ class ColumnsAgainstDictionary(StoreMachine):
 
     @rule(bin=bins, entries=st.dictionaries(keys, numbers, max_size=120), some=st.booleans())
     def write(self, bin: int, entries: dict[int, Pair], some: bool) -> None:
-        """All that is lent, or each second of it: what is not set is as before."""
+        """All that is opened, or each second of it: what is not set is as before."""
         own = {key(bin, number): state for number, state in entries.items()}
         rows = list(range(0, len(own), 1 + some))
         write(self.store, bin, own, rows)
@@ -140,8 +140,8 @@ def test_columns_grow_with_their_slots() -> None:
 def test_a_lone_number_stands_for_a_tuple_of_one(database: Database) -> None:
     """As where states are sealed: both kinds of fold read what the other has written."""
     store = database.store("op", layout=LONE)
-    with store.open_batch([b"a"], np.zeros(1, np.int64)) as lent:
-        lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
+    with store.open_batch([b"a"], np.zeros(1, np.int64)) as batch:
+        batch.numbers.write(batch.slots[:1], (np.array([3], np.int32),))
     assert [(key, decode(state)) for key, state in store.scan(0)] == [(b"a", 3)]
 
 
@@ -150,8 +150,8 @@ def test_who_fails_in_the_middle_leaves_no_key_without_a_state(database: Databas
     store = database.store("op", layout=LONE)
 
     def fail() -> None:
-        with store.open_batch([b"a", b"b"], np.zeros(2, np.int64)) as lent:
-            lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
+        with store.open_batch([b"a", b"b"], np.zeros(2, np.int64)) as batch:
+            batch.numbers.write(batch.slots[:1], (np.array([3], np.int32),))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

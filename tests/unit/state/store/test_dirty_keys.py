@@ -65,8 +65,8 @@ def test_what_changes_again_after_it_was_taken_is_taken_again(store: Store) -> N
 def test_a_key_that_was_lent_and_got_no_state_has_not_changed(store: Store) -> None:
     write(store, 3, [b"a"])
     taken(store, 3)
-    with store.open_batch([b"a", b"none"], np.array([3, 3])) as lent:
-        lent.sealed[lent.slots[0]] = 2
+    with store.open_batch([b"a", b"none"], np.array([3, 3])) as batch:
+        batch.sealed[batch.slots[0]] = 2
     assert taken(store, 3) == [b"a"]
     got(store, [3], [b"none"])
     assert store.changed_bins() == []
@@ -74,8 +74,8 @@ def test_a_key_that_was_lent_and_got_no_state_has_not_changed(store: Store) -> N
 
 def test_columns_that_were_written_have_changed(database: Database) -> None:
     store = database.store("columns", layout=ColumnLayout((0,), ("int64",)))
-    with store.open_batch([b"a", b"b"], np.array([3, 3])) as lent:
-        lent.numbers.write(lent.slots[:1], (np.array([7]),))
+    with store.open_batch([b"a", b"b"], np.array([3, 3])) as batch:
+        batch.numbers.write(batch.slots[:1], (np.array([7]),))
     assert taken(store, 3) == [b"a"]
     assert store.collect_states(3, [b"a"]) == [encode(7)]
 

@@ -271,12 +271,12 @@ def test_what_one_operator_has_had_is_free_for_the_others(
     stores = [database.store(f"operator {n}", layout=layout) for n in range(4)]
     for store in stores:
         for lot in lots:
-            with store.open_batch(lot, np.arange(1000) % 256) as lent:
+            with store.open_batch(lot, np.arange(1000) % 256) as batch:
                 if layout is None:
-                    for slot in lent.slots.tolist():
-                        lent.sealed[slot] = 1.5 * slot
+                    for slot in batch.slots.tolist():
+                        batch.sealed[slot] = 1.5 * slot
                 else:
-                    lent.numbers.write(lent.slots, tuple(np.ones(1000) for _ in range(20)))
+                    batch.numbers.write(batch.slots, tuple(np.ones(1000) for _ in range(20)))
         taken, _ = tracemalloc.get_traced_memory()
         assert half // 2 < taken < half * 5 // 4
     for bin in range(256):
@@ -317,9 +317,9 @@ before = resident()
 for turn in range(1000):
     keys = [b"%d/%d" % (turn, n) for n in range(100)]
     states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
-    with stores[turn % 20].open_batch(keys, np.full(100, turn % 256)) as lent:
-        for slot, state in zip(lent.slots.tolist(), states):
-            lent.sealed[slot] = state
+    with stores[turn % 20].open_batch(keys, np.full(100, turn % 256)) as batch:
+        for slot, state in zip(batch.slots.tolist(), states):
+            batch.sealed[slot] = state
 print(resident() - before)
 """
 

@@ -51,8 +51,8 @@ def change(store: Store, rng: random.Random, wide: int = 0) -> None:
 
 
 def count(store: Store, keys: list[bytes], number: int) -> None:
-    with store.open_batch(keys, np.full(len(keys), BINS[0])) as lent:
-        lent.numbers.write(lent.slots, (np.full(len(keys), number),))
+    with store.open_batch(keys, np.full(len(keys), BINS[0])) as batch:
+        batch.numbers.write(batch.slots, (np.full(len(keys), number),))
 
 
 def scanned(store: Store, bin: Bin) -> dict[bytes, bytes]:
@@ -178,8 +178,7 @@ def test_a_database_that_survives_an_execution_has_its_states_and_nothing_else(
 ) -> None:
     store = database.store("per_plane")
     put(store, [BINS[0]], [b"a"], [1])
-    shelf = SpillStore(database, "per_plane")
-    shelf.put([(b"1", b"waits")])
+    SpillStore(database, "per_plane").put([(b"1", b"waits")])
     database.end_execution()
     assert not [*database.rocks.entries(b"\0")]
     again = database.store("per_plane")
