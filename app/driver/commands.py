@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from meander.app.driver.rescaler import Rescaler
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Obeys
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.migration.events import Event as EngineEvent
 from meander.schemas import control
 from meander.schemas.log_lines import LineLogger
@@ -130,7 +130,6 @@ class CommandHandler:
         self._saved = False
         self._noted: Callable[[], bool] = lambda: True
         """Whether the journal tells of all that is dealt with."""
-        self._offsets: dict[str, int] = {}
 
     def take(self) -> Iterator[Event]:
         """Obey what has come; what was refused."""
@@ -159,10 +158,7 @@ class CommandHandler:
             case control.Rescale():
                 self._rescaler.ask(command, offset)
             case control.Abort(id=by, command=other):
-                waited = self._rescaler.abort(other, by)
-                if not waited:
-                    self._controller.abort(other, by)
-                yield from waited
+                yield from self._rescaler.abort(other, by)
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -175,11 +171,8 @@ class CommandHandler:
                 asked = MoveBins.asked(command, self._plan.flow.space)
                 if command.dry_run:
                     yield from self._planned(asked, offset)
-                elif self._rescaler.awaits(asked):
-                    self._rescaler.ask(asked, offset)
                 else:
-                    self._controller.submit(asked)
-                    self._offsets[asked.id] = offset
+                    self._rescaler.migrate(asked, offset)
 
     def _settle(self) -> None:
         """Mark what is dealt with: all that waits for no turn, once it is durable."""
@@ -239,20 +232,13 @@ class CommandHandler:
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
             case {"type": "accepted", "id": str(name)}:
-                yield Accepted.model_validate(event | {"offset": self._offset(name)})
+                yield Accepted.model_validate(event | {"offset": self._rescaler.offset(name)})
             case {"type": "queued", "id": str(name)}:
-                yield Queued.model_validate(event | {"offset": self._offset(name)})
+                yield Queued.model_validate(event | {"offset": self._rescaler.offset(name)})
             case {"type": "aborted", "id": str(name)}:
-                self._offsets.pop(name, None)
                 yield Aborted.model_validate(event)
             case {"type": "completed", "id": str(name)}:
-                self._offsets.pop(name, None)
                 yield Completed.model_validate(event)
             case {"type": str(kind)} if kind in _AS_THEY_ARE:
                 yield _AS_THEY_ARE[kind].model_validate(event)
         yield from self._rescaler.note(event)
-
-    def _offset(self, name: str) -> int:
-        """Where a command lies that has been obeyed, here or in its turn."""
-        offset = self._offsets.get(name)
-        return self._rescaler.offset(name) if offset is None else offset

@@ -26,7 +26,6 @@ from meander.app.driver import topics as driver_topics
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, Unended
 from meander.app.driver.lease import RetryUnreachable, beat_seconds, beside, claimed
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
@@ -58,6 +57,7 @@ from meander.connectors.topics.status import StatusReader
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import Wait, Waits

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
 import pytest
 
 from meander import Flow
 from meander.app.driver.commands import CommandHandler, Unended
-from meander.app.driver.rescaler import Rescaler
-from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
+from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas.status import (
     Aborted,
     Accepted,
@@ -77,50 +77,21 @@ class ManualJournal:
         return lambda: True
 
 
-class HandCrew:
+class HandCrew(SimulatedPool):
     """Simulated workers; those that are launched are ready when a test says so."""
 
-    working = True
-
     def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self.hands = [worker.me for worker in sim.workers]
-        self.newcomers = self
+        super().__init__(sim)
         self.launched: list[WorkerId] = []
         self.up = False
-        self._coming: list[WorkerId] = []
-        self._lost: list[tuple[WorkerId, str]] = []
-        self._going: list[WorkerId] = []
 
-    def launch(self, coming: Iterable[WorkerId]) -> None:
-        self._coming += coming
-        self.launched += coming
+    def launch(self, workers: Iterable[WorkerId]) -> None:
+        self.launched += workers
+        super().launch(workers)
 
     @property
-    def ready(self) -> list[WorkerId]:
-        return [*self._coming] if self.up else []
-
-    def give_up(self, worker: WorkerId, why: str, _: object = None) -> None:
-        self._coming.remove(worker)
-        self._lost.append((worker, why))
-
-    def lost(self) -> list[tuple[WorkerId, str]]:
-        taken, self._lost = self._lost, []
-        return taken
-
-    def enlist(self, worker: WorkerId) -> None:
-        self._coming.remove(worker)
-        self.hands.append(worker)
-        self._sim.hired = worker + 1
-        self._sim.workers.append(self._sim.hire(worker))
-
-    def release(self, worker: WorkerId) -> None:
-        self.hands.remove(worker)
-        self._going.append(worker)
-
-    def gone(self) -> list[tuple[WorkerId, dict[str, int]]]:
-        taken, self._going = self._going, []
-        return [(worker, {}) for worker in taken]
+    def ready(self) -> Sequence[WorkerId]:
+        return super().ready if self.up else []
 
 
 class Driven:
@@ -131,7 +102,7 @@ class Driven:
         self.topic, self.crew = ManualTopic(), HandCrew(run.sim)
         self.journal = ManualJournal()
         self.unended = Unended()
-        self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
+        self.rescaler = Rescaler(self.controller, self.crew, run.sim.clock, SLOTS)
         self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(Journal, self.journal),
             self.controller, self.rescaler, self.unended,
@@ -431,7 +402,7 @@ def test_nothing_is_kept_of_commands_that_have_ended(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m1", 1), driven.migrate("m2", 2))
     driven.until_told(Completed, "m2")
     driven.until_told(Completed, "m1")
-    assert driven.commands._offsets == driven.rescaler._offsets == {}
+    assert driven.rescaler._offsets == {}
 
 
 # -- shares

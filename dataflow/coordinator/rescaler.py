@@ -10,12 +10,11 @@ done without; one that has come for a migration, and gets nothing by it, goes ag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
-from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.connectors.links.links import member_name
 from meander.dataflow.control.command import MoveBins, Refused, used_before
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Clock
@@ -34,12 +33,54 @@ from meander.schemas.status import (
     Rescaled,
     Rescaling,
 )
-from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import WorkerId, member_name
 
 log = LineLogger(__name__)
 
 MOST_AHEAD = 1000
 """By how much the number of a worker that is to be started may be ahead of the next."""
+
+
+class JoiningWorkers(Protocol):
+    """The workers on their way into a flow."""
+
+    @property
+    def ready(self) -> Sequence[WorkerId]:
+        """The workers that can join now."""
+
+    def launch(self, workers: Sequence[WorkerId], /) -> None:
+        """Start workers."""
+
+    def give_up(self, worker: WorkerId, why: str, members: Collection[WorkerId], /) -> None:
+        """Drop a worker; `lost` says why."""
+
+    def lost(self) -> Sequence[tuple[WorkerId, str]]:
+        """Return the workers dropped since the last call, and why."""
+
+
+class WorkerPool(Protocol):
+    """The workers of a flow and those on their way in, outside the engine."""
+
+    @property
+    def hands(self) -> Collection[WorkerId]:
+        """The workers of the flow."""
+
+    @property
+    def newcomers(self) -> JoiningWorkers:
+        """The workers on their way in."""
+
+    @property
+    def working(self) -> bool:
+        """Whether all workers of the flow work."""
+
+    def enlist(self, worker: WorkerId, /) -> None:
+        """Make a worker that joins one of the flow's."""
+
+    def release(self, worker: WorkerId, /) -> None:
+        """End a worker that has left the flow."""
+
+    def gone(self) -> Sequence[tuple[WorkerId, dict[str, int]]]:
+        """Return the workers that have ended since the last call, with their counters."""
 
 
 @dataclass(slots=True)
@@ -74,7 +115,8 @@ class Rescaler:
     ) -> None:
         self._controller, self._crew, self._clock = controller, crew, clock
         self._slots = slots
-        self._next = len(crew.hands)
+        self.next_worker = len(crew.hands)
+        """The number of the worker that is started next, unless a migration names another."""
         self._asked: deque[tuple[Rescale | MoveBins, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
@@ -83,6 +125,13 @@ class Rescaler:
         """Where migrations lie that have been obeyed here and have not ended."""
 
     # -- what is asked
+
+    def migrate(self, command: MoveBins, offset: int) -> None:
+        """Submit a migration, or have it wait for the worker that it names. Raises Refused."""
+        if self.awaits(command):
+            self.ask(command, offset)
+        else:
+            self._submit(command, offset)
 
     def ask(self, command: Rescale | MoveBins, offset: int) -> None:
         """A command has come; its turn comes once all work and those before it have ended."""
@@ -97,19 +146,18 @@ class Rescaler:
     def awaits(self, command: MoveBins) -> bool:
         """Whether a migration has to wait for its worker: one that is yet to be started, by a
         number never used before, or that those before it wait for."""
-        new = self._next <= command.worker < self._next + MOST_AHEAD
+        new = self.next_worker <= command.worker < self.next_worker + MOST_AHEAD
         coming = set() if self._change is None else self._change.coming
         return new or command.worker in coming | self._named | self._unused.keys()
 
     def expect(self, command: MoveBins) -> None:
         """Raises Refused where a migration cannot be obeyed once its worker has come."""
         self._controller.expect(command)
-        self._expect_slots(len(self._crew.hands) + (command.worker >= self._next))
+        self._expect_slots(len(self._crew.hands) + (command.worker >= self.next_worker))
 
     def abort(self, id: str, by: str) -> list[Event]:
-        """Give up a migration that waits for its worker, or for its turn: what is to be told of
-        it, and nothing where none of that id does. A worker on its way to it comes, and goes again.
-        Raises Refused."""
+        """End a migration; return the events of one that waits for its worker, or for its turn. A
+        worker on its way to it joins, and leaves again. Raises Refused."""
         for command, offset in self._waiting:
             if command.id == id:
                 self._controller.use(by)
@@ -123,9 +171,15 @@ class Rescaler:
                     CommandRejected(id=id, offset=offset, reason=why),
                     Aborted(id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins),
                 ]
+        self._controller.abort(id, by)
         return []
 
     # -- what is known
+
+    @property
+    def starting(self) -> bool:
+        """Whether a command waits for the flow to be ready, or for workers to join."""
+        return bool(self._asked) if self._change is None else bool(self._change.coming)
 
     @property
     def unbegun(self) -> set[int]:
@@ -205,7 +259,7 @@ class Rescaler:
     def _begin(self, command: Rescale, offset: int) -> Iterator[Event]:
         members = sorted(self._crew.hands)
         more = command.workers - len(members)
-        coming = [WorkerId(self._next + n) for n in range(more)]
+        coming = [WorkerId(self.next_worker + n) for n in range(more)]
         going = members[command.workers :]
         try:
             if coming:
@@ -219,7 +273,7 @@ class Rescaler:
             return
         # Whoever asks for a number of workers counts all that there are.
         self._unused.clear()
-        self._next += len(coming)
+        self.next_worker += len(coming)
         self._crew.newcomers.launch(coming)
         then = self._share if coming else self._end
         self._change = Change(
@@ -232,7 +286,7 @@ class Rescaler:
 
     def _hire(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """Start the worker that a migration names; where that number is used, obey it."""
-        if command.worker < self._next:
+        if command.worker < self.next_worker:
             yield from self._obey(command, offset)
             return
         try:
@@ -240,7 +294,7 @@ class Rescaler:
         except Refused as refusal:
             yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
             return
-        self._next = command.worker + 1
+        self.next_worker = command.worker + 1
         self._crew.newcomers.launch([command.worker])
         self._change = Change(
             command.id, offset, self._clock.monotonic(), self._migrate, {command.worker},
@@ -286,7 +340,7 @@ class Rescaler:
                 change.moves |= self._controller.share(change.id, change.came)
         except Refused as refusal:
             change.missed = f"the newcomers get no share: {refusal}"
-        return ()
+        return () if change.moves else self._end(change)
 
     def _migrate(self, change: Change) -> Iterable[Event]:
         """Obey a migration, unless it has been aborted, now that its worker has come or has not."""
@@ -297,12 +351,15 @@ class Rescaler:
 
     def _obey(self, command: MoveBins, offset: int) -> Iterable[Event]:
         try:
-            self._controller.submit(command)
+            self._submit(command, offset)
         except Refused as refusal:
             return (CommandRejected(id=command.id, offset=offset, reason=str(refusal)),)
+        return ()
+
+    def _submit(self, command: MoveBins, offset: int) -> None:
+        self._controller.submit(command)
         self._offsets[command.id] = offset
         self._unused.pop(command.worker, None)
-        return ()
 
     def _send_back(self, worker: WorkerId) -> None:
         """Have a worker go that nobody needs any more."""
