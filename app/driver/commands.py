@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from meander.app.driver.rescaler import Rescaler
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Obeys
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.migration.events import Event as EngineEvent
 from meander.schemas import control
 from meander.schemas.log_lines import LineLogger
@@ -132,7 +132,6 @@ class CommandHandler:
         self._saved = False
         self._logged: Callable[[], bool] = lambda: True
         """Whether the decision log holds the newest handled offset."""
-        self._offsets: dict[str, int] = {}
 
     def poll(self) -> Iterator[Event]:
         """Handle new commands; yield events, such as rejections."""
@@ -161,10 +160,7 @@ class CommandHandler:
             case control.Rescale():
                 self._rescaler.enqueue(command, offset)
             case control.Abort(id=by, command=other):
-                aborted = self._rescaler.abort(other, by)
-                if not aborted:
-                    self._controller.abort(other, by)
-                yield from aborted
+                yield from self._rescaler.abort(other, by)
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -177,11 +173,8 @@ class CommandHandler:
                 moves = MoveBins.asked(command, self._plan.flow.space)
                 if command.dry_run:
                     yield from self._planned(moves, offset)
-                elif self._rescaler.must_wait(moves):
-                    self._rescaler.enqueue(moves, offset)
                 else:
-                    self._controller.submit(moves)
-                    self._offsets[moves.id] = offset
+                    self._rescaler.migrate(moves, offset)
 
     def _note_handled(self) -> None:
         """Log the offset of the last command that waits for no turn and is durable."""
@@ -241,20 +234,13 @@ class CommandHandler:
     def _translate(self, event: EngineEvent) -> Iterator[Event]:
         match event:
             case {"type": "accepted", "id": str(name)}:
-                yield Accepted.model_validate(event | {"offset": self._offset(name)})
+                yield Accepted.model_validate(event | {"offset": self._rescaler.offset(name)})
             case {"type": "queued", "id": str(name)}:
-                yield Queued.model_validate(event | {"offset": self._offset(name)})
+                yield Queued.model_validate(event | {"offset": self._rescaler.offset(name)})
             case {"type": "aborted", "id": str(name)}:
-                self._offsets.pop(name, None)
                 yield Aborted.model_validate(event)
             case {"type": "completed", "id": str(name)}:
-                self._offsets.pop(name, None)
                 yield Completed.model_validate(event)
             case {"type": str(kind)} if kind in _UNCHANGED:
                 yield _UNCHANGED[kind].model_validate(event)
         yield from self._rescaler.note(event)
-
-    def _offset(self, name: str) -> int:
-        """Return the offset of a command, whether it started at once or in its turn."""
-        offset = self._offsets.get(name)
-        return self._rescaler.offset(name) if offset is None else offset

@@ -24,7 +24,7 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -47,8 +47,9 @@ from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
@@ -74,9 +75,7 @@ from meander.dataflow.simulation.in_memory import (
     ListSource,
     Result,
 )
-from meander.dataflow.simulation.rescaler import SimulatedRescaler
 from meander.dataflow.simulation.simulator import (
-    AbortMoves,
     AddPartition,
     Command,
     DurableWorld,
@@ -92,9 +91,11 @@ from meander.dataflow.simulation.transactions import (
     ListTransactions,
     OnceWriter,
 )
+from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas import control
 from meander.schemas.control import Rejected, parse_command
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import Event, Joined, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
@@ -167,7 +168,13 @@ class TestFlow:
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
-        self._hiring = SimulatedRescaler(self.sim, self.act)
+        self._rescaler = Rescaler(
+            self.sim.controller, SimulatedPool(self.sim), self.sim.clock, slots=None
+        )
+        self._commands = self._noted = 0
+        """The number of records on the control topic, and of events noted by the rescaler."""
+        self._giving = False
+        """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +224,7 @@ class TestFlow:
         while not self.sim.done:
             self.act()
         self.sim.collect()
-        self._hiring.step()
+        self._rescale()
         left = self._pending.left
         assert not left, f"the flow came to its end before {left[0]} could strike"
 
@@ -247,10 +254,10 @@ class TestFlow:
             raise self._over
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._hiring.giving):
+            for at in self._pending.due(*now, giving=self._giving or self._rescaler.starting):
                 self.strike(at.fault)
         self.sim.act()
-        self._hiring.step()
+        self._rescale()
 
     def strike(self, fault: Fault | Command) -> None:
         """Strike a fault, or submit a command, now. Raise SetupError for one that does not fit the
@@ -267,24 +274,30 @@ class TestFlow:
             case Fault():
                 self._disturb(fault)
             case _:
-                self._hiring.submit(fault)
+                self._submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a command on the control topic, as any producer would."""
         data = command if isinstance(command, bytes) else _written(command)
-        space = self._plan.flow.space
+        space, name = self._plan.flow.space, ""
+        self._commands += 1
         try:
-            asked = parse_command(data, space.count)
-            match asked:
+            parsed = parse_command(data, space.count)
+            name = parsed.id
+            self._rescaler.expect_fresh(name)
+            match parsed:
                 case control.Rescale():
-                    self._hiring.ask(asked)
-                case control.Abort():
-                    self._hiring.submit(AbortMoves(asked.id, asked.command))
+                    self._rescaler.enqueue(parsed, self._commands)
+                case control.Abort(command=other):
+                    self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
-                    self._hiring.submit(MoveBins.asked(asked, space))
-        except Rejected as refusal:
-            name = refusal.command or ""
+                    self._submit(MoveBins.asked(parsed, space))
+        except (Rejected, Refused) as refusal:
+            if isinstance(refusal, Rejected):
+                name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
+        self.sim.collect()
+        self._await_workers()
 
     # -- results
 
@@ -433,6 +446,42 @@ class TestFlow:
         partition = self._topics.topic(name).grow()
         for ms, value in records:
             self.strike(Feed(name, value, ms=ms, partition=partition))
+
+    def _submit(self, command: Command) -> None:
+        """Submit a command once the flow is ready for it, and wait for a joining worker."""
+        if isinstance(command, MoveBins) and self._rescaler.must_wait(command):
+            self._rescaler.enqueue(command, self._commands)
+            self._await_workers()
+            return
+        self._giving = True
+        while not self.sim.controller.ready:
+            self.act()
+        hired = self.sim.hired
+        self.sim.submit(command)
+        while self.sim.hired > hired and hired not in self.sim.controller.workers.active:
+            self.act()
+        self._giving = False
+
+    def _await_workers(self) -> None:
+        """Run the flow until the next command has started and its joining workers have joined."""
+        while self._rescaler.starting and not self._giving:
+            self.act()
+
+    def _rescale(self) -> None:
+        """Let the rescaler note new events of the engine, and take its next step."""
+        self._rescaler.next_id = max(self._rescaler.next_id, self.sim.hired)
+        new = self.sim.events[self._noted :]
+        self._noted = len(self.sim.events)
+        for event in new:
+            self._report(self._rescaler.note(event))
+        if not self._giving:
+            self._report(self._rescaler.step())
+
+    def _report(self, events: Iterable[Event]) -> None:
+        """Add events of the rescaler, except those that the engine has reported already."""
+        for event in events:
+            if not isinstance(event, Joined | Left):
+                self.events.append(event.model_dump(mode="json", exclude={"offset"}))
 
     def _disturb(self, fault: Fault) -> None:
         match fault:
