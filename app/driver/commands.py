@@ -10,7 +10,7 @@ start reads and nothing expires from; the consumer group's offset only shows it 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from meander.app.driver.rescaler import Rescaler
@@ -20,43 +20,26 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Obeys
 from meander.dataflow.coordinator.coordinator import Controller
-from meander.dataflow.migration.events import Event as EngineEvent
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.schemas import control
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     Accepted,
-    BinMoved,
-    BinUnreadable,
     CheckpointAccepted,
     Checkpointed,
     CheckpointFailed,
     CommandRejected,
     Completed,
     Event,
-    LayerUnreadable,
-    PartitionAdded,
-    PartitionMoved,
     Planned,
     Queued,
-    ReplayChecked,
     Rescaled,
     Rescaling,
 )
 
 log = LineLogger(__name__)
 
-_Told = (
-    PartitionMoved | PartitionAdded | BinMoved | BinUnreadable | LayerUnreadable | Checkpointed
-    | CheckpointFailed | ReplayChecked
-)  # fmt: skip
-_AS_THEY_ARE: Mapping[str, type[_Told]] = {
-    "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
-    "bin_unreadable": BinUnreadable, "layer_unreadable": LayerUnreadable,
-    "checkpointed": Checkpointed, "checkpoint_failed": CheckpointFailed,
-    "replay_checked": ReplayChecked,
-}  # fmt: skip
-"""What the engine says in the words of the status topic."""
 PART = 5_000
 """Moves of bins in one event: a record of some 100 kB."""
 LIFE_OVER = "the life of the flow in which it was obeyed has ended: give it again"
@@ -130,7 +113,6 @@ class CommandHandler:
         self._saved = False
         self._noted: Callable[[], bool] = lambda: True
         """Whether the journal tells of all that is dealt with."""
-        self._offsets: dict[str, int] = {}
 
     def take(self) -> Iterator[Event]:
         """Obey what has come; what was refused."""
@@ -172,14 +154,13 @@ class CommandHandler:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
-                asked = MoveBins.asked(command, self._plan.flow.space)
+                asked = MoveBins.asked(command, self._plan.flow.space, offset)
                 if command.dry_run:
                     yield from self._planned(asked, offset)
                 elif self._rescaler.awaits(asked):
                     self._rescaler.ask(asked, offset)
                 else:
                     self._controller.submit(asked)
-                    self._offsets[asked.id] = offset
 
     def _settle(self) -> None:
         """Mark what is dealt with: all that waits for no turn, once it is durable."""
@@ -204,17 +185,23 @@ class CommandHandler:
     def happened(self) -> Iterator[Event]:
         """What became of commands since the last call."""
         for event in self._controller.events():
-            yield from self._translate(event)
-            self._note_savepoint(event)
+            yield from self.follow(event)
+
+    def follow(self, event: EngineEvent) -> Iterator[Event]:
+        """Follow an event of the engine; yield it where it is one of the status topic."""
+        self._rescaler.note(event)
+        self._note_savepoint(event)
+        if not isinstance(event, LastMessage):
+            yield event
 
     def _note_savepoint(self, event: EngineEvent) -> None:
         """The flow ends once it is taken, and goes on if it cannot be."""
         if self._stop is None:
             return
         match event:
-            case {"type": "checkpointed", "id": id} if id == self._stop.id:
+            case Checkpointed(id=id) if id == self._stop.id:
                 self._saved = True
-            case {"type": "checkpoint_failed", "id": id} if id == self._stop.id:
+            case CheckpointFailed(id=id) if id == self._stop.id:
                 self._stop = None
 
     def _planned(self, command: MoveBins, offset: int) -> Iterator[Event]:
@@ -235,24 +222,3 @@ class CommandHandler:
                 id=command.id, offset=offset, moves=part, rounds=len(plan.rounds),
                 estimate=plan.seconds, last=first + PART >= len(moves),
             )  # fmt: skip
-
-    def _translate(self, event: EngineEvent) -> Iterator[Event]:
-        match event:
-            case {"type": "accepted", "id": str(name)}:
-                yield Accepted.model_validate(event | {"offset": self._offset(name)})
-            case {"type": "queued", "id": str(name)}:
-                yield Queued.model_validate(event | {"offset": self._offset(name)})
-            case {"type": "aborted", "id": str(name)}:
-                self._offsets.pop(name, None)
-                yield Aborted.model_validate(event)
-            case {"type": "completed", "id": str(name)}:
-                self._offsets.pop(name, None)
-                yield Completed.model_validate(event)
-            case {"type": str(kind)} if kind in _AS_THEY_ARE:
-                yield _AS_THEY_ARE[kind].model_validate(event)
-        yield from self._rescaler.note(event)
-
-    def _offset(self, name: str) -> int:
-        """Where a command lies that has been obeyed, here or in its turn."""
-        offset = self._offsets.get(name)
-        return self._rescaler.offset(name) if offset is None else offset

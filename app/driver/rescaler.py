@@ -18,19 +18,21 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.connectors.links.links import member_name
 from meander.dataflow.control.command import MoveBins, Refused, used_before
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
-from meander.dataflow.migration.events import Event as EngineEvent
 from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     CommandRejected,
+    Completed,
     Event,
     Joined,
     JoinFailed,
     Left,
+    PartitionMoved,
     Rescaled,
     Rescaling,
 )
@@ -79,8 +81,6 @@ class Rescaler:
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """Who has come for a migration and got nothing so far, with what brought it."""
-        self._offsets: dict[str, int] = {}
-        """Where migrations lie that have been obeyed here and have not ended."""
 
     # -- what is asked
 
@@ -132,14 +132,6 @@ class Rescaler:
         """Where the commands lie whose turn has not come."""
         return {offset for _, offset in self._asked}
 
-    def offset(self, name: str) -> int:
-        """Where a migration lies that was obeyed here; what is no command of its own belongs to the
-        one under way."""
-        if name in self._offsets:
-            return self._offsets[name]
-        assert self._change is not None
-        return self._change.offset
-
     def waits(self) -> dict[Hashable, Wait]:
         """The commands whose turn has not come."""
         change = self._change
@@ -173,22 +165,19 @@ class Rescaler:
         if self._change is None and self._crew.working and self._controller.ready:
             yield from self._take_turn()
 
-    def note(self, event: EngineEvent) -> Iterator[Event]:
-        """The engine's part of it goes on."""
+    def note(self, event: EngineEvent) -> None:
+        """Follow the engine's part of a change."""
         change = self._change
         match event:
-            case {"type": "joined", "worker": int(number)} if change is not None:
-                worker = WorkerId(number)
-                change.coming.discard(worker)
-                change.came.append(worker)
-                yield Joined(id=change.id, worker=worker)
-            case {"type": "left", "worker": int(number)}:
-                self._crew.release(WorkerId(number))
-            case {"type": "completed" | "aborted" | "partition_moved", "id": str(name)}:
-                self._offsets.pop(name, None)
-                if change is not None and name in change.moves:
-                    change.moves.discard(name)
-                    if event.get("unmoved"):
+            case Joined(worker=number) if change is not None:
+                change.coming.discard(WorkerId(number))
+                change.came.append(WorkerId(number))
+            case LastMessage(worker):
+                self._crew.release(worker)
+            case Completed() | Aborted() | PartitionMoved() if change is not None:
+                if event.id in change.moves:
+                    change.moves.discard(event.id)
+                    if not isinstance(event, PartitionMoved) and event.unmoved:
                         change.missed = "not all bins have moved, as the flow's sources have ended"
 
     def _take_turn(self) -> Iterator[Event]:
@@ -211,7 +200,7 @@ class Rescaler:
             if coming:
                 self._expect_slots(command.workers)
             if going:
-                self._controller.leave(command.id, going)
+                self._controller.leave(command.id, going, offset)
             else:
                 self._controller.use(command.id)
         except Refused as refusal:
@@ -262,7 +251,7 @@ class Rescaler:
         newcomers = self._crew.newcomers
         for worker in newcomers.ready:
             try:
-                self._controller.join(worker)
+                self._controller.join(worker, change.id)
             except Refused as refusal:
                 newcomers.give_up(worker, f"{member_name(worker)}: {refusal}", self._crew.hands)
             else:
@@ -283,7 +272,7 @@ class Rescaler:
         change.then = self._end
         try:
             if change.came:
-                change.moves |= self._controller.share(change.id, change.came)
+                change.moves |= self._controller.share(change.id, change.came, change.offset)
         except Refused as refusal:
             change.missed = f"the newcomers get no share: {refusal}"
         return ()
@@ -300,7 +289,6 @@ class Rescaler:
             self._controller.submit(command)
         except Refused as refusal:
             return (CommandRejected(id=command.id, offset=offset, reason=str(refusal)),)
-        self._offsets[command.id] = offset
         self._unused.pop(command.worker, None)
         return ()
 
@@ -309,7 +297,7 @@ class Rescaler:
         self._change = change = self._unused.pop(worker)
         change.then = self._end
         try:
-            self._controller.leave(self._fresh(f"{change.id}/back"), [worker])
+            self._controller.leave(self._fresh(f"{change.id}/back"), [worker], change.offset)
         except Refused as refusal:
             change.missed = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
         else:

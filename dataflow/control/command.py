@@ -42,12 +42,14 @@ class MoveBins:
     """Whose bins are meant: those of this operator, which moves alone, or of all that do not."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not go to `worker`."""
+    offset: int = 0
+    """Where the command lies on the control topic."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """From whom bins are taken, where workers come or go: one that another command has given to
     somebody else meanwhile stays there, and what cannot be read ahead is tried again."""
 
     @staticmethod
-    def asked(command: control.Migrate, space: BinSpace) -> MoveBins:
+    def asked(command: control.Migrate, space: BinSpace, offset: int = 0) -> MoveBins:
         """What a command of the control topic asks of a flow with these bins.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
@@ -64,6 +66,7 @@ class MoveBins:
             command.overlap,
             command.order,
             command.operator or DEFAULT_GROUP,
+            offset=offset,
         )
 
     def target(self, bin: Bin) -> WorkerId:

@@ -174,6 +174,7 @@ def initial_moves(routing: Routing, closed_before: int) -> list[Moves]:
 
 def commands_for(
     id: str,
+    offset: int,
     shares: Mapping[str, Mapping[WorkerId, Sequence[Bin]]],
     owners: Mapping[str, Mapping[Bin, WorkerId]],
 ) -> list[MoveBins]:
@@ -184,7 +185,15 @@ def commands_for(
         sources = {bin: owners[group][bin] for bin in others}
         name = f"{id}/bins of {group}" if group else f"{id}/bins"
         commands += [
-            MoveBins(name, tuple(others), target, operator=group, others=others, sources=sources)
+            MoveBins(
+                name,
+                tuple(others),
+                target,
+                operator=group,
+                others=others,
+                offset=offset,
+                sources=sources,
+            )
             for target in list(its)[:1]
         ]
     return commands

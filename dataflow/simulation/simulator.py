@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, Self, TypeVar
 
+import msgspec
+
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
@@ -27,7 +29,6 @@ from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistor
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.interfaces import Frame, Links
-from meander.dataflow.migration.events import Event
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
@@ -410,7 +411,8 @@ class Simulation:
     network: SimNetwork
     commands: list[Command]
     hire: Callable[[WorkerId], Worker]
-    events: list[Event] = field(default_factory=list)
+    events: list[dict[str, object]] = field(default_factory=list)
+    """What became of commands, as the status topic has it."""
     actions: int = 0
     hired: int = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
@@ -524,7 +526,7 @@ class Simulation:
 
     def collect(self) -> None:
         """Take over what the controller has said."""
-        self.events.extend(self.controller.events())
+        self.events.extend(map(msgspec.to_builtins, self.controller.events()))
 
 
 def simulate(

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar, cast
 
+import msgspec
 import pytest
 
 from meander import Flow
@@ -17,6 +18,7 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import Journal
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.coordinator.events import EngineEvent
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
 from meander.schemas.status import (
@@ -158,7 +160,7 @@ class Driven:
         """The engine goes on, and the driver hears of it."""
         self.sim.act()
         for event in self.sim.events[self._heard :]:
-            self.told += self.commands._translate(event)
+            self.told += self.commands.follow(msgspec.convert(event, EngineEvent))
         self._heard = len(self.sim.events)
 
     def until(self, holds: Callable[[], bool], act: Callable[[], None] | None = None) -> None:
@@ -424,14 +426,6 @@ def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, wo
     assert (accepted.offset, len(accepted.bins)) == (0, 4)
     rejected = driven.the(CommandRejected, "m")
     assert (rejected.offset, "was used before" in rejected.reason) == (1, True)
-
-
-def test_nothing_is_kept_of_commands_that_have_ended(driven: Driven) -> None:
-    driven.crew.up = True
-    driven.topic.put(driven.migrate("m1", 1), driven.migrate("m2", 2))
-    driven.until_told(Completed, "m2")
-    driven.until_told(Completed, "m1")
-    assert driven.commands._offsets == driven.rescaler._offsets == {}
 
 
 # -- shares
