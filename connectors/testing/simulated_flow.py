@@ -30,6 +30,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from msgspec import to_builtins
+
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
@@ -95,6 +97,7 @@ from meander.dataflow.simulation.transactions import (
 from meander.schemas import control
 from meander.schemas.control import Rejected, parse_command
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import CommandRejected
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
@@ -284,14 +287,15 @@ class TestFlow:
                     self._hiring.submit(MoveBins.asked(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
-            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
+            self.sim.events.append(CommandRejected(name, 0, str(refusal)))
 
     # -- results
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """Return the events of all commands in the form of the status topic."""
-        return self.sim.events
+        """Return the events of all commands in the form of the status topic. The offset of each
+        command is 0."""
+        return [to_builtins(event) for event in self.sim.events]
 
     @property
     def workers(self) -> list[Worker]:
@@ -336,7 +340,7 @@ class TestFlow:
 
         A repeated id returns the answer to its first command; `events` also holds the rejection.
         """
-        return Answer.of(id, self.events)
+        return Answer.of(id, self.sim.events)
 
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
@@ -395,7 +399,7 @@ class TestFlow:
         """Return all values that change while a flow has work."""
         controller = self.sim.controller
         inflight = [worker.inflight for worker in self.workers]
-        return self.counters, inflight, len(self.events), controller.frontiers()
+        return self.counters, inflight, len(self.sim.events), controller.frontiers()
 
     def _hasten(self) -> None:
         """Advance a flow at rest to the next fault."""

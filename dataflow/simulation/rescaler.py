@@ -1,8 +1,7 @@
 """The rescaler of a simulated flow: workers join and leave as `rescale` commands ask.
 
-Guarantees that its events use the words of the status topic (`schemas.status`). A command ends once
-all leaving workers have left, or all joining workers have their share. Commands run one after
-another, as in a real flow.
+Guarantees that a command ends once all leaving workers have left, or all joining workers have their
+share. Commands run one after another, as in a real flow.
 """
 
 from __future__ import annotations
@@ -11,8 +10,17 @@ from collections import deque
 from collections.abc import Callable
 
 from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.coordinator.events import LastMessage
+from meander.dataflow.migration.events import round_ms
 from meander.dataflow.simulation.simulator import Command, Join, Simulation
 from meander.schemas.control import Rescale
+from meander.schemas.status import (
+    CommandRejected,
+    Completed,
+    PartitionMoved,
+    Rescaled,
+    Rescaling,
+)
 from meander.state.keys.ids import WorkerId
 
 
@@ -24,6 +32,7 @@ class SimulatedRescaler:
         self._asked: deque[Rescale] = deque()
         self._changing: str | None = None
         """The id of the running command."""
+        self._began = 0.0
         self._awaited: set[object] = set()
         """The ids of moves and the numbers of leaving workers that the command waits for."""
         self.giving = False
@@ -79,13 +88,11 @@ class SimulatedRescaler:
             else:
                 controller.use(command.id)
         except Refused as refusal:
-            self._tell("rejected", command.id, reason=str(refusal))
+            self._sim.events.append(CommandRejected(command.id, 0, str(refusal)))
             return
-        self._tell(
-            "rescaling", command.id,
-            workers=command.workers, joining=[*joining], leaving=[*map(int, leaving)],
-        )  # fmt: skip
-        self._changing = command.id
+        event = Rescaling(command.id, 0, command.workers, [*joining], [*leaving])
+        self._sim.events.append(event)
+        self._changing, self._began = command.id, self._sim.clock.monotonic()
         for _ in joining:
             self._give(Join())
         newcomers = [worker for worker in controller.workers.active if worker >= first]
@@ -102,15 +109,13 @@ class SimulatedRescaler:
         """Read new events, and end the running command where they complete it."""
         for event in self._sim.events[self._heard :]:
             match event:
-                case {"type": "left", "worker": part}:
-                    self._awaited.discard(part)
-                case {"type": "completed" | "partition_moved", "id": part}:
-                    self._awaited.discard(part)
+                case LastMessage(worker):
+                    self._awaited.discard(worker)
+                case Completed(id=id) | PartitionMoved(id=id):
+                    self._awaited.discard(id)
         if self._changing is not None and not self._awaited:
             staff = self._sim.controller.workers.active
-            self._tell("rescaled", self._changing, workers=len(staff))
+            ms = round_ms(self._sim.clock.monotonic() - self._began)
+            self._sim.events.append(Rescaled(self._changing, len(staff), ms))
             self._changing = None
         self._heard = len(self._sim.events)
-
-    def _tell(self, kind: str, id: str, **more: object) -> None:
-        self._sim.events.append({"type": kind, "id": id} | more)
