@@ -30,6 +30,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from msgspec import to_builtins
+
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
@@ -95,7 +97,7 @@ from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas import control
 from meander.schemas.control import Rejected, parse_command
 from meander.schemas.errors import MeanderError, SetupError
-from meander.schemas.status import Event, Joined, Left
+from meander.schemas.status import CommandRejected, Event, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
@@ -291,11 +293,11 @@ class TestFlow:
                 case control.Abort(command=other):
                     self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
-                    self._submit(MoveBins.asked(parsed, space))
+                    self._submit(MoveBins.asked(parsed, space, self._commands))
         except (Rejected, Refused) as refusal:
             if isinstance(refusal, Rejected):
                 name = refusal.command or ""
-            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
+            self.sim.events.append(CommandRejected(name, self._commands, str(refusal)))
         self.sim.collect()
         self._await_workers()
 
@@ -303,8 +305,9 @@ class TestFlow:
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """Return the events of all commands in the form of the status topic."""
-        return self.sim.events
+        """Return the events of all commands in the form of the status topic. The offset of a
+        command is its number."""
+        return [to_builtins(event) for event in self.sim.events]
 
     @property
     def workers(self) -> list[Worker]:
@@ -349,7 +352,7 @@ class TestFlow:
 
         A repeated id returns the answer to its first command; `events` also holds the rejection.
         """
-        return Answer.of(id, self.events)
+        return Answer.of(id, self.sim.events)
 
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
@@ -408,7 +411,7 @@ class TestFlow:
         """Return all values that change while a flow has work."""
         controller = self.sim.controller
         inflight = [worker.inflight for worker in self.workers]
-        return self.counters, inflight, len(self.events), controller.frontiers()
+        return self.counters, inflight, len(self.sim.events), controller.frontiers()
 
     def _hasten(self) -> None:
         """Advance a flow at rest to the next fault."""
@@ -450,7 +453,7 @@ class TestFlow:
     def _submit(self, command: Command) -> None:
         """Submit a command once the flow is ready for it, and wait for a joining worker."""
         if isinstance(command, MoveBins) and self._rescaler.must_wait(command):
-            self._rescaler.enqueue(command, self._commands)
+            self._rescaler.enqueue(command, command.offset)
             self._await_workers()
             return
         self._giving = True
@@ -473,15 +476,13 @@ class TestFlow:
         new = self.sim.events[self._noted :]
         self._noted = len(self.sim.events)
         for event in new:
-            self._report(self._rescaler.note(event))
+            self._rescaler.note(event)
         if not self._giving:
             self._report(self._rescaler.step())
 
     def _report(self, events: Iterable[Event]) -> None:
         """Add events of the rescaler, except those that the engine has reported already."""
-        for event in events:
-            if not isinstance(event, Joined | Left):
-                self.events.append(event.model_dump(mode="json", exclude={"offset"}))
+        self.sim.events += (event for event in events if not isinstance(event, Left))
 
     def _disturb(self, fault: Fault) -> None:
         match fault:

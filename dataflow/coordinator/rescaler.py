@@ -17,19 +17,21 @@ from typing import Protocol
 
 from meander.dataflow.control.command import MoveBins, Refused, used_before
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
-from meander.dataflow.migration.events import Event as EngineEvent
 from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     CommandRejected,
+    Completed,
     Event,
     Joined,
     JoinFailed,
     Left,
+    PartitionMoved,
     Rescaled,
     Rescaling,
 )
@@ -122,17 +124,15 @@ class Rescaler:
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
-        self._offsets: dict[str, int] = {}
-        """The offsets of migrations that were submitted here and have not ended."""
 
     # -- commands
 
-    def migrate(self, command: MoveBins, offset: int) -> None:
+    def migrate(self, command: MoveBins) -> None:
         """Submit a migration, or queue it where it has to wait for its worker. Raises Refused."""
         if self.must_wait(command):
-            self.enqueue(command, offset)
+            self.enqueue(command, command.offset)
         else:
-            self._submit(command, offset)
+            self._submit(command)
 
     def enqueue(self, command: Rescale | MoveBins, offset: int) -> None:
         """Queue a command. It starts once all workers run and earlier commands have ended."""
@@ -191,16 +191,6 @@ class Rescaler:
         """The offsets of queued commands."""
         return {offset for _, offset in self._queue}
 
-    def offset(self, name: str) -> int:
-        """Return the offset of a migration that was submitted here.
-
-        Other ids belong to the command in progress.
-        """
-        if name in self._offsets:
-            return self._offsets[name]
-        assert self._change is not None
-        return self._change.offset
-
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""
         change = self._change
@@ -234,22 +224,19 @@ class Rescaler:
         if self._change is None and self._pool.working and self._controller.ready:
             yield from self._start_next()
 
-    def note(self, event: EngineEvent) -> Iterator[Event]:
-        """Note an event of the engine; yield events of the command in progress."""
+    def note(self, event: EngineEvent) -> None:
+        """Note an event of the engine that continues the command in progress."""
         change = self._change
         match event:
-            case {"type": "joined", "worker": int(number)} if change is not None:
-                worker = WorkerId(number)
-                change.joining.discard(worker)
-                change.joined.append(worker)
-                yield Joined(id=change.id, worker=worker)
-            case {"type": "left", "worker": int(number)}:
-                self._pool.release(WorkerId(number))
-            case {"type": "completed" | "aborted" | "partition_moved", "id": str(name)}:
-                self._offsets.pop(name, None)
-                if change is not None and name in change.moves:
-                    change.moves.discard(name)
-                    if event.get("unmoved"):
+            case Joined(worker=number) if change is not None:
+                change.joining.discard(WorkerId(number))
+                change.joined.append(WorkerId(number))
+            case LastMessage(worker):
+                self._pool.release(worker)
+            case Completed() | Aborted() | PartitionMoved() if change is not None:
+                if event.id in change.moves:
+                    change.moves.discard(event.id)
+                    if not isinstance(event, PartitionMoved) and event.unmoved:
                         change.failure = "not all bins have moved, as the flow's sources have ended"
 
     def _start_next(self) -> Iterator[Event]:
@@ -271,7 +258,7 @@ class Rescaler:
             if joining:
                 self._expect_slots(command.workers)
             if leaving:
-                self._controller.leave(command.id, leaving)
+                self._controller.leave(command.id, leaving, offset)
             else:
                 self._controller.use(command.id)
         except Refused as refusal:
@@ -293,7 +280,7 @@ class Rescaler:
     def _start_migration(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """Start the worker that a migration names; submit the migration where its id is in use."""
         if command.worker < self.next_id:
-            yield from self._submit_or_reject(command, offset)
+            yield from self._submit_or_reject(command)
             return
         try:
             self.expect(command)
@@ -322,7 +309,7 @@ class Rescaler:
         joining = self._pool.joining
         for worker in joining.ready:
             try:
-                self._controller.join(worker)
+                self._controller.join(worker, change.id)
             except Refused as refusal:
                 joining.drop(worker, f"{member_name(worker)}: {refusal}", self._pool.handles)
             else:
@@ -343,7 +330,7 @@ class Rescaler:
         change.then = self._end
         try:
             if change.joined:
-                change.moves |= self._controller.share(change.id, change.joined)
+                change.moves |= self._controller.share(change.id, change.joined, change.offset)
         except Refused as refusal:
             change.failure = f"the joined workers get no share: {refusal}"
         return () if change.moves else self._end(change)
@@ -353,18 +340,17 @@ class Rescaler:
         self._change = None
         self._unused |= dict.fromkeys(change.joined, change)
         command, change.migration = change.migration, None
-        return () if command is None else self._submit_or_reject(command, change.offset)
+        return () if command is None else self._submit_or_reject(command)
 
-    def _submit_or_reject(self, command: MoveBins, offset: int) -> Iterable[Event]:
+    def _submit_or_reject(self, command: MoveBins) -> Iterable[Event]:
         try:
-            self._submit(command, offset)
+            self._submit(command)
         except Refused as refusal:
-            return (CommandRejected(id=command.id, offset=offset, reason=str(refusal)),)
+            return (CommandRejected(id=command.id, offset=command.offset, reason=str(refusal)),)
         return ()
 
-    def _submit(self, command: MoveBins, offset: int) -> None:
+    def _submit(self, command: MoveBins) -> None:
         self._controller.submit(command)
-        self._offsets[command.id] = offset
         self._unused.pop(command.worker, None)
 
     def _remove_unused(self, worker: WorkerId) -> None:
@@ -372,7 +358,8 @@ class Rescaler:
         self._change = change = self._unused.pop(worker)
         change.then = self._end
         try:
-            self._controller.leave(self._unused_command_id(f"{change.id}/back"), [worker])
+            id = self._unused_command_id(f"{change.id}/back")
+            self._controller.leave(id, [worker], change.offset)
         except Refused as refusal:
             change.failure = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
         else:

@@ -129,7 +129,7 @@ class Driven:
         """The engine goes on, and the driver hears of it."""
         self.sim.act()
         for event in self.sim.events[self._heard :]:
-            self.told += self.commands._translate(event)
+            self.told += self.commands.follow(event)
         self._heard = len(self.sim.events)
 
     def until(self, holds: Callable[[], bool], act: Callable[[], None] | None = None) -> None:
@@ -395,14 +395,6 @@ def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, wo
     assert (accepted.offset, len(accepted.bins)) == (0, 4)
     rejected = driven.the(CommandRejected, "m")
     assert (rejected.offset, "was used before" in rejected.reason) == (1, True)
-
-
-def test_nothing_is_kept_of_commands_that_have_ended(driven: Driven) -> None:
-    driven.pool.up = True
-    driven.topic.put(driven.migrate("m1", 1), driven.migrate("m2", 2))
-    driven.until_told(Completed, "m2")
-    driven.until_told(Completed, "m1")
-    assert driven.rescaler._offsets == {}
 
 
 # -- shares
