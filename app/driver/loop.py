@@ -17,7 +17,6 @@ from meander.app.common.signals import Signals
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.lease import heartbeat_seconds
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.flow.preflight import PreparedFlow
@@ -35,6 +34,7 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import Waits
 from meander.schemas.log_lines import LineLogger

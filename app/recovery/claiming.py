@@ -12,6 +12,8 @@ import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from meander.app.common.clock import SystemClock
 from meander.app.flow.preflight import PreparedFlow
 from meander.app.recovery.restart import read_decisions
@@ -126,6 +128,6 @@ def _first_execution(
     if claimed.execution >= least:
         return ExecutionId(claimed.execution)
     # The next driver must see this id, even if this driver dies now.
-    status.write(claimed.model_copy(update={"execution": least}))
+    status.write(structs.replace(claimed, execution=least))
     status.flush(client.REQUEST_TIMEOUT)
     return ExecutionId(least)

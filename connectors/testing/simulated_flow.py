@@ -24,11 +24,13 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
+
+from msgspec import to_builtins
 
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
@@ -47,8 +49,9 @@ from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
@@ -74,9 +77,7 @@ from meander.dataflow.simulation.in_memory import (
     ListSource,
     Result,
 )
-from meander.dataflow.simulation.rescaler import SimulatedRescaler
 from meander.dataflow.simulation.simulator import (
-    AbortMoves,
     AddPartition,
     Command,
     DurableWorld,
@@ -92,9 +93,11 @@ from meander.dataflow.simulation.transactions import (
     ListTransactions,
     OnceWriter,
 )
+from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas import control
 from meander.schemas.control import CommandError, parse_command
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import CommandRejected, Event, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
@@ -167,7 +170,13 @@ class TestFlow:
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
-        self._rescaler = SimulatedRescaler(self.sim, self.act)
+        self._rescaler = Rescaler(
+            self.sim.controller, SimulatedPool(self.sim), self.sim.clock, slots=None
+        )
+        self._commands = self._noted = 0
+        """The number of records on the control topic, and of events noted by the rescaler."""
+        self._giving = False
+        """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
     def __enter__(self) -> Self:
         return self
@@ -217,7 +226,7 @@ class TestFlow:
         while not self.sim.done:
             self.act()
         self.sim.collect()
-        self._rescaler.step()
+        self._rescale()
         left = self._pending.left
         assert not left, f"the flow ended before {left[0]} was due"
 
@@ -247,10 +256,10 @@ class TestFlow:
             raise self._failure
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._rescaler.giving):
+            for at in self._pending.due(*now, giving=self._giving or self._rescaler.starting):
                 self.inject(at.fault)
         self.sim.act()
-        self._rescaler.step()
+        self._rescale()
 
     def inject(self, fault: Fault | Command) -> None:
         """Inject a fault, or submit a command, now. Raise SetupError where it does not fit the
@@ -267,31 +276,38 @@ class TestFlow:
             case Fault():
                 self._disturb_workers(fault)
             case _:
-                self._rescaler.submit(fault)
+                self._submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a command on the control topic, as any producer would."""
         data = command if isinstance(command, bytes) else _written(command)
-        space = self._plan.flow.space
+        space, name = self._plan.flow.space, ""
+        self._commands += 1
         try:
-            asked = parse_command(data, space.count)
-            match asked:
+            parsed = parse_command(data, space.count)
+            name = parsed.id
+            self._rescaler.expect_fresh(name)
+            match parsed:
                 case control.Rescale():
-                    self._rescaler.ask(asked)
-                case control.Abort():
-                    self._rescaler.submit(AbortMoves(asked.id, asked.command))
+                    self._rescaler.enqueue(parsed, self._commands)
+                case control.Abort(command=other):
+                    self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
-                    self._rescaler.submit(MoveBins.asked(asked, space))
-        except CommandError as refusal:
-            name = refusal.command or ""
-            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
+                    self._submit(MoveBins.asked(parsed, space, self._commands))
+        except (CommandError, Refused) as refusal:
+            if isinstance(refusal, CommandError):
+                name = refusal.command or ""
+            self.sim.events.append(CommandRejected(name, self._commands, str(refusal)))
+        self.sim.collect()
+        self._await_workers()
 
     # -- results
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """Return the events of all commands in the form of the status topic."""
-        return self.sim.events
+        """Return the events of all commands in the form of the status topic. The offset of a
+        command is its number."""
+        return [to_builtins(event) for event in self.sim.events]
 
     @property
     def workers(self) -> list[Worker]:
@@ -336,7 +352,7 @@ class TestFlow:
 
         A repeated id returns the answer to its first command; `events` also holds the rejection.
         """
-        return Answer.of(id, self.events)
+        return Answer.of(id, self.sim.events)
 
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
@@ -395,7 +411,7 @@ class TestFlow:
         """Return all values that change while a flow has work."""
         controller = self.sim.controller
         inflight = [worker.inflight for worker in self.workers]
-        return self.counters, inflight, len(self.events), controller.frontiers()
+        return self.counters, inflight, len(self.sim.events), controller.frontiers()
 
     def _advance_to_fault(self) -> None:
         """Advance a flow at rest to the next fault."""
@@ -433,6 +449,40 @@ class TestFlow:
         partition = self._topics.topic(name).grow()
         for ms, value in records:
             self.inject(Feed(name, value, ms=ms, partition=partition))
+
+    def _submit(self, command: Command) -> None:
+        """Submit a command once the flow is ready for it, and wait for a joining worker."""
+        if isinstance(command, MoveBins) and self._rescaler.must_wait(command):
+            self._rescaler.enqueue(command, command.offset)
+            self._await_workers()
+            return
+        self._giving = True
+        while not self.sim.controller.ready:
+            self.act()
+        hired = self.sim.hired
+        self.sim.submit(command)
+        while self.sim.hired > hired and hired not in self.sim.controller.workers.active:
+            self.act()
+        self._giving = False
+
+    def _await_workers(self) -> None:
+        """Run the flow until the next command has started and its joining workers have joined."""
+        while self._rescaler.starting and not self._giving:
+            self.act()
+
+    def _rescale(self) -> None:
+        """Let the rescaler note new events of the engine, and take its next step."""
+        self._rescaler.next_id = max(self._rescaler.next_id, self.sim.hired)
+        new = self.sim.events[self._noted :]
+        self._noted = len(self.sim.events)
+        for event in new:
+            self._rescaler.note(event)
+        if not self._giving:
+            self._report(self._rescaler.step())
+
+    def _report(self, events: Iterable[Event]) -> None:
+        """Add events of the rescaler, except those that the engine has reported already."""
+        self.sim.events += (event for event in events if not isinstance(event, Left))
 
     def _disturb_workers(self, fault: Fault) -> None:
         match fault:

@@ -27,7 +27,6 @@ from meander.dataflow.control.reports import (
 )
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import Clock, Links
-from meander.dataflow.migration.events import Event
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.loop_times import outer
 from meander.dataflow.wire import (
@@ -39,6 +38,7 @@ from meander.dataflow.wire import (
     encode_cut,
 )
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Checkpointed, CheckpointFailed
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId, member_name
 from meander.state.layers.topic import RecordLocation
@@ -156,7 +156,7 @@ class CheckpointCoordinator:
         self._failed = 0
         """The number of consecutive cancelled checkpoints."""
         self._given_up = set[int]()
-        self._events: list[Event] = []
+        self._events: list[Checkpointed | CheckpointFailed] = []
 
     def expect(self, savepoint: str) -> None:
         """Check a request. Raise `Refused` while another one waits, or for the name of a
@@ -294,7 +294,7 @@ class CheckpointCoordinator:
             part = b"".join(pending.slices.pop(worker))
             pending.parts[worker] = Checkpoint.from_bytes(part)
 
-    def step(self, time: int) -> list[Event]:
+    def step(self, time: int) -> list[Checkpointed | CheckpointFailed]:
         """Advance the checkpoint under way; return its events. No commit marker is later than
         `time`."""
         self._marker_retention.poll(time)
@@ -359,10 +359,7 @@ class CheckpointCoordinator:
         self._given_up.add(pending.number)
         self._failed += 1
         self._send(CancelFrame(pending.number), pending.members)
-        self._events.append({
-            "type": "checkpoint_failed", "id": pending.request.id, "number": pending.number,
-            "reason": reason,
-        })  # fmt: skip
+        self._events.append(CheckpointFailed(pending.request.id, pending.number, reason))
         if (
             self._options.tolerable_failures is not None
             and self._failed > self._options.tolerable_failures
@@ -437,20 +434,19 @@ class CheckpointCoordinator:
             seen.add(place)
         return whole
 
-    def _checkpointed(self, pending: PendingCheckpoint, whole: Checkpoint) -> Event:
-        return {
-            "type": "checkpointed",
-            "id": pending.request.id,
-            "number": whole.number,
-            "savepoint": whole.savepoint,
-            "policy": whole.policy,
-            "ms": _ms(self._clock.monotonic() - pending.started_at),
-            "alignment_ms": whole.alignment_ms,
-            "write_ms": whole.write_ms,
-            "state_bytes": whole.state_bytes,
-            "in_flight_bytes": whole.in_flight_bytes,
-            "in_flight": whole.in_flight,
-        }
+    def _checkpointed(self, pending: PendingCheckpoint, whole: Checkpoint) -> Checkpointed:
+        return Checkpointed(
+            id=pending.request.id,
+            number=whole.number,
+            savepoint=whole.savepoint,
+            policy=whole.policy,
+            ms=_ms(self._clock.monotonic() - pending.started_at),
+            alignment_ms=whole.alignment_ms,
+            write_ms=whole.write_ms,
+            state_bytes=whole.state_bytes,
+            in_flight_bytes=whole.in_flight_bytes,
+            in_flight=whole.in_flight,
+        )
 
 
 def _ms(seconds: float) -> float:

@@ -42,12 +42,14 @@ class MoveBins:
     """The operator that moves alone and owns these bins, or the default group."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not move to `worker`."""
+    offset: int = 0
+    """The offset of the command on the control topic."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The owners that give bins away where workers join or leave. A bin stays where another command
     has given it to a third worker meanwhile. A failed pre-copy is tried again."""
 
     @staticmethod
-    def asked(command: control.Migrate, space: BinSpace) -> MoveBins:
+    def asked(command: control.Migrate, space: BinSpace, offset: int = 0) -> MoveBins:
         """Return the engine's form of a command of the control topic.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
@@ -64,6 +66,7 @@ class MoveBins:
             command.overlap,
             command.order,
             command.operator or DEFAULT_GROUP,
+            offset=offset,
         )
 
     def target(self, bin: Bin) -> WorkerId:

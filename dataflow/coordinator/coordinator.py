@@ -44,7 +44,6 @@ from meander.dataflow.exactly_once.replay_check import Replays
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
-from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.rounds import Round
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
@@ -62,6 +61,7 @@ from meander.dataflow.wire import (
     encode_data,
 )
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Joined, LayerUnreadable
 from meander.state.checkpoint.checkpoint import Cut
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
 from meander.state.times.antichain import Antichain
@@ -109,9 +109,9 @@ class Controller:
         )
         self.replays = Replays(start.history, plan.timed, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
-        self._joining: list[WorkerId] = []
-        """The workers that join once no checkpoint is under way."""
-        self._events: list[Event] = []
+        self._joining: list[tuple[WorkerId, str]] = []
+        """The workers that join once no checkpoint is under way, and the ids of their commands."""
+        self._events: list[events.EngineEvent] = []
         self._blockers = FrontierBlockers(plan)
 
     @property
@@ -147,17 +147,17 @@ class Controller:
             raise used_before(id)
         self.migrations.ids.add(id)
 
-    def join(self, worker: WorkerId) -> None:
-        """Let a worker, whose links stand, join the running flow without bins.
+    def join(self, worker: WorkerId, id: str = "") -> None:
+        """Let a worker, whose links stand, join the running flow without bins for a command.
 
         Raise `Refused` where the worker cannot join.
         """
         self._closed_times.next_time()
         self.workers.expect(worker)
-        self._joining.append(worker)
+        self._joining.append((worker, id))
         self._start_joining()
 
-    def share(self, id: str, joining: Sequence[WorkerId]) -> set[str]:
+    def share(self, id: str, joining: Sequence[WorkerId], offset: int = 0) -> set[str]:
         """Give joining workers as many bins and partitions as the others own, by the fewest moves.
 
         Return the ids of these commands. Raise `Refused` where the sources have ended.
@@ -167,10 +167,10 @@ class Controller:
         owners = self._owners_at(time)
         bins = {group: share_of(its, joining, active) for group, its in owners.items()}
         read = {place: worker for worker in active for place in self.assignment.read_by(worker)}
-        moves = commands_for(id, bins, owners)
+        moves = commands_for(id, offset, bins, owners)
         return self._reassign(id, moves, share_of(read, joining, active), time)
 
-    def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
+    def leave(self, id: str, workers: Sequence[WorkerId], offset: int = 0) -> None:
         """Move the bins and partitions of workers to the others, then let the workers leave.
 
         Raise `Refused` where a worker cannot leave.
@@ -190,7 +190,7 @@ class Controller:
             for group, its in owners.items()
         }
         read = [place for worker in workers for place in self.assignment.read_by(worker)]
-        moves = commands_for(id, bins, owners)
+        moves = commands_for(id, offset, bins, owners)
         names = self._reassign(id, moves, shared_out(read, others), time)
         for worker in workers:
             self.workers.drain(worker, names | self.assignment.transfers_from(worker))
@@ -259,8 +259,7 @@ class Controller:
             case ResultsSuppressed():
                 self._events += self.replays.report(worker, report)
             case LayerUnreadableReport(reason):
-                event: Event = {"type": "layer_unreadable", "worker": int(worker), "reason": reason}
-                self._events.append(event)
+                self._events.append(LayerUnreadable(worker, reason))
             case _:
                 self.checkpoints.report(worker, report)
 
@@ -273,7 +272,7 @@ class Controller:
             case MemberFrame() as news:
                 self._membership.receive(sender, news)
                 self.workers.remove(sender)
-                self._events.append({"type": "left", "worker": int(sender)})
+                self._events.append(events.LastMessage(sender))
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
             case _:
@@ -301,7 +300,7 @@ class Controller:
         self._links.flush()
         return flushed or received
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[events.EngineEvent]:
         """Return the events since the last call."""
         taken, self._events = [*self.migrations.events(), *self._events], []
         return taken
@@ -370,12 +369,12 @@ class Controller:
     def _start_joining(self) -> None:
         """Decide that the waiting workers join, unless a checkpoint is under way."""
         if not self.checkpoints.under_way:
-            for worker in self._joining:
+            for worker, id in self._joining:
                 joins = Joins(worker, self._closed_times.next_time())
-                self.decisions.take(joins, partial(self._admit, worker))
+                self.decisions.take(joins, partial(self._admit, worker, id))
             self._joining.clear()
 
-    def _admit(self, worker: WorkerId) -> None:
+    def _admit(self, worker: WorkerId, id: str) -> None:
         closed_before = self._closed_times.next_time()
         self._progress.flush()
         self.workers.admit(worker, self.checkpoints.frozen)
@@ -383,7 +382,7 @@ class Controller:
         self.replays.join(worker)
         for moves in initial_moves(self._routing, closed_before):
             self._send_decision(worker, self._plan.migrator.inputs[0], moves)
-        self._events.append({"type": "joined", "worker": int(worker)})
+        self._events.append(Joined(id, worker))
 
     def _send_instruction(self, worker: WorkerId, instruction: Instruction) -> None:
         """Send a worker an instruction, unless no decision can follow any more."""

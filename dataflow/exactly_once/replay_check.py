@@ -26,11 +26,11 @@ from meander.dataflow.operators.sink import without
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.schemas.row_error import RowError
+from meander.schemas.status import ReplayChecked
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId, member_name
 
 NEVER = 1 << 62
-Event = dict[str, object]
 
 
 class Replay:
@@ -112,7 +112,7 @@ class Replays:
             ReplayFrom(sink, max(self._history.replay_from(sink), until)) for sink in self._before
         )
 
-    def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[Event]:
+    def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[ReplayChecked]:
         """Add a worker's report; return the events once all workers have reported.
 
         Raise `MeanderError` where the replayed results differ from the committed ones.
@@ -126,7 +126,7 @@ class Replays:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
-    def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[Event]:
+    def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[ReplayChecked]:
         wrong = [
             _difference(previous, out.checksum, found)
             for previous, out in claims.items()
@@ -135,11 +135,7 @@ class Replays:
         if wrong and not self._allow_nondeterminism:
             raise self._differs(sink, wrong)
         out = sum(one.checksum.count for one in claims.values())
-        return (
-            [{"type": "replay_checked", "sink": sink, "results": out, "wrong": wrong}]
-            if out
-            else []
-        )
+        return [ReplayChecked(sink, out, wrong)] if out else []
 
     def _differs(self, sink: str, wrong: Iterable[str]) -> MeanderError:
         named = ", ".join(map(repr, self._before[sink])) or "what its source gives"

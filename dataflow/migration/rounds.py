@@ -115,7 +115,6 @@ class RunningMigration:
     updated_at: float | None = None
     bins: int = 0
     bytes: int = 0
-    keys: int = 0
 
     @property
     def undecided(self) -> list[Round]:
@@ -132,7 +131,6 @@ class RunningMigration:
         """Count a moved bin."""
         self.bins += 1
         self.bytes += moved.bytes
-        self.keys += moved.keys
 
     def is_ready(self, bin: Bin) -> bool:
         """Return whether next to nothing of a bin is left to move."""

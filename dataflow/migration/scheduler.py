@@ -26,10 +26,10 @@ from meander.dataflow.migration import events
 from meander.dataflow.migration.bin_selector import PER_PAIR, BinSelector
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
-from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.pre_copy_tracker import PreCopyTracker
 from meander.dataflow.migration.rounds import BinInTransit, BinMove, Round, RunningMigration
 from meander.dataflow.progress.capability import Capability
+from meander.schemas.status import BinUnreadable, Event
 from meander.state.keys.ids import Bin, WorkerId
 
 BETWEEN = 0.2
@@ -147,9 +147,7 @@ class MigrationScheduler:
                 if round.time == time and (transit := round.awaited.get(numbered)) is not None:
                     self._send(transit.move.source, Rewrite(operator, bin, time))
                     self._report(
-                        events.bin_unreadable(
-                            round.command, bin, operator, reason, kept_in_place=False
-                        )
+                        BinUnreadable(round.command, bin, operator, reason, kept_in_place=False)
                     )
             return
         for running in self.pre_copies.bin_unreadable(report.number, operator, bin):
@@ -161,9 +159,8 @@ class MigrationScheduler:
                 # The bin has to move: the owner writes it again from its state, at the time of the
                 # move.
                 running.already_there.add(numbered)
-            self._report(
-                events.bin_unreadable(running.command.id, bin, operator, reason, kept_in_place)
-            )
+            id = running.command.id
+            self._report(BinUnreadable(id, bin, operator, reason, kept_in_place))
 
     def installed(self, part: BinInstalled) -> None:
         """Note that an operator has installed its part of a bin."""

@@ -24,14 +24,15 @@ from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.events import EngineEvent
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.interfaces import Frame, Links
-from meander.dataflow.migration.events import Event
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
 from meander.dataflow.wire import check_size, of_progress
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import CommandRejected
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
@@ -414,7 +415,7 @@ class Simulation:
     network: SimNetwork
     commands: list[Command]
     hire: Callable[[WorkerId], Worker]
-    events: list[Event] = field(default_factory=list)
+    events: list[EngineEvent] = field(default_factory=list)
     actions: int = 0
     hired: int = field(init=False)
     counters: Counter[str] = field(default_factory=Counter)
@@ -479,7 +480,7 @@ class Simulation:
             self._submit(command)
         except Refused as refusal:
             id = "" if isinstance(command, Join | AddPartition | TakeCheckpoint) else command.id
-            self.events.append({"type": "rejected", "id": id, "reason": str(refusal)})
+            self.events.append(CommandRejected(id, 0, str(refusal)))
         self.collect()
 
     def _submit(self, command: Command) -> None:
@@ -529,7 +530,7 @@ class Simulation:
 
     def collect(self) -> None:
         """Collect new events of the coordinator."""
-        self.events.extend(self.controller.events())
+        self.events += self.controller.events()
 
 
 def simulate(

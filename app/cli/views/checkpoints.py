@@ -105,8 +105,8 @@ def taken(event: Checkpointed) -> str:
     """Return a sentence about a completed checkpoint.
 
     >>> taken(Checkpointed(
-    ...     id="", number=3, policy="unaligned", ms=18.2, alignment_ms=0, write_ms=9.1,
-    ...     state_bytes=2048, in_flight_bytes=0, in_flight=0,
+    ...     id="", number=3, savepoint="", policy="unaligned", ms=18.2, alignment_ms=0.0,
+    ...     write_ms=9.1, state_bytes=2048, in_flight_bytes=0, in_flight=0,
     ... ))
     'checkpoint 3 (unaligned) taken in 18 ms: state 2.0 kB, no records in flight'
     """

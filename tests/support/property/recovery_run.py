@@ -15,6 +15,7 @@ from meander.dataflow.records.loop_times import outer
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import Command, DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Checkpointed, CheckpointFailed
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
@@ -173,9 +174,8 @@ class RecoveryRun(CaseRun):
         self.moving = sum(len(one.cut.deltas) for one in world.checkpoints)
 
     def _check_policies(self, run: KilledFlow) -> None:
-        self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)
-        taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
-        self.policies.update(str(event["policy"]) for event in taken)
+        self.policies["failed"] += sum(isinstance(e, CheckpointFailed) for e in run.sim.events)
+        self.policies.update(e.policy for e in run.sim.events if isinstance(e, Checkpointed))
         for earlier, later in pairwise(run.world.checkpoints):
             if earlier.execution == later.execution:
                 known = {(one.source, one.partition) for one in later.cut.positions}

@@ -46,7 +46,7 @@ class ChangingFlow:
         until(holds, self.sim.act, 100_000)
 
     def said(self, event: str) -> list[dict[str, object]]:
-        return [one for one in self.sim.events if one["type"] == event]
+        return [one for one in self.run.events if one["type"] == event]
 
     def join(self) -> None:
         """Two workers join."""

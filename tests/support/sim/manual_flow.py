@@ -186,7 +186,7 @@ class ManualFlow(TestFlow):
             worked |= self._step(worker)
         if controller:
             worked |= self.sim.controller.step()
-            self.sim.events.extend(self.sim.controller.events())
+            self.sim.collect()
         return worked
 
     def wait(self, seconds: float, controller: bool = True) -> None:

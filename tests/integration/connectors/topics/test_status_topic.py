@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from meander.app.cli.follow import follow
@@ -85,7 +86,7 @@ def alive(
 
 def moved(name: str, bin: int) -> BinMoved:
     fields = {"id": name, "bin": bin, "from": 0, "to": 1, "at": 1, "bytes": 1, "keys": 1, "ms": 1.0}
-    return BinMoved.model_validate(fields)
+    return msgspec.convert(fields, BinMoved)
 
 
 def rejected(name: str, offset: int = 0) -> CommandRejected:

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from meander.app.driver import wait_reasons
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import credit_waits
 from meander.dataflow.control.decisions import Joins, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale

@@ -272,7 +272,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert run.answer("m") is None
         run.inject(ALL_TO_1)
         run.control(b"no JSON")
-        run.control({"type": "migrate", "id": "w", "bins": [0], "worker": 7})
+        run.control({"type": "migrate", "id": "w", "bins": [0], "worker": 2000})
         run.control({"type": "migrate", "id": "b", "bins": [bins], "worker": 0})
         run.control({"type": "migrate", "id": "t", "bins": [0], "worker": 0, "time": 0})
         run.control(cast(dict[str, object], ALL_TO_1.command))
@@ -281,7 +281,7 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert cast(Any, run.answer("m")).moved == moved
         reasons = [str(event["reason"]) for event in run.events if event["type"] == "rejected"]
         assert "it is not JSON" in reasons[0]
-        assert "worker 7 is unknown: name one of 0 to 1" in reasons[1]
+        assert "worker 2000 is unknown: name one of 0 to 1" in reasons[1]
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
         assert "time 0 ms is closed" in reasons[3]
         assert "id 'm' was used before" in reasons[4]
@@ -356,6 +356,15 @@ def test_what_is_fed_after_the_end_is_refused() -> None:
 
 ELSEWHERE = {"offset": 0, "ms": 0.0, "counters": {}, "id": ""}
 """What events have on the status topic only."""
+
+
+def test_a_worker_that_a_migration_names_joins_whatever_its_id() -> None:
+    with fed(TestFlow(counting())) as run:
+        run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 7})
+        run.run()
+        assert run.answer("m") == Answer("completed", moved=1 << BINS)
+        assert run.sim.controller.workers.active == [0, 1, 7]
+        expect_counts(run)
 
 
 def test_workers_come_and_go_by_a_command() -> None:

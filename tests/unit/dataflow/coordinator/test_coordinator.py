@@ -145,7 +145,7 @@ def test_all_at_once_moves_all_bins_of_all_operators_at_one_time(flow: Commanded
     (completed,) = flow.events("completed")
     assert completed["bins"] == 2
     assert completed["bytes"] == sum(int(str(e["bytes"])) for e in moved)
-    assert completed["keys"] == sum(int(str(e["keys"])) for e in moved) > 0
+    assert sum(int(str(e["keys"])) for e in moved) > 0
     assert completed["unmoved"] == []
 
 

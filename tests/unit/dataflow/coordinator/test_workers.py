@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Joins, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join

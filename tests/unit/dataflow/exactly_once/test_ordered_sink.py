@@ -72,7 +72,7 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
 
 
 def test_only_topics_take_part_in_transactions() -> None:
-    with pytest.raises(SetupError, match="sink 'sink': only a KafkaSink takes part in transact"):
+    with pytest.raises(SetupError, match="sink 'sink': only a KafkaSink supports transactions"):
         _expect_committable(Plan(counting(ListSource([[]]), ListSink())))
 
 

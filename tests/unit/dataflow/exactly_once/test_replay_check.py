@@ -23,6 +23,7 @@ from meander.dataflow.exactly_once.commit_history import (
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import ReplayChecked
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -147,7 +148,7 @@ def test_results_are_compared_once_all_earlier_members_have_reported_theirs() ->
     assert found.report(ONE, ResultsSuppressed("sink", [(FIRST, ZERO, 2, 6)])) == []
     assert found.awaited == ["sink"]
     said = found.report(WorkerId(2), ResultsSuppressed("sink", []))
-    assert said == [{"type": "replay_checked", "sink": "sink", "results": 6, "wrong": []}]
+    assert said == [ReplayChecked("sink", 6, [])]
     assert not found.awaited
 
 
@@ -164,7 +165,7 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
         found.report(ONE, ResultsSuppressed("sink", []))
         if accept:
             (event,) = found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
-            assert event["wrong"] == [wrong]
+            assert event.wrong == [wrong]
             continue
         with pytest.raises(MeanderError) as caught:
             found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))

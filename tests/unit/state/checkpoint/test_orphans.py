@@ -142,9 +142,9 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
         trace, manifest = noted
         trace.schedule_rewrite(manifest.bin)
         spoilt = {layer.id for layer in manifest.layers}
-        while not any(event["type"] == "checkpoint_failed" for event in run.sim.events):
+        while not any(event["type"] == "checkpoint_failed" for event in run.events):
             run.act()
-        (failed,) = (one for one in run.sim.events if one["type"] == "checkpoint_failed")
+        (failed,) = (one for one in run.events if one["type"] == "checkpoint_failed")
         assert failed["reason"] == (
             f"a layer of bin {manifest.bin} of operator 'n' is unreadable; the next checkpoint"
             " writes the bin again"
