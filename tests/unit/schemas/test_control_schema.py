@@ -139,9 +139,9 @@ def test_bad_commands_are_refused_by_code_and_schema(
 
 BAD_RESCALES: dict[str, tuple[dict[str, object], str]] = {
     "no number": ({}, "it has no 'workers'; give the new number of workers, such as 3"),
-    "nobody": ({"workers": 0}, "'workers' cannot be 0; give how many"),
-    "a text": ({"workers": "3"}, "'workers' cannot be '3'; give how many"),
-    "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give how many"),
+    "nobody": ({"workers": 0}, "'workers' cannot be 0; give the new number"),
+    "a text": ({"workers": "3"}, "'workers' cannot be '3'; give the new number"),
+    "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give the new number"),
     "bins": ({"workers": 3, "bins": [1]}, "unknown field 'bins'; the known fields are meander, t"),
     "no id": ({"workers": 3, "id": None}, "'id' cannot be None; give an id"),
 }

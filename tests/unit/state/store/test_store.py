@@ -223,7 +223,7 @@ def test_a_database_starts_empty_whatever_lies_there(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path, database: Database) -> None:
-    with pytest.raises(SetupError, match="a folder of its own"):
+    with pytest.raises(SetupError, match="choose a separate folder for each worker"):
         Database(tmp_path / "state", SMALL)
 
 
@@ -239,7 +239,7 @@ def test_names_that_cannot_be_kept_apart_are_refused(database: Database) -> None
 
     with pytest.raises(MeanderError, match="NUL"):
         database.store("a\0b")
-    with pytest.raises(MeanderError, match="name of its own"):
+    with pytest.raises(MeanderError, match="may write other bytes; rename it"):
         database.store("op", Impostor())
 
 
