@@ -102,14 +102,19 @@ Savepoint = Annotated[
 ]
 
 
-class Migrate(BaseModel):
-    """Move bins of keys to a worker at a logical time, while the flow runs."""
-
+class _Command(BaseModel):
     model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra=_require_choice, strict=True
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
     )
 
     meander: Marker = "command"
+
+
+class Migrate(_Command):
+    """Move bins of keys to a worker at a logical time, while the flow runs."""
+
+    model_config = ConfigDict(json_schema_extra=_require_choice)
+
     type: Literal["migrate"]
     id: Id
     worker: Annotated[int, Field(ge=0, lt=MAX_WORKERS, description="The new owner of the bins.")]
@@ -168,14 +173,9 @@ class Migrate(BaseModel):
     ] = False
 
 
-class Abort(BaseModel):
+class Abort(_Command):
     """End a command that moves bins: running moves complete, and the other bins stay."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
-    )
-
-    meander: Marker = "command"
     type: Literal["abort"]
     id: Id
     command: Annotated[
@@ -183,27 +183,17 @@ class Abort(BaseModel):
     ]
 
 
-class Rescale(BaseModel):
+class Rescale(_Command):
     """Add workers to the running flow, or remove the workers that joined last."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
-    )
-
-    meander: Marker = "command"
     type: Literal["rescale"]
     id: Id
     workers: Annotated[int, Field(ge=1, lt=MAX_WORKERS, description="The new number of workers.")]
 
 
-class TakeCheckpoint(BaseModel):
+class TakeCheckpoint(_Command):
     """Take a checkpoint of the running flow, from which its next run restarts."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
-    )
-
-    meander: Marker = "command"
     type: Literal["checkpoint"]
     id: Id
     policy: Annotated[
@@ -213,14 +203,9 @@ class TakeCheckpoint(BaseModel):
     savepoint: Savepoint = None
 
 
-class Stop(BaseModel):
+class Stop(_Command):
     """Stop the running flow as Ctrl-C does, after its savepoint if one is named."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
-    )
-
-    meander: Marker = "command"
     type: Literal["stop"]
     id: Id
     savepoint: Savepoint = None

@@ -24,8 +24,8 @@ class RowError(MeanderError):
 
     @staticmethod
     def first(errors: Mapping[int, RowError]) -> RowError:
-        """Return the first refusal of a batch, with all of them in order. The argument maps rows to
-        refusals.
+        """Return the first error of a batch, with all errors in order. `errors` maps rows to
+        errors.
 
         >>> ones = {row: RowError(row, "topic 'totals'", "no JSON") for row in (4, 2)}
         >>> [one.row for one in RowError.first(ones).all]

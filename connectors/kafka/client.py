@@ -244,11 +244,8 @@ class Admin(AdminClient):
                 return
             if self._refusal is not None:
                 raise translate(self._refusal, f"Kafka at {self.bootstrap}")
-            if (
-                self._all_down
-                and time.monotonic() > startup_end
-                and not try_connect(self.bootstrap, GRACE)
-            ):
+            started = self._all_down and time.monotonic() > startup_end
+            if started and not try_connect(self.bootstrap, GRACE):
                 raise Unreachable(
                     f"Kafka at {self.bootstrap}",
                     "a broker accepts connections and closes them: it is about to start or to stop,"

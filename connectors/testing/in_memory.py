@@ -163,9 +163,8 @@ class TopicReader(InMemoryReader):
 
     def ended(self, partition: Partition) -> bool:
         """Return whether all records have been handed out and none will follow."""
-        return (
-            self._ending() and self._all_read(partition) and self._chunk_reader.dead_letters_durable
-        )
+        read = self._ending() and self._all_read(partition)
+        return read and self._chunk_reader.dead_letters_durable
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]

@@ -86,9 +86,7 @@ class RecordFetcher:
         """Request the records at these locations."""
         request = Request(ticket, len(locations))
         if locations:
-            self._requested.put(
-                [PendingRead(location, request, i) for i, location in enumerate(locations)]
-            )
+            self._requested.put([PendingRead(one, request, i) for i, one in enumerate(locations)])
         else:
             self._answers[ticket] = request.payloads
 

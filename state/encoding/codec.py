@@ -266,11 +266,8 @@ def _canonical_decimal(value: Decimal) -> Decimal:
     if not value:
         return Decimal()
     short = _EXACT.normalize(value)
-    if (
-        value.is_finite()
-        and 0 <= short.adjusted() < _MAX_PLAIN_DIGITS
-        and short == short.to_integral()
-    ):
+    plain = value.is_finite() and 0 <= short.adjusted() < _MAX_PLAIN_DIGITS
+    if plain and short == short.to_integral():
         return short.quantize(Decimal(1), context=_EXACT)
     return short
 

@@ -341,10 +341,11 @@ class BinLayers:
         self, bin: Bin, upper: int, timers: Timers, on_durable: Callable[[LayerPointer], Layers]
     ) -> LayerWriter:
         head = self._head(bin, "base", MIN_TIME, upper)
-        input = WholeBinInput(self._store, bin, timers)
-        return LayerWriter(
-            head, input, self._topic, on_durable, partial(self._store.table_writer, bin)
+        input, table = (
+            WholeBinInput(self._store, bin, timers),
+            partial(self._store.table_writer, bin),
         )
+        return LayerWriter(head, input, self._topic, on_durable, table)
 
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)

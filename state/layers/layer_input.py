@@ -170,9 +170,7 @@ class MergedLayersInput(MergingInput):
     def __init__(
         self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
     ) -> None:
-        self._layers = [
-            LayerStream(topic, Head.of(operator, bin, layer), layer) for layer in layers
-        ]
+        self._layers = [LayerStream(topic, Head.of(operator, bin, one), one) for one in layers]
         super().__init__([EntryStream(layer.next) for layer in self._layers])
 
     @property

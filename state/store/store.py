@@ -100,12 +100,8 @@ class Database:
 
     def memory_bytes(self) -> int:
         """Return the bytes in memory; the budget bounds them."""
-        return (
-            self.memtable.size
-            + self._changes_size()
-            + self._undo_size()
-            + self.rocks.memory_bytes()
-        )
+        logs = self._changes_size() + self._undo_size()
+        return self.memtable.size + logs + self.rocks.memory_bytes()
 
     def close(self) -> None:
         """Release the files without a write, as local state is a cache."""
@@ -237,10 +233,8 @@ class Store:
         self._undo.clear()
         for bin, states in before.items():
             removed = [key for key, state in states.items() if state is ABSENT]
-            restored = {
-                key: encode_sealed(state) for key, state in states.items() if state is not ABSENT
-            }
-            self.install(bin, [*restored], [*restored.values()])
+            had = {key: encode_sealed(one) for key, one in states.items() if one is not ABSENT}
+            self.install(bin, [*had], [*had.values()])
             self._remove(bin, removed)
         self._table.dirty[:] = False
         return timers
@@ -285,9 +279,7 @@ class Store:
             return list(states)
         missing = [prefix + keys[row] for row in np.flatnonzero(~in_memory).tolist()]
         found = iter(self._database.rocks.read(missing) if missing else ())
-        read = [
-            next(states) if is_in_memory else next(found) for is_in_memory in in_memory.tolist()
-        ]
+        read = [next(states) if hit else next(found) for hit in in_memory.tolist()]
         assert None not in read, "a key has no state"
         return cast(list[bytes], read)
 

@@ -99,9 +99,7 @@ class UndoLog:
 
     def cancel(self, at: CheckpointId) -> None:
         """Cancel a checkpoint: no rollback goes to it."""
-        index = next(
-            (number for number, interval in enumerate(self._intervals) if interval.at == at), None
-        )
+        index = next((n for n, interval in enumerate(self._intervals) if interval.at == at), None)
         if index is None:
             return
         cancelled = self._intervals.pop(index)
@@ -135,11 +133,7 @@ class UndoLog:
 
     def drop_largest(self) -> None:
         """Drop the bin with the most bytes."""
-        sizes = {
-            bin: interval.size_of(bin)
-            for interval in self._intervals
-            for bin in interval.images.bins
-        }
+        sizes = {bin: one.size_of(bin) for one in self._intervals for bin in one.images.bins}
         self.drop(max(sizes, key=sizes.__getitem__))
 
     def clear(self) -> None:

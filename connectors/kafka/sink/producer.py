@@ -38,10 +38,9 @@ def size_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> int:
     """Return the bytes of many records in librdkafka, approximately."""
-    size = sum(map(len, chain(filter(None, values), filter(None, keys)))) + RECORD_OVERHEAD * len(
-        values
-    )
-    return size + (0 if headers is None else RECORD_OVERHEAD * sum(map(len, headers)))
+    size = sum(map(len, chain(filter(None, values), filter(None, keys))))
+    extra = len(values) + (0 if headers is None else sum(map(len, headers)))
+    return size + RECORD_OVERHEAD * extra
 
 
 class BaseProducer:

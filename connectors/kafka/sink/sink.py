@@ -147,17 +147,11 @@ class RecordLimits:
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
         """Return the limits from the client's settings and, where they are known, the topic's."""
-        topic_settings, client_settings = context.outside.get(topic, {}), context.settings
-        sent = int(client_settings.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
-        broker = (
-            int(topic_settings.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
-        )
-        return RecordLimits(
-            sent,
-            broker,
-            _codec(client_settings, topic_settings),
-            allows_no_key=not topics.is_compacted(topic_settings),
-        )
+        of_topic, of_client = context.outside.get(topic, {}), context.settings
+        sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
+        broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        compacted = topics.is_compacted(of_topic)
+        return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
 
     def violations(
         self,
@@ -194,9 +188,7 @@ def _too_large(size: str, most: int, setting: str) -> str:
     return f"takes {size} as a record, more than {most:,} ({setting})"
 
 
-def _codec(
-    client_settings: Mapping[str, str], topic_settings: Mapping[str, str]
-) -> pa.Codec | None:
+def _codec(of_client: Mapping[str, str], of_topic: Mapping[str, str]) -> pa.Codec | None:
     """Return the client's codec at its level. Return None for a topic with a codec of its own, as
     its broker measures records before it compresses them again.
 
@@ -205,17 +197,11 @@ def _codec(
     >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
     True
     """
-    codecs = {client_settings.get(name, "none") for name in COMPRESSION_SETTINGS} - {
-        "none",
-        "inherit",
-    }
+    codecs = {of_client.get(name, "none") for name in COMPRESSION_SETTINGS} - {"none", "inherit"}
     codec = next(iter(codecs), None)
-    if codec is None or topic_settings.get("compression.type", "producer") not in {
-        "producer",
-        codec,
-    }:
+    if codec is None or of_topic.get("compression.type", "producer") not in {"producer", codec}:
         return None
-    level = int(client_settings.get("compression.level", "-1"))
+    level = int(of_client.get("compression.level", "-1"))
     if codec in DEFAULT_LEVELS:
         return pa.Codec(codec, level if level > 0 else DEFAULT_LEVELS[codec])
     return pa.Codec(codec)

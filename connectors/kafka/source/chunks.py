@@ -39,12 +39,8 @@ class ChunkReader:
     ) -> None:
         self.unreadable = 0
         """The number of unreadable records so far."""
-        self._topic, self._deserializer, self._fail_fast, self._dead = (
-            topic,
-            deserializer,
-            fail_fast,
-            dead,
-        )
+        self._topic, self._deserializer = topic, deserializer
+        self._fail_fast, self._dead = fail_fast, dead
 
     def read(self, partition: Partition, messages: list[ConsumedMessage]) -> Chunk:
         """Return the readable records among a partition's next messages as a chunk.

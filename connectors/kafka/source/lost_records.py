@@ -54,11 +54,9 @@ class LostRecords(NamedTuple):
         where = f"topic {self.topic!r}, partition {self.partition}"
         if not (self.expired and allowed):
             _, _, cause = str(self).partition(" is to be read ")
-            remedy = (
-                f"lengthen its retention, and {SKIP_REMEDY}"
-                if self.expired
-                else "see who writes it"
-            )
+            remedy = "look for another program that writes to it"
+            if self.expired:
+                remedy = f"lengthen its retention, and {SKIP_REMEDY}"
             raise SetupError(where, f"it is to be read {cause}", f"{remedy}, or run meander reset")
         log.warning(
             "records_skipped",

@@ -115,11 +115,8 @@ class KafkaReader:
         # A high first guess keeps the first poll small.
         self._average = MAX_POLL_BYTES / _SAMPLE_RECORDS
         self._commits = OffsetCommits(context.settings, topic, group)
-        self._topic_watch, self._bounded = (
-            TopicWatch(context.settings, topic, topic_info),
-            context.until_end,
-        )
-        self._total = topic_info.partitions
+        self._topic_watch = TopicWatch(context.settings, topic, topic_info)
+        self._total, self._bounded = topic_info.partitions, context.until_end
         self._actions: deque[Callable[[], None]] = deque()
         self._first: ConsumedMessage | None = None
         self._owns_queue = True
@@ -314,9 +311,8 @@ class KafkaReader:
         answered."""
         low, high = client.watermarks(self._consumer, self._topic, fetch.partition)
         if not low <= fetch.position <= high:
-            LostRecords(self._topic, fetch.partition, fetch.position, low, high).skip(
-                self._skip_lost
-            )
+            lost = LostRecords(self._topic, fetch.partition, fetch.position, low, high)
+            lost.skip(self._skip_lost)
             fetch.position = low
         self._consumer.incremental_unassign([self._partition_at(fetch)])
         self._consumer.incremental_assign([self._partition_at(fetch, fetch.position)])
@@ -373,11 +369,8 @@ class KafkaReader:
         while not self._closing:
             self._run_actions()
             fetches = list(self._fetches.values())
-            seconds = (
-                _SHORT_POLL_SECONDS
-                if not fetches or any(fetch.stopped for fetch in fetches)
-                else _POLL_SECONDS
-            )
+            hurry = not fetches or any(fetch.stopped for fetch in fetches)
+            seconds = _SHORT_POLL_SECONDS if hurry else _POLL_SECONDS
             message = cast(ConsumedMessage | None, self._consumer.poll(seconds))
             if message is not None:
                 return message
