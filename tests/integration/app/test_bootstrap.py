@@ -257,7 +257,7 @@ def test_a_layer_that_is_not_what_was_written_ends_the_start_with_its_name(
 
     for offset, says in [
         (moved.offset, r"layer/0/-1/0 of operator 'totals', bin \d, chunk 0: its checksum is"),
-        (place.offset + 1, r"no record with the key 'layer/0/-1/0/0': compaction has removed it"),
+        (place.offset + 1, r"no record of key 'layer/0/-1/0/0': compaction has removed it"),
     ]:
         layers = (replace(layer, chunks=(replace(place, offset=offset),)),)
         spoilt = replace(checkpoint, manifests=(replace(first, layers=layers), *rest))
