@@ -17,7 +17,7 @@ from meander.connectors.kafka.formats import encoder, plain_key
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.record_producer import Sender, noted
 from meander.dataflow.interfaces import WorkerContext
-from meander.dataflow.operators.error_policy import failure, shown
+from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
@@ -140,7 +140,7 @@ def _key(key: bytes) -> bytes | None:
     try:
         return plain_key(key)
     except (ValueError, TypeError):
-        return _text(shown(codec.decode(key)))
+        return _text(safe_repr(codec.decode(key)))
 
 
 def _written(value: object) -> bytes | None:
@@ -149,4 +149,4 @@ def _written(value: object) -> bytes | None:
     try:
         return _json(value)
     except failure():  # the value's own code may take part
-        return _text(shown(value))
+        return _text(safe_repr(value))

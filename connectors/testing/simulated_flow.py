@@ -48,11 +48,11 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import (
@@ -69,7 +69,7 @@ from meander.dataflow.simulation.faults import (
 )
 from meander.dataflow.simulation.in_memory import (
     DeadLetter,
-    ListDead,
+    ListDeadLetters,
     ListSink,
     ListSource,
     Result,
@@ -87,10 +87,10 @@ from meander.dataflow.simulation.simulator import (
     simulate,
 )
 from meander.dataflow.simulation.transactions import (
-    InMemory,
-    KeptWriter,
+    InMemoryWriter,
     ListTransactions,
-    OnceWriter,
+    OutboxWriter,
+    TransactionalWriter,
 )
 from meander.schemas import control
 from meander.schemas.control import Rejected, parse_command
@@ -144,7 +144,7 @@ class TestFlow:
         commands: Sequence[Command] = (),
         databases: Databases | None = None,
         namespace: int = 0,
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
         world: DurableWorld | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
@@ -158,8 +158,8 @@ class TestFlow:
         self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
         self._traps, self._pending = FaultInjector(), PendingFaults([*faults])
         self._over: MeanderError | None = None
-        self._dead = ListDead()
-        self._plan = Plan(self._traps.laid(flow))
+        self._dead = ListDeadLetters()
+        self._plan = Plan(self._traps.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
@@ -213,7 +213,7 @@ class TestFlow:
                 self._hasten()
                 self.settle()
             self._topics.ended = True
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while not self.sim.done:
             self.act()
         self.sim.collect()
@@ -224,7 +224,7 @@ class TestFlow:
     def settle(self) -> None:
         """Run until the flow is at rest, as far as possible without much time. A test may feed more
         records then."""
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while True:
             before = self._standing()
             for _ in range(REST):
@@ -247,7 +247,7 @@ class TestFlow:
             raise self._over
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._hiring.giving):
+            for at in self._pending.due(*now, submitting=self._hiring.giving):
                 self.strike(at.fault)
         self.sim.act()
         self._hiring.step()
@@ -281,7 +281,7 @@ class TestFlow:
                 case control.Abort():
                     self._hiring.submit(AbortMoves(asked.id, asked.command))
                 case control.Migrate():
-                    self._hiring.submit(MoveBins.asked(asked, space))
+                    self._hiring.submit(MoveBins.from_command(asked, space))
         except Rejected as refusal:
             name = refusal.command or ""
             self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
@@ -345,7 +345,7 @@ class TestFlow:
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
                              f"name one of {', '.join(frontiers)}")  # fmt: skip
-        least = min(map(outer, frontiers[name]), default=None)
+        least = min(map(outer_time, frontiers[name]), default=None)
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:
@@ -406,7 +406,7 @@ class TestFlow:
             clock = self.sim.clock
             clock.advance(max(0.0, min(waits) - clock.monotonic()))
         elif steps:
-            self.sim.began = self.sim.actions
+            self.sim.actions_before = self.sim.actions
             while self.sim.actions < min(steps):
                 self.act()
         else:
@@ -442,7 +442,7 @@ class TestFlow:
                 link = self._member(sender), self._member(receiver)
                 self.sim.slowed[link] = self.sim.actions + steps
             case Crash(worker):
-                self._over = lost(member_name(self._member(worker)), KILLED)
+                self._over = worker_lost(member_name(self._member(worker)), KILLED)
                 raise self._over
             case Raise(operator, calls):
                 self._traps.arm(operator, calls)
@@ -485,7 +485,7 @@ class TestFlow:
         waits = [at.records for at in self._pending.left if at.records is not None]
         return min(waits) - self._read if waits else AT_ONCE[-1]
 
-    def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
+    def _writer(self, node: SinkNode, me: WorkerId) -> InMemoryWriter:
         match node.spec:
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
@@ -514,7 +514,7 @@ class TestFlow:
             writer = self._writer(node, me)
             if transactions is None:
                 return writer
-            once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
+            once = OutboxWriter if node.name in self._plan.outboxes else TransactionalWriter
             return once(transactions, writer)
 
         site = WorkerEnvironment(

@@ -33,16 +33,16 @@ class SimulatedRescaler:
         """Submit a command once the flow is ready for it, and wait for a joining worker. A
         migration may name the next worker to join."""
         self.giving = True
-        if isinstance(command, MoveBins) and command.worker == self._sim.hired:
+        if isinstance(command, MoveBins) and command.worker == self._sim.next_worker:
             self._give(Join())
         self._give(command)
         self.giving = False
 
     def _give(self, command: Command) -> None:
         self._open()
-        hired = self._sim.hired
+        hired = self._sim.next_worker
         self._sim.submit(command)
-        while self._sim.hired > hired and hired not in self._sim.controller.workers.active:
+        while self._sim.next_worker > hired and hired not in self._sim.controller.workers.active:
             self._act()
 
     def _open(self) -> None:
@@ -69,7 +69,7 @@ class SimulatedRescaler:
     def _begin(self, command: Rescale) -> None:
         """Let workers join and get their share, or let those with the highest numbers leave."""
         self._open()
-        controller, first = self._sim.controller, self._sim.hired
+        controller, first = self._sim.controller, self._sim.next_worker
         staff = sorted(controller.workers.active)
         leaving = staff[command.workers :]
         joining = range(first, first + command.workers - len(staff))

@@ -50,7 +50,7 @@ class Producing:
     @property
     def full(self) -> bool:
         """Return whether the bytes in flight exceed half of the bound."""
-        return 2 * self._bytes >= self._bound.most
+        return 2 * self._bytes >= self._bound.max_bytes
 
     def close(self) -> None:
         """Drop unsent records and release connections."""

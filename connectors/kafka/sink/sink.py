@@ -29,7 +29,7 @@ from meander.connectors.kafka.sink.producer import Header, Headers
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import failure, shown, told
+from meander.dataflow.operators.error_policy import describe, failure, safe_repr
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.refused import RowRefused
 from meander.state.encoding import codec
@@ -85,9 +85,9 @@ class KafkaWriter:
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+            spec, context.worker, context.keepalive, Taken.by(spec.topic, context)
         )
-        most = batch_bytes([spec.topic], context.outside)
+        most = batch_bytes([spec.topic], context.sink_topics)
         self._freight = BatchProducer(context.settings, spec.topic, context.max_waiting, most)
 
     def write(self, batch: Batch) -> int:
@@ -146,7 +146,7 @@ class Taken:
     @staticmethod
     def by(topic: str, context: WorkerContext) -> Taken:
         """Return the check from the client's settings and, where they are known, the topic's."""
-        theirs, ours = context.outside.get(topic, {}), context.settings
+        theirs, ours = context.sink_topics.get(topic, {}), context.settings
         sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
         broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
         return Taken(sent, broker, _codec(ours, theirs), keyless=not topics.compacted(theirs))
@@ -297,7 +297,7 @@ class RecordEncoder:
                 pass  # the rows at fault are found below
         for value in column:
             if part.own and pulse.due:
-                pulse.beat()
+                pulse.send()
             try:
                 take(encode(value))
             except failure() as error:
@@ -311,7 +311,7 @@ class RecordEncoder:
             row,
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "
-            f"{batch.offsets[row]} cannot be written: {told(error)}",
+            f"{batch.offsets[row]} cannot be written: {describe(error)}",
             f"map results to what the sink's {part} format takes, or give it a function",
         )
         refused.__cause__ = error
@@ -334,7 +334,7 @@ def quoted(key: bytes) -> str:
     >>> quoted(codec.encode("N14228"))
     "'N14228'"
     """
-    text = shown(codec.decode(key))
+    text = safe_repr(codec.decode(key))
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 

@@ -85,7 +85,7 @@ class KafkaTransactions:
     @property
     def crammed(self) -> bool:
         """Return whether the bytes in outboxes exceed half of their bound."""
-        return 2 * self._keeping >= self._kept.most
+        return 2 * self._keeping >= self._kept.max_bytes
 
     @property
     def committed(self) -> int:
@@ -134,14 +134,14 @@ class _Writer:
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+            spec, context.worker, context.keepalive, Taken.by(spec.topic, context)
         )
-        self.taken = Checksum()
+        self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Accept one batch. Raise RowRefused for a row that cannot be written."""
         values, keys, headers = self._rows.written(batch)
-        self.taken += Checksum.of(batch.times, keys, values)
+        self.written_checksum += Checksum.of(batch.times, keys, values)
         return self._transactions.leave(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
@@ -177,7 +177,7 @@ class _Outbox:
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+            spec, context.worker, context.keepalive, Taken.by(spec.topic, context)
         )
         self._keeper = DeferredStore[_Waiting](self._leave)
 

@@ -117,7 +117,7 @@ class KafkaSource(SourceSpec[T]):
             consumer,
             group,
             bounds,
-            self.intake(dead, context.pulse),
+            self.intake(dead, context.keepalive),
             context,
         )
 

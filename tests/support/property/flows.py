@@ -155,7 +155,7 @@ def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[A
         case "parts":
             return stream.flat_map(parts)
         case "loop" | "early":
-            return stream.iterate(stage.name, _body(stage, outside), max_rounds=stage.number)
+            return stream.iterate(stage.name, _body(stage, outside), max_iterations=stage.number)
     return _with_keys(stage, keyed(stream), outside)
 
 

@@ -16,7 +16,7 @@ from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
-from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
 from meander.schemas.status import (
@@ -111,8 +111,8 @@ class HandCrew:
     def promote(self, worker: WorkerId) -> None:
         self._coming.remove(worker)
         self.handles.append(worker)
-        self._sim.hired = worker + 1
-        self._sim.workers.append(self._sim.hire(worker))
+        self._sim.next_worker = worker + 1
+        self._sim.workers.append(self._sim.start_worker(worker))
 
     def release(self, worker: WorkerId) -> None:
         self.handles.remove(worker)
@@ -371,7 +371,9 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     assert "accepted" not in driven.said(id)
     assert driven.bins() == {2}
     assert driven.topic.dealt[-1] == 2
-    assert driven.journal.written[-1] == Obeys(3), "where the next execution takes up commands"
+    assert driven.journal.written[-1] == CommandsDoneDecision(3), (
+        "where the next execution takes up commands"
+    )
     assert driven.unended.handled == 3
 
 
