@@ -144,7 +144,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "timers overtake records on disk": (
         KeyedOperator,
         "_earlier_times",
-        lambda self, taken=0: self._queued(taken),
+        lambda self, applied=0: self._queued_times(applied),
         DIFFERS,
     ),
     "timers wait for the end of a slice": (KeyedOperator, "_next", _behind_a_slice, DIFFERS),

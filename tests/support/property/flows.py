@@ -316,7 +316,7 @@ class Reference:
                 if goes_round(r.record.value)
             ]
             if round + 1 == stage.number:
-                self.refused += [(f"{stage.name} again", r.record.value) for r in again]
+                self.refused += [(f"{stage.name} feedback", r.record.value) for r in again]
             # What comes from outside of the loop is there in its first round only.
             records, outside = again, []
         return left
