@@ -38,8 +38,8 @@ from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.checkpoint.compatibility import expect_fits
-from meander.dataflow.checkpoint.initial_state import Initial
-from meander.dataflow.control.decisions import Takes
+from meander.dataflow.checkpoint.initial_state import InitialStates
+from meander.dataflow.control.decisions import FirstCheckpointDecision
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
@@ -177,7 +177,9 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
     checkpoints.append(kafka, names, checkpoint)
     if before is None:
         with contextlib.closing(DecisionTopic(kafka, names.decisions)) as decisions:
-            decisions.write(to_bytes(prepared.execution, Takes(checkpoint.cut.time)))
+            decisions.write(
+                to_bytes(prepared.execution, FirstCheckpointDecision(checkpoint.cut.time))
+            )
     else:
         replaced = set(before.manifests).difference(checkpoint.manifests)
         checkpoints.delete_layers(kafka, names.state, replaced)
@@ -190,7 +192,7 @@ def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> Dat
         _column(frame, key, "key").alias("key"), _column(frame, state, "state").alias("state")
     )
     kind = chosen.schema["state"].dataType
-    if Initial(node).has_own_codec and not isinstance(kind, BinaryType):
+    if InitialStates(node).has_own_codec and not isinstance(kind, BinaryType):
         raise SetupError(
             f"operator {node.name!r}",
             f"it has its own codec, but the states are of type {kind.simpleString()}",

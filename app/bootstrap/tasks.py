@@ -28,7 +28,7 @@ from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.source.values import plain
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.initial_state import Initial
+from meander.dataflow.checkpoint.initial_state import InitialStates
 from meander.schemas.errors import MeanderError
 from meander.state.keys.bins import MAX_BITS, BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
@@ -86,12 +86,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     )
 
 
-def _initial(job: Job, folder: Path) -> Initial:
+def _initial(job: Job, folder: Path) -> InitialStates:
     plan = Plan(load_flow(job.source.unpack(folder)))
-    return Initial(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
+    return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
 
 
-def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _entries(job: Job, initial: InitialStates, batch: pa.RecordBatch) -> pa.RecordBatch:
     column = batch.column(1)
     values, states = plain(batch.column(0)), plain(column)
     if initial.has_fields and pa.types.is_struct(column.type):

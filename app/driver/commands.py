@@ -2,8 +2,9 @@
 
 Guarantees that every command on the control topic gets an answer, even if the execution ends before
 the command does. A command counts as handled only once all decisions up to it are durable. The
-handler skips records that are no commands. The decision log holds the handled offset (`Obeys`),
-which each start reads. The offset of the consumer group only shows it to lag tools.
+handler skips records that are no commands. The decision log holds the handled offset
+(`CommandsDoneDecision`), which each start reads. The offset of the consumer group only shows it to
+lag tools.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
-from meander.dataflow.control.decisions import Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.coordinator.rescaler import Rescaler
@@ -153,7 +154,7 @@ class CommandHandler:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
-                moves = MoveBins.asked(command, self._plan.flow.space, offset)
+                moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
                     yield from self._planned(moves, offset)
                 else:
@@ -170,7 +171,7 @@ class CommandHandler:
             handled = self._pending.popleft().offset
         if handled is not None:
             self._commands.handled = handled + 1
-            self._logged = self._decision_log(Obeys(handled + 1))
+            self._logged = self._decision_log(CommandsDoneDecision(handled + 1))
             self._topic.commit(handled)
 
     @property

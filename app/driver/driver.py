@@ -38,7 +38,7 @@ from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
-from meander.dataflow.metrics.stall_log import Wait, Waits
+from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 
@@ -97,13 +97,13 @@ def _await_spark(
     signals: Signals | None,
 ) -> SparkContext:
     """Start Spark, which takes seconds, with heartbeats so that no other driver takes the flow."""
-    waits = Waits(SystemClock())
+    waits = StallLog(SystemClock())
 
     def poll() -> None:
-        waits.look("Spark", {"": SPARK})
+        waits.update("Spark", {"": SPARK})
 
     context = run_with_heartbeat(spark, status, poll, heartbeat_seconds(prepared.options), signals)
-    waits.look("Spark", {})
+    waits.update("Spark", {})
     return context
 
 

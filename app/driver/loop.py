@@ -36,7 +36,7 @@ from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
-from meander.dataflow.metrics.stall_log import Waits
+from meander.dataflow.metrics.stall_log import StallLog
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     BinMoved,
@@ -110,7 +110,7 @@ class DriverLoop:
                                if isinstance(node.spec, KafkaSource)}  # fmt: skip
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
         self._observer = Observer(SystemClock())
-        self._waits = Waits(SystemClock())
+        self._waits = StallLog(SystemClock())
         self._every = heartbeat_seconds(options)
         self._heartbeat_at = self._poll_at = self._explain_at = 0.0
         self._started_at: float | None = None
@@ -257,23 +257,23 @@ class DriverLoop:
 
     def _explain(self) -> None:
         """Update the stall log with all waits."""
-        self._waits.look("workers", self._pool.wait_reasons())
+        self._waits.update("workers", self._pool.wait_reasons())
         if self._rescaler is not None:
-            self._waits.look("rescales", self._rescaler.wait_reasons())
+            self._waits.update("rescales", self._rescaler.wait_reasons())
         if self.started:
             at, furthest = self._controller.frontier_blockers(), self._controller.furthest()
             blockers = self._observer.frontier_blockers(at, furthest, self._pool.stats())
-            self._waits.look("frontiers", wait_reasons.frontiers(blockers))
-            self._waits.look("calls", wait_reasons.calls(self._pool.long_calls()))
+            self._waits.update("frontiers", wait_reasons.frontiers(blockers))
+            self._waits.update("calls", wait_reasons.calls(self._pool.long_calls()))
             rounds = self._controller.migrations.rounds()
-            self._waits.look("migrations", wait_reasons.migrations(rounds))
+            self._waits.update("migrations", wait_reasons.migrations(rounds))
             self._explain_changes()
 
     def _explain_changes(self) -> None:
         """Update the waits for workers that join or leave, and for partitions that move."""
         controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
         unsent, under_way = controller.decisions.unsent, controller.assignment.under_way
-        look = self._waits.look
+        look = self._waits.update
         unread = controller.assignment.unassigned(controller.workers.active)
         look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
         look("joins", wait_reasons.joins(unsent))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.connectors.links.links import member_name
-from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.decisions import Decision, JoinDecision, LeaveDecision
 from meander.dataflow.coordinator.partition_assignment import PartitionTransfer, Place
 from meander.dataflow.coordinator.workers import Leaving
 from meander.dataflow.metrics.stall_log import Wait
@@ -130,7 +130,7 @@ def joins(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
     return {
         one: Wait("decision", _WRITTEN, {"joining_worker": one.worker})
         for one in unsent
-        if isinstance(one, Joins)
+        if isinstance(one, JoinDecision)
     }
 
 

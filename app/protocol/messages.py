@@ -20,7 +20,7 @@ from meander.connectors.links.links import LinkBroken
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.metrics.histogram import BOUNDS
-from meander.dataflow.operators.error_policy import told
+from meander.dataflow.operators.error_policy import describe
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import Value
 from meander.schemas.struct import FrozenStruct
@@ -230,7 +230,7 @@ class Failure(_Message):
     @staticmethod
     def at(member: str, error: BaseException, trace: str) -> Failure:
         """What an exception at a member tells the coordinator."""
-        known = error if isinstance(error, MeanderError) else MeanderError(member, told(error))
+        known = error if isinstance(error, MeanderError) else MeanderError(member, describe(error))
         return Failure(
             of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
             subject=known.subject, cause=known.cause, remedy=known.remedy, trace=trace,

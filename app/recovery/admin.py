@@ -23,7 +23,7 @@ from meander.connectors.topics.checkpoints import CheckpointUnreadable
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusTopic
 from meander.connectors.topics.topics import TopicNames, delete, ensure_internal, expect_started
-from meander.dataflow.control.decisions import Drops
+from meander.dataflow.control.decisions import DropDecision
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Finished
@@ -80,7 +80,7 @@ def drop(settings: Settings, names: TopicNames, prefix: str, flow: str, savepoin
         with checkpoints.open_checkpoints(settings, names) as reader:
             dropped = reader.read(index.savepoints[savepoint])
         with contextlib.closing(DecisionTopic(settings, names.decisions)) as decisions:
-            decisions.write(to_bytes(execution, Drops(savepoint)))
+            decisions.write(to_bytes(execution, DropDecision(savepoint)))
         index = CheckpointIndex.of(read_decisions(settings, names.decisions))
         with checkpoints.open_checkpoints(settings, names) as reader:
             left = retained_checkpoints(reader, index)

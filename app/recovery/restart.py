@@ -36,9 +36,9 @@ from meander.connectors.topics.control import ControlTopic, DecisionTopic
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.topics import TopicNames
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
+from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits, renumbered
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
-from meander.dataflow.control.decisions import Begins, Joins, Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision, JoinDecision, StartDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -125,11 +125,11 @@ def _expect_restorable(
     plan, options = prepared.plan, prepared.options
     mismatches, lost = lost_positions(options.kafka, plan, checkpoint)
     if index.start is not None:
-        mismatches += misplaced(index.start, plan)
+        mismatches += renumbered(index.start, plan)
         sources = [one.name for one in plan.sources]
         mismatches += other_topics(index.start, dict(zip(sources, prepared.topics, strict=True)))
     left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
-    twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
+    twice = [] if options.allow_nondeterminism else duplicated_results(checkpoint, plan, history)
     if not options.skip_lost:
         mismatches += lost
     # Workers skip lost records when they open their sources, and name them then.
@@ -158,13 +158,13 @@ def lost_positions(
     return [sentence for sentence in map(str, found) if sentence not in lost], lost
 
 
-def other_topics(start: Begins, topics: Mapping[str, str]) -> list[str]:
+def other_topics(start: StartDecision, topics: Mapping[str, str]) -> list[str]:
     """Return, in sentences, which sources read another topic than in the last execution.
 
     Offsets of the former topic say nothing about the new one. `topics` maps each source to the
     topic that it reads now.
 
-    >>> start = Begins(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
+    >>> start = StartDecision(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
     >>> other_topics(start, {"a": "lines 1", "b": "words 3", "c": "new 4"})
     ["source 'b' has read topic 'words' of id 2, and is to read topic 'words' of id 3"]
     """
@@ -219,7 +219,7 @@ def needed_history(
     """
     if plan.flow.delivery == "exactly_once":
         return full_history(plan, settings, names, execution)
-    if not plan.arrivals:
+    if not plan.processing_inputs:
         return NO_HISTORY
     decided = up_to_start(read_decisions(settings, names.decisions), execution)
     return History(
@@ -258,17 +258,18 @@ def handled_offset(decided: Iterable[Written]) -> int | None:
     start of a later one do not count.
 
     >>> one, other = ExecutionId(5), ExecutionId(6)
-    >>> decided = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
-    >>> late = [*decided, (other, Obeys(7)), (one, Obeys(9))]
+    >>> start = StartDecision(0, (), 1)
+    >>> decided = [(one, start), (one, CommandsDoneDecision(4)), (other, start)]
+    >>> late = [*decided, (other, CommandsDoneDecision(7)), (one, CommandsDoneDecision(9))]
     >>> handled_offset(decided), handled_offset(late), handled_offset([])
     (4, 7, None)
     """
     last, handled = None, None
     for execution, one in effective(decided):
         match one:
-            case Begins():
+            case StartDecision():
                 last = execution
-            case Obeys(offset) if execution == last:
+            case CommandsDoneDecision(offset) if execution == last:
                 handled = offset
     return handled
 
@@ -286,7 +287,7 @@ def resume_commands(
         handled = handled_offset(up_to_start(decided, execution))
     start = control.start(handled)
     if start != handled:
-        decisions.write(to_bytes(execution, Obeys(start)))
+        decisions.write(to_bytes(execution, CommandsDoneDecision(start)))
     return start
 
 
@@ -294,15 +295,16 @@ def used_worker_ids(decided: Iterable[Written]) -> set[WorkerId]:
     """Return the ids of all workers of all executions. A command may skip many.
 
     >>> one = ExecutionId(1)
-    >>> sorted(used_worker_ids([(one, Begins(0, (), 2)), (one, Joins(WorkerId(999), 5))]))
+    >>> start, join = StartDecision(0, (), 2), JoinDecision(WorkerId(999), 5)
+    >>> sorted(used_worker_ids([(one, start), (one, join)]))
     [0, 1, 999]
     """
     used = set[WorkerId]()
     for _, decision in decided:
         match decision:
-            case Begins(workers=workers):
+            case StartDecision(workers=workers):
                 used.update(map(WorkerId, range(workers)))
-            case Joins(worker):
+            case JoinDecision(worker):
                 used.add(worker)
     return used
 

@@ -19,7 +19,7 @@ from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.schemas.status import BlockedFrontier, LongCall, Restoring, Throughput
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
@@ -72,7 +72,7 @@ class Observer:
         """The flow as it is now."""
         frontiers = {}
         for name, frontier in controller.frontiers().items():
-            times = [outer(time) for time in frontier]
+            times = [outer_time(time) for time in frontier]
             if times:
                 frontiers[name] = to_millis(min(times))
         workers = len(heard.working)

@@ -69,7 +69,7 @@ from meander.dataflow.control.reports import SnapshotStored, WorkerReport
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.metrics.stall_log import Wait, Waits
+from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.dataflow.operators.error_policy import FunctionFailed, failure
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
@@ -121,7 +121,7 @@ class WorkerProcess:
         self._stop = self._exit = self._left = self._over = False
         self._restart: Restart | None = None
         self._worker: Worker | None = None
-        self._waits = Waits(SystemClock())
+        self._waits = StallLog(SystemClock())
         self._keepalive = Keepalive(self._keep_alive)
 
     def run(self) -> Arguments | None:
@@ -185,7 +185,7 @@ class WorkerProcess:
             joins=arguments.joins,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
-            pulse=self._keepalive,
+            keepalive=self._keepalive,
             transactions=transactions,
         )
         with contextlib.closing(Worker(plan, environment, self._links)) as worker:
@@ -210,7 +210,7 @@ class WorkerProcess:
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
             partial(TransactionBuffer, disk, self._state.folder),
-            max_batch_bytes(context.outside, context.outside),
+            max_batch_bytes(context.sink_topics, context.sink_topics),
         )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:
@@ -232,8 +232,8 @@ class WorkerProcess:
                 return
             started = self._keepalive.since = time.monotonic()
             worked = worker.step()
-            self._waits.look("credit", CREDIT if worker.full else NOTHING)
-            self._waits.look("links", credit_waits(worker.starved()))
+            self._waits.update("credit", CREDIT if worker.full else NOTHING)
+            self._waits.update("links", credit_waits(worker.starved()))
             for reports in in_frames(worker.reports()):
                 self._send(Report(reports))
             self._keep_contact(worker)
@@ -275,7 +275,7 @@ class WorkerProcess:
             self._receive()  # messages may have come during a long function call
         silent = now - self._received_at
         waits = self._silence if silent > 2 * self._heartbeat_every else NOTHING
-        self._waits.look("driver", waits)
+        self._waits.update("driver", waits)
         if silent > self._arguments.heartbeat_timeout:
             raise LinkBroken(
                 COORDINATOR, f"nothing was heard for {self._arguments.heartbeat_timeout:g} s"

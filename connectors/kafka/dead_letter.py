@@ -17,7 +17,7 @@ from meander.connectors.kafka.formats import encoder, plain_key
 from meander.connectors.kafka.sink.producer import Headers
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.dataflow.interfaces import WorkerContext
-from meander.dataflow.operators.error_policy import failure, shown
+from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
@@ -142,7 +142,7 @@ def _key(key: bytes) -> bytes | None:
     try:
         return plain_key(key)
     except (ValueError, TypeError):
-        return _header_text(shown(codec.decode(key)))
+        return _header_text(safe_repr(codec.decode(key)))
 
 
 def _encoded_value(value: object) -> bytes | None:
@@ -151,4 +151,4 @@ def _encoded_value(value: object) -> bytes | None:
     try:
         return _json(value)
     except failure():  # the value's own code may run
-        return _header_text(shown(value))
+        return _header_text(safe_repr(value))

@@ -23,7 +23,7 @@ from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import Chunk, Partition
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.in_memory import InMemoryReader, Result, Unhurried, results
+from meander.dataflow.simulation.in_memory import DelayedWriter, InMemoryReader, Result, results
 from meander.state.keys.ids import WorkerId
 
 POLL_SIZES = (1, 8, 64, 512)
@@ -171,7 +171,7 @@ Row = tuple[bytes | None, bytes | None, Headers, int]
 """The value, key, headers and partition of a record."""
 
 
-class TopicWriter(Unhurried):
+class TopicWriter(DelayedWriter):
     """A writer that appends one worker's results to a topic; implements `SinkWriter`."""
 
     def __init__(
@@ -187,7 +187,7 @@ class TopicWriter(Unhurried):
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
-    def made(self, batch: Batch) -> Callable[[], None]:
+    def prepared(self, batch: Batch) -> Callable[[], None]:
         """Return the function that appends a batch. Raise RowError for a row that cannot be
         written."""
         values, keys, headers = self._encoder.encode(batch)
@@ -198,8 +198,8 @@ class TopicWriter(Unhurried):
         return partial(self._append, rows, made)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as the topic would hold it. Raise RowError as `made`
-        does."""
+        """Return the checksum of a batch as the topic would hold it. Raise RowError as
+        `prepared` does."""
         return self._encoder.checksum(batch)
 
     def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:

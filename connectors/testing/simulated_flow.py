@@ -50,12 +50,12 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.command import MoveBins, Refused
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import (
@@ -72,7 +72,7 @@ from meander.dataflow.simulation.faults import (
 )
 from meander.dataflow.simulation.in_memory import (
     DeadLetter,
-    ListDead,
+    ListDeadLetters,
     ListSink,
     ListSource,
     Result,
@@ -88,10 +88,10 @@ from meander.dataflow.simulation.simulator import (
     simulate,
 )
 from meander.dataflow.simulation.transactions import (
-    InMemory,
-    KeptWriter,
+    InMemoryWriter,
     ListTransactions,
-    OnceWriter,
+    OutboxWriter,
+    TransactionalWriter,
 )
 from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas import control
@@ -147,7 +147,7 @@ class TestFlow:
         commands: Sequence[Command] = (),
         databases: Databases | None = None,
         namespace: int = 0,
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
         world: DurableWorld | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
@@ -161,8 +161,8 @@ class TestFlow:
         self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
         self._injector, self._pending = FaultInjector(), PendingFaults([*faults])
         self._failure: MeanderError | None = None
-        self._dead = ListDead()
-        self._plan = Plan(self._injector.laid(flow))
+        self._dead = ListDeadLetters()
+        self._plan = Plan(self._injector.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
@@ -222,7 +222,7 @@ class TestFlow:
                 self._advance_to_fault()
                 self.run_until_idle()
             self._topics.ended = True
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while not self.sim.done:
             self.act()
         self.sim.collect()
@@ -233,7 +233,7 @@ class TestFlow:
     def run_until_idle(self) -> None:
         """Run until the flow is at rest, as far as possible without much time. A test may feed more
         records then."""
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while True:
             before = self._activity()
             for _ in range(IDLE_STEPS):
@@ -256,7 +256,7 @@ class TestFlow:
             raise self._failure
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._giving or self._rescaler.starting):
+            for at in self._pending.due(*now, submitting=self._giving or self._rescaler.starting):
                 self.inject(at.fault)
         self.sim.act()
         self._rescale()
@@ -293,7 +293,7 @@ class TestFlow:
                 case control.Abort(command=other):
                     self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
-                    self._submit(MoveBins.asked(parsed, space, self._commands))
+                    self._submit(MoveBins.from_command(parsed, space, self._commands))
         except (CommandError, Refused) as refusal:
             if isinstance(refusal, CommandError):
                 name = refusal.command or ""
@@ -361,7 +361,7 @@ class TestFlow:
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
                              f"name one of {', '.join(frontiers)}")  # fmt: skip
-        least = min(map(outer, frontiers[name]), default=None)
+        least = min(map(outer_time, frontiers[name]), default=None)
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:
@@ -422,7 +422,7 @@ class TestFlow:
             clock = self.sim.clock
             clock.advance(max(0.0, min(waits) - clock.monotonic()))
         elif steps:
-            self.sim.began = self.sim.actions
+            self.sim.actions_before = self.sim.actions
             while self.sim.actions < min(steps):
                 self.act()
         else:
@@ -459,9 +459,12 @@ class TestFlow:
         self._giving = True
         while not self.sim.controller.ready:
             self.act()
-        hired = self.sim.hired
+        next_worker = self.sim.next_worker
         self.sim.submit(command)
-        while self.sim.hired > hired and hired not in self.sim.controller.workers.active:
+        while (
+            self.sim.next_worker > next_worker
+            and next_worker not in self.sim.controller.workers.active
+        ):
             self.act()
         self._giving = False
 
@@ -472,7 +475,7 @@ class TestFlow:
 
     def _rescale(self) -> None:
         """Let the rescaler note new events of the engine, and take its next step."""
-        self._rescaler.next_id = max(self._rescaler.next_id, self.sim.hired)
+        self._rescaler.next_id = max(self._rescaler.next_id, self.sim.next_worker)
         new = self.sim.events[self._noted :]
         self._noted = len(self.sim.events)
         for event in new:
@@ -492,7 +495,7 @@ class TestFlow:
                 link = self._member(sender), self._member(receiver)
                 self.sim.slowed[link] = self.sim.actions + steps
             case Crash(worker):
-                self._failure = lost(member_name(self._member(worker)), KILLED)
+                self._failure = worker_lost(member_name(self._member(worker)), KILLED)
                 raise self._failure
             case Raise(operator, calls):
                 self._injector.arm(operator, calls)
@@ -535,7 +538,7 @@ class TestFlow:
         waits = [at.records for at in self._pending.left if at.records is not None]
         return min(waits) - self._read if waits else POLL_SIZES[-1]
 
-    def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
+    def _writer(self, node: SinkNode, me: WorkerId) -> InMemoryWriter:
         match node.spec:
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
@@ -564,7 +567,7 @@ class TestFlow:
             writer = self._writer(node, me)
             if transactions is None:
                 return writer
-            once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
+            once = OutboxWriter if node.name in self._plan.outboxes else TransactionalWriter
             return once(transactions, writer)
 
         site = WorkerEnvironment(

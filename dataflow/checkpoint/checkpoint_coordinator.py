@@ -28,14 +28,14 @@ from meander.dataflow.control.reports import (
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.wire import (
     CancelFrame,
     CheckpointFrame,
     CompleteFrame,
     PauseFrame,
     TriggerFrame,
-    encode_cut,
+    encode_checkpoint,
 )
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Checkpointed, CheckpointFailed
@@ -212,7 +212,7 @@ class CheckpointCoordinator:
         self.number += 1
         now = self._clock.monotonic()
         self._current = PendingCheckpoint(self.number, request, members, now)
-        if self._options.room(request.policy) is not None:
+        if self._options.max_bytes_at_freeze(request.policy) is not None:
             self._current.advance_request = request_advance()
             self._send(PauseFrame(self.number, None, 0))
 
@@ -223,7 +223,9 @@ class CheckpointCoordinator:
         if pending is None or pending.whole is not None:
             return False
         # A full outbox empties only after a checkpoint, so no alignment would end before.
-        aligns = self._options.room(pending.request.policy) is not None and not self._full
+        aligns = (
+            self._options.max_bytes_at_freeze(pending.request.policy) is not None and not self._full
+        )
         return not aligns or pending.aligned.issuperset(pending.members)
 
     def freeze(self, cut: Cut, sinks: Iterable[Antichain]) -> None:
@@ -237,7 +239,9 @@ class CheckpointCoordinator:
         self.frozen = pending.number
         sinks = [*sinks]
         self._marker_retention.start_checkpoint(pending.number, sinks)
-        pending.passed = min((outer(one) for frontier in sinks for one in frontier), default=NEVER)
+        pending.passed = min(
+            (outer_time(one) for frontier in sinks for one in frontier), default=NEVER
+        )
         self._drop_advance_request(pending)
         pending.frozen_at = self._clock.monotonic()
         pending.whole = Checkpoint(
@@ -250,7 +254,7 @@ class CheckpointCoordinator:
     def welcome(self, worker: WorkerId) -> None:
         """Tell a joining worker the newest checkpoint."""
         if self._retained and self._retained[-1].cut != INITIAL_CUT:
-            self._links.send(worker, encode_cut(CompleteFrame(self._retained[-1].number)))
+            self._links.send(worker, encode_checkpoint(CompleteFrame(self._retained[-1].number)))
 
     def report(self, worker: WorkerId, report: CheckpointReport) -> None:
         """Handle a worker's report. Raise `MeanderError` for a part of another checkpoint."""
@@ -377,9 +381,9 @@ class CheckpointCoordinator:
     def _pause_sources(self, pending: PendingCheckpoint) -> None:
         """Send the common limit once all workers have reported how far their sources have sent."""
         if pending.furthest.keys() >= set(pending.members):
-            most = self._options.room(pending.request.policy) or 0
+            max_bytes = self._options.max_bytes_at_freeze(pending.request.policy) or 0
             limit = max(pending.furthest.values())
-            self._send(PauseFrame(pending.number, limit, most // len(pending.members)))
+            self._send(PauseFrame(pending.number, limit, max_bytes // len(pending.members)))
 
     def _drop_advance_request(self, pending: PendingCheckpoint) -> None:
         if pending.advance_request is not None:
@@ -391,7 +395,7 @@ class CheckpointCoordinator:
             assert self._current is not None, "nothing is being taken"
             members = self._current.members
         for worker in members:
-            self._links.send(worker, encode_cut(frame))
+            self._links.send(worker, encode_checkpoint(frame))
 
     @property
     def _numbers(self) -> set[int]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -60,7 +60,7 @@ def expect_fits(
         log.warning("state_dropped", checkpoint=checkpoint.number, state=one)
 
 
-def misplaced(last: Begins, plan: Plan) -> list[str]:
+def renumbered(last: StartDecision, plan: Plan) -> list[str]:
     """Return the groups and sources whose numbers differ from those of the last execution.
 
     Bins and timestamp overrides refer to groups and sources by these numbers alone.
@@ -76,7 +76,7 @@ def misplaced(last: Begins, plan: Plan) -> list[str]:
     ]
 
 
-def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
+def duplicated_results(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
     """Return the committed results that the flow would write again after a start from a
     checkpoint."""
     if plan.flow.delivery == "at_least_once":
@@ -86,11 +86,11 @@ def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str
         f"sink {sink!r} has committed results since without an outbox, and now it has one"
         for sink in sorted(timed & plan.outboxes)
     ]
-    new = sorted(plan.timed.keys() - timed)
+    new = sorted(plan.ordered_sinks.keys() - timed)
     found += [
         f"sink {sink!r} has committed results since, and the flow has no such sink: if one of"
         f" {_named(new)} replaces it, it would write them again"
-        for sink in sorted(timed.difference(plan.before) if new else ())
+        for sink in sorted(timed.difference(plan.functions_before) if new else ())
     ]
     if sent > checkpoint.number:
         found.append(
@@ -104,7 +104,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
+def restorable_parts(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
     """Return the parts of a checkpoint that fit the flow."""
     cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
     strange = _strange_places(checkpoint, plan)
@@ -166,7 +166,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
 
     Where the checkpoint has no lineage of an input, its name has to suffice.
     """
-    had, has = {way.at: way for way in checkpoint.cut.lineage}, plan.ways
+    had, has = {way.at: way for way in checkpoint.cut.lineage}, plan.lineages
     found = dict[tuple[str, int], str]()
     keyless = {piece.at for piece in checkpoint.cut.pieces if not piece.keyed}
     for at in {piece.at for piece in checkpoint.cut.pieces}:
@@ -177,7 +177,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
             )
         elif others := _others(had.get(at, has[at]), has[at]):
             found[at] = f"which {' and '.join(others)}"
-        elif at in keyless and plan.input_at(*at) in plan.with_keys:
+        elif at in keyless and plan.input_at(*at) in plan.keyed_inputs:
             found[at] = "which has keys there, and they have none"
     return found
 

@@ -13,7 +13,7 @@ from typing import cast
 
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.operators.error_policy import failure, told
+from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.stateless import KeyTooLargeError
@@ -31,7 +31,7 @@ _SHOWN = 200
 """The characters of a key in an error."""
 
 
-class Initial:
+class InitialStates:
     """An encoder of the initial states of one operator.
 
     >>> from meander import Flow, columns
@@ -40,7 +40,7 @@ class Initial:
     >>> flow = Flow("flights")
     >>> flights = flow.source(ListSource([[]])).key_by(lambda flight: flight["plane"])
     >>> _ = flights.fold("delay", columns.mean("delay"))
-    >>> mean = Initial(Plan(flow).keyed[0])
+    >>> mean = InitialStates(Plan(flow).keyed[0])
     >>> [codec.decode(state) for state in mean.states(["N1"], [(2, 5)])]
     [(2, 5.0)]
     """
@@ -133,7 +133,7 @@ class Initial:
                 try:
                     encode([value])
                 except failure() as error:
-                    cause = error.cause if isinstance(error, MeanderError) else told(error)
+                    cause = error.cause if isinstance(error, MeanderError) else describe(error)
                     remedy = "give a state that the operator itself would have"
                     raise self._unfit(key, f"{wrong}: {cause}", remedy) from error
             raise
@@ -160,7 +160,7 @@ def write(
                 "the flow has no stateful operator of that name",
                 f"name one of {', '.join(nodes)}",
             )
-        initial = Initial(nodes[operator])
+        initial = InitialStates(nodes[operator])
         keys = initial.keys([*found])
         entries: dict[Bin, dict[bytes, bytes]] = {}
         for key, state in zip(keys, initial.states([*found], [*found.values()]), strict=True):

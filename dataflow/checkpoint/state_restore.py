@@ -169,10 +169,10 @@ class StateRestore:
 
     def _installed(self, manifest: Manifest, timers: Timers) -> None:
         keyed = self._operators[manifest.operator]
-        keyed.trace.adopt(manifest)
+        keyed.bin_layers.adopt(manifest)
         at = manifest.operator, manifest.bin
         remainder = self._deltas.get(at) or merge_deltas(self._bundled.pop(at, ()))
-        keyed.arrivals.add(manifest.bin, remainder, timers)
+        keyed.incoming.add_delta(manifest.bin, remainder, timers)
 
     def _log_progress(self) -> None:
         now = self._clock.monotonic()

@@ -49,9 +49,9 @@ class StateWriter:
     ) -> None:
         self._me, self._at = me, CheckpointId(execution, number)
         self._outgoing = outgoing
-        self._traces = {one.keyed.name: one.keyed.trace for one in outgoing}
+        self._traces = {one.keyed.name: one.keyed.bin_layers for one in outgoing}
         self._manifests = {(one.operator, one.bin): one for one in unloaded}
-        self._left = deque((o, bin) for o in outgoing for bin in o.keyed.trace.frozen)
+        self._left = deque((o, bin) for o in outgoing for bin in o.keyed.bin_layers.frozen)
         """Bins that have not been examined."""
         self._to_layer: list[tuple[OutgoingState, Bin]] = []
         """Bins that get a layer."""
@@ -102,7 +102,7 @@ class StateWriter:
         if self._left or self._to_layer or self._writing:
             # Otherwise the frozen bins belong to another checkpoint by now.
             for outgoing in self._outgoing:
-                outgoing.keyed.trace.thaw()
+                outgoing.keyed.bin_layers.thaw()
         self._upload.cancel()
         for known in (self._left, self._to_layer, self._writing, self._gathered):
             known.clear()
@@ -124,7 +124,7 @@ class StateWriter:
     def _gather_bin(self, outgoing: OutgoingState, bin: Bin) -> int:
         """Gather the delta of a bin, or note that it gets a layer; return the number of gathered
         keys."""
-        name, trace = outgoing.keyed.name, outgoing.keyed.trace
+        name, trace = outgoing.keyed.name, outgoing.keyed.bin_layers
         delta = trace.frozen_delta(
             bin, SMALL_DELTA, cumulative=(self._at.number + bin) % DEPTH == 0
         )
@@ -170,7 +170,7 @@ class StateWriter:
         while self._to_layer and len(self._writing) < AT_ONCE:
             outgoing, bin = one = next(filter(_leaves, self._to_layer), self._to_layer[0])
             self._to_layer.remove(one)
-            trace = outgoing.keyed.trace
+            trace = outgoing.keyed.bin_layers
             writer = trace.write_frozen(bin)
             if writer is None:
                 self._note(Manifest(outgoing.keyed.name, bin, 0, trace.layers(bin)))

@@ -24,7 +24,7 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.operators.ports import InFlight
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import at, outer, rounds_of
+from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import (
@@ -192,15 +192,15 @@ class CheckpointWriter:
         name, place = self._inputs[one.location]
         header = Header(self._execution, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
-        batch, iterations = one.batch, rounds_of(one.time)
-        placed = batch.hashes is not None or one.location in self._plan.placed
-        bins = self._plan.flow.space.bins_of(batch.places) if placed else None
+        batch, iterations = one.batch, iterations_of(one.time)
+        placed = batch.hashes is not None or one.location in self._plan.inputs_by_partition
+        bins = self._plan.flow.space.bins_of(batch.bin_hashes) if placed else None
         columns = InFlightColumns(
             iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
-        least = at(int(batch.times.min()), iterations)
+        least = nested_time(int(batch.times.min()), iterations)
         piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
         self._upload.send(header.key, payload, piece)
 
@@ -257,7 +257,7 @@ def _alike(one: InFlight, other: InFlight) -> bool:
     Records without keys wait for the least time of their piece, which must not depend on another
     partition.
     """
-    if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
+    if one.location != other.location or iterations_of(one.time) != iterations_of(other.time):
         return False
     keyed = one.batch.keys is not None
     if keyed != (other.batch.keys is not None):
@@ -271,7 +271,7 @@ def _partitions(one: InFlight) -> set[tuple[int, int]]:
 
 
 def _joined(near: list[InFlight]) -> InFlight:
-    least = min(near, key=lambda one: outer(one.time))
+    least = min(near, key=lambda one: outer_time(one.time))
     return least._replace(batch=Batch.concat([one.batch for one in near]))
 
 

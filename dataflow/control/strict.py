@@ -1,34 +1,34 @@
 """Strict checks of single values that other members send.
 
-A bool would pass for a number, and 7.5 would be rounded. All checks raise ValueError.
+Type conversions would accept a bool as a number, and round 7.5. All checks raise ValueError.
 """
 
 from __future__ import annotations
 
 
-def whole(value: object) -> int:
+def expect_int(value: object) -> int:
     """Return a value that is a whole number.
 
-    >>> whole(-7)
+    >>> expect_int(-7)
     -7
-    >>> whole(True)
+    >>> expect_int(True)
     Traceback (most recent call last):
-    ValueError: True is no whole number
+    ValueError: True is not a whole number
     """
     if type(value) is int:
         return value
-    raise ValueError(f"{value!r} is no whole number")
+    raise ValueError(f"{value!r} is not a whole number")
 
 
-def count(value: object) -> int:
-    """Return a value that is a whole number of 0 or more."""
+def expect_count(value: object) -> int:
+    """Return a value that is a whole number from 0."""
     if type(value) is int and value >= 0:
         return value
-    raise ValueError(f"{value!r} numbers nothing")
+    raise ValueError(f"{value!r} is not a count")
 
 
-def plain(value: object) -> bytes:
+def expect_bytes(value: object) -> bytes:
     """Return a value that is bytes."""
     if type(value) is bytes:
         return value
-    raise ValueError(f"{value!r} is no bytes")
+    raise ValueError(f"{value!r} is not bytes")

@@ -13,7 +13,7 @@ from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 
 Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
 """The kind of a blocker: partitions of a source; times of an operator's capabilities; undelivered
@@ -44,7 +44,7 @@ class FrontierBlockers:
         commands = (*plan.control.outputs, *plan.migrator.inputs)
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
-            self._places[at] = self._places[plan.pointers(keyed)] = ("migration", keyed.name)
+            self._places[at] = self._places[plan.handoff_input(keyed)] = ("migration", keyed.name)
         self._places[plan.handover.inputs[0]] = ("handover", "")
         for at, source in zip(plan.handover.outputs, plan.sources, strict=True):
             handoffs = plan.ports[source.name].inputs[0]
@@ -53,7 +53,7 @@ class FrontierBlockers:
     def of(self, progress: Progress, location: Location) -> FrontierBlocker | None:
         """Return the blocker of the frontier at a location; None where nothing can arrive any
         more."""
-        found = [(outer(time), at) for time, at in progress.bounding(location)]
+        found = [(outer_time(time), at) for time, at in progress.bounding(location)]
         if not found:
             return None
         least = min(time for time, _ in found)

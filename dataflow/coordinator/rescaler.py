@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from meander.dataflow.control.command import MoveBins, Refused, used_before
+from meander.dataflow.control.command import MoveBins, Refused, id_in_use
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
@@ -142,7 +142,7 @@ class Rescaler:
         """Raise Refused for the id of a command that is in progress or queued here."""
         in_progress = set() if self._change is None else {self._change.id}
         if id in in_progress | {command.id for command, _ in self._queue}:
-            raise used_before(id)
+            raise id_in_use(id)
 
     def must_wait(self, command: MoveBins) -> bool:
         """Return whether a migration has to wait until the worker that it names has joined.

@@ -169,7 +169,7 @@ def initial_moves(routing: Routing, closed_before: int) -> list[Moves]:
     }
     # No command has an empty id, so these sort before other moves of the same time.
     now = [Moves("", closed_before, owner, bins) for owner, bins in owned.items()]
-    return [*now, *(moves for moves in routing.unsettled() if moves.time >= closed_before)]
+    return [*now, *(moves for moves in routing.pending() if moves.time >= closed_before)]
 
 
 def commands_for(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.schemas.avro import Format
 from meander.state.keys.ids import ExecutionId, WorkerId
 
@@ -36,7 +36,7 @@ class CommitMarker:
     """The time of each sink, by name: all earlier results are committed."""
     overrides: tuple[TimestampOverride, ...] = ()
     """The timestamp overrides received since the last marker."""
-    out: Mapping[str, Out] = field(default_factory=dict)
+    checksums: Mapping[str, CommittedChecksum] = field(default_factory=dict)
     """The checksums of the results in the transaction, by sink."""
     sent: int = 0
     """The checkpoint whose contents of the worker's outboxes are all committed; 0 without one."""
@@ -48,7 +48,7 @@ class CommitMarker:
                 "execution": self.execution,
                 "worker": self.worker,
                 "sinks": [
-                    {"sink": sink, "time": time, "out": _out_record(self.out.get(sink))}
+                    {"sink": sink, "time": time, "out": _out_record(self.checksums.get(sink))}
                     for sink, time in self.times.items()
                 ],
                 "overrides": [one._asdict() for one in self.overrides],
@@ -66,7 +66,9 @@ class CommitMarker:
             {one["sink"]: one["time"] for one in record["sinks"]},
             tuple(TimestampOverride(**one) for one in record["overrides"]),
             {
-                one["sink"]: Out(out["since"], Checksum(out["count"], _number(out["digest"])))
+                one["sink"]: CommittedChecksum(
+                    out["since"], Checksum(out["count"], int.from_bytes(out["digest"], "big"))
+                )
                 for one in record["sinks"]
                 if (out := one["out"]) is not None
             },
@@ -99,12 +101,8 @@ class _MarkerRecord(TypedDict):
 _FORMAT: Final = Format[_MarkerRecord]("commit_marker")
 
 
-def _out_record(out: Out | None) -> _OutRecord | None:
+def _out_record(out: CommittedChecksum | None) -> _OutRecord | None:
     if out is None:
         return None
     since, checksum = out
     return {"since": since, "count": checksum.count, "digest": checksum.digest.to_bytes(8, "big")}
-
-
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest, "big")

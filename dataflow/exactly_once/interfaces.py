@@ -42,7 +42,7 @@ class ChecksummedWriter(SinkWriter, Protocol):
     """A writer in transactions that knows the checksum of its results."""
 
     @property
-    def taken(self) -> Checksum:
+    def written_checksum(self) -> Checksum:
         """The checksum of all results written."""
 
     def checksum(self, batch: Batch) -> Checksum:

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from meander.dataflow.control.reports import ResultsSuppressed
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_history import CommittedResults, History, PreviousWorker
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
-from meander.dataflow.operators.sink import without
+from meander.dataflow.operators.sink import without_refused
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
 from meander.schemas.row_error import RowError
@@ -126,7 +126,9 @@ class Replays:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
-    def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[ReplayChecked]:
+    def _compared(
+        self, sink: str, claims: Mapping[PreviousWorker, CommittedChecksum]
+    ) -> list[ReplayChecked]:
         wrong = [
             _difference(previous, out.checksum, found)
             for previous, out in claims.items()
@@ -162,4 +164,4 @@ def _checksum(writer: ChecksummedWriter, batch: Batch) -> Checksum:
         try:
             return writer.checksum(batch)
         except RowError as refused:
-            batch = without(batch, refused)
+            batch = without_refused(batch, refused)

@@ -56,7 +56,7 @@ class Handover(BaseOperator):
     def _start(self, order: ReassignPartition, offset: int, capability: Capability) -> None:
         """Start to read a new partition: none of its records is older than the order."""
         handoff = PartitionHandoff(
-            order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.begins
+            order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.first_time
         )
         _, output = self._outputs[order.source]
         output.send(capability, order.time, handoff)

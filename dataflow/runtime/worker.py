@@ -32,7 +32,7 @@ from meander.dataflow.graph.graph import Edge, Location
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.operators.ports import InFlight, Message
-from meander.dataflow.operators.source.partitions import Standing
+from meander.dataflow.operators.source.partitions import PartitionStatus
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.frame_validation import read
@@ -41,14 +41,14 @@ from meander.dataflow.runtime.worker_metrics import OperatorWork, WorkerMetrics
 from meander.dataflow.wire import (
     CheckpointFrame,
     CompleteFrame,
+    CreditFrame,
     DataFrame,
     MemberFrame,
     Payload,
     ProgressFrame,
-    TakenFrame,
+    encode_credit,
     encode_data,
     encode_progress,
-    encode_taken,
 )
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint, Notification, ReplayFrom
@@ -118,13 +118,13 @@ class Worker:
             environment.clock,
         )
         self._snapshots.welcome(self._operators.start.number)
-        self._hold_owed_times()
+        self._hold_restored_times()
         self._busy_seconds = 0.0
         """The seconds that operators took in the last turn."""
         self._totals: dict[str, int | None] = {}
         """The number of partitions that the coordinator knows, by source."""
         for name, source in self._operators.sources.items():
-            self._report_reads(name, [int(standing.partition) for standing in source.standing()])
+            self._report_reads(name, [int(standing.partition) for standing in source.statuses()])
 
     @property
     def parts(self) -> WorkerParts:
@@ -239,7 +239,7 @@ class Worker:
         return [
             (names[edge.source], names[edge.target], owner)
             for exchange in self._operators.exchanges
-            for owner in exchange.kept
+            for owner in exchange.blocked_owners
             for edge in edges
             if edge.source == exchange.output and self.blocked(edge, owner)
         ]
@@ -248,9 +248,9 @@ class Worker:
         """Return the work of each operator so far, by name."""
         return self._meters.work()
 
-    def standing(self) -> dict[str, list[Standing]]:
+    def standing(self) -> dict[str, list[PartitionStatus]]:
         """Return the state of the partitions read here, by source."""
-        return {name: source.standing() for name, source in self._operators.sources.items()}
+        return {name: source.statuses() for name, source in self._operators.sources.items()}
 
     def delays(self) -> dict[str, Histogram]:
         """Return the histogram, by source, of times from reading a chunk until all sinks passed
@@ -264,7 +264,7 @@ class Worker:
         The difference of both ends is on the way, or waits.
         """
         peers = [peer for peer in self._progress.peers if peer != COORDINATOR]
-        used, received = self._credit.used, self._credit.kept
+        used, received = self._credit.used, self._credit.unreturned
         return {peer: used(peer) for peer in peers}, {peer: received(peer) for peer in peers}
 
     def frontiers(self) -> dict[str, Antichain]:
@@ -278,7 +278,7 @@ class Worker:
             keyed.name: {
                 key: value
                 for bin in keyed.store.bins()
-                if bin not in keyed.arrivals.staged
+                if bin not in keyed.incoming.prefetched
                 for key, value in keyed.store.scan(Bin(bin))
             }
             for keyed in operators
@@ -293,8 +293,8 @@ class Worker:
         """Handle one frame of a peer. Raise `MeanderError` for a frame that this worker may not
         receive."""
         match read(self._plan, sender, frame):
-            case TakenFrame(edge, size):
-                self._credit.regain(edge, sender, size)
+            case CreditFrame(edge, size):
+                self._credit.restore(edge, sender, size)
             case DataFrame(edge, time, payload, number):
                 if sender != COORDINATOR and self._progress.welcome:
                     self._snapshots.reach(number)
@@ -315,7 +315,7 @@ class Worker:
                     # Bins that will move to this worker may be referenced by these checkpoints.
                     self._operators.retention.start_after(update.checkpoint)
                 if isinstance(update, ProgressFrame):
-                    self._transactions.add_overrides(update.rulings)
+                    self._transactions.add_overrides(update.overrides)
                 if isinstance(update, MemberFrame) and update.news == "joins":
                     # Sent before the opening: from then on the joining worker sees frontiers that
                     # depend on these overrides.
@@ -354,7 +354,7 @@ class Worker:
         number = self._plan.groups.number(operator, bin)
         return self._operators.start.owners[number] == self.me
 
-    def _hold_owed_times(self) -> None:
+    def _hold_restored_times(self) -> None:
         """Hold the times of the timers and notifications that the states to load may contain."""
         notifications, loaded = (
             self._notifications(),
@@ -362,7 +362,7 @@ class Worker:
         )
         for outgoing, node in zip(self._operators.outgoing, self._plan.keyed, strict=True):
             if outgoing.keyed.name in loaded or outgoing.keyed.name in notifications:
-                outgoing.keyed.resume(scope_of(node).bottom)
+                outgoing.keyed.hold_times_from(scope_of(node).bottom)
         if self._state_restore.done:
             self._start_operators()
 
@@ -377,8 +377,8 @@ class Worker:
         notifications, at = self._notifications(), self._operators.start.at
         for outgoing in self._operators.outgoing:
             if at.number:
-                outgoing.keyed.begins(at)
-            outgoing.keyed.begin(notifications.get(outgoing.keyed.name, ()))
+                outgoing.keyed.note_restored(at)
+            outgoing.keyed.start(notifications.get(outgoing.keyed.name, ()))
 
     def _notifications(self) -> dict[str, list[tuple[Time, bytes]]]:
         """Return the notifications that keys of this worker requested before the restart, by
@@ -398,17 +398,21 @@ class Worker:
         in_flight = [
             some
             for node in reversed(plan.nodes)
-            for some in (operators.nodes[node.name].underway(), self._queued(node.name))
+            for some in (operators.nodes[node.name].in_flight(), self._queued(node.name))
         ]
         ports = self._operators.inputs
-        behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
+        behind = [one for at, port in ports.items() for one in _records(at, port.held_new)]
         operators.retention.record_snapshot(number)
         loading = [(one.operator, one.bin) for one in self._state_restore.left]
         operators.migrator.freeze(CheckpointId(environment.execution, number), loading)
         keyed = [outgoing.keyed for outgoing in operators.outgoing]
         # Until all states are loaded, requested notifications are only in the checkpoint.
         notifications = (
-            [Notification(one.name, *notification) for one in keyed for notification in one.notices]
+            [
+                Notification(one.name, *notification)
+                for one in keyed
+                for notification in one.notifications
+            ]
             if self._state_restore.done
             else [
                 Notification(name, *one)
@@ -419,8 +423,12 @@ class Worker:
         contents = SnapshotContents(
             in_flight,
             behind,
-            [delivery for one in keyed for delivery in one.arrivals.deliveries],
-            [(name, one) for name, source in operators.sources.items() for one in source.parcels()],
+            [delivery for one in keyed for delivery in one.incoming.handoffs],
+            [
+                (name, one)
+                for name, source in operators.sources.items()
+                for one in source.partition_handoffs()
+            ],
             notifications,
             self._in_flight_restore.unread,
             self._state_restore.left,
@@ -437,9 +445,9 @@ class Worker:
     def _complete(self, frame: CompleteFrame) -> None:
         """Handle a completed checkpoint."""
         number = frame.checkpoint
-        self._transactions.complete(number, frame.passed, dict(frame.held))
+        self._transactions.complete(number, frame.passed, dict(frame.held_back))
         for outgoing in self._operators.outgoing:
-            outgoing.keyed.settle(CheckpointId(self._environment.execution, number))
+            outgoing.keyed.complete_checkpoint(CheckpointId(self._environment.execution, number))
 
     def _cancelled(self, number: int) -> None:
         """Handle a cancelled checkpoint."""
@@ -464,17 +472,17 @@ class Worker:
     def _schedule(self) -> bool:
         """Let every operator do a little work; return whether any did."""
         worked, busy = self._in_flight_restore.step(), 0.0
-        now, pulse = self._environment.clock.monotonic(), self._environment.pulse
+        now, keepalive = self._environment.clock.monotonic(), self._environment.keepalive
         for place, (name, operator) in enumerate(self._turns):
-            pulse.operator, pulse.since = name, now
+            keepalive.operator, keepalive.since = name, now
             did = operator.schedule()
             then, now = now, self._environment.clock.monotonic()
             if did:
                 worked = True
                 busy += now - then
                 self._meters.turn(place, then, now)
-        pulse.operator = ""
-        self._operators.throttle.turn(busy)
+        keepalive.operator = ""
+        self._operators.throttle.end_turn(busy)
         return worked
 
     def _receive(self) -> bool:
@@ -485,11 +493,11 @@ class Worker:
         return received
 
     def _return_credit(self) -> None:
-        for peer, edge, size in self._credit.owed():
+        for peer, edge, size in self._credit.pop_due():
             if peer == self.me:
-                self._credit.regain(edge, peer, size)
+                self._credit.restore(edge, peer, size)
             else:
-                self._links.send(peer, encode_taken(edge, size))
+                self._links.send(peer, encode_credit(edge, size))
 
     # -- channels between operators
 
@@ -503,7 +511,7 @@ class Worker:
             self._links.send(to, frame)
             return
         used = None
-        if edge.credit and edge.id in self._plan.crossing:
+        if edge.credit and edge.id in self._plan.remote_payloads:
             assert isinstance(payload, Batch)
             used = payload.weight
             self._credit.use(edge.id, to, used)
@@ -514,9 +522,11 @@ class Worker:
     ) -> None:
         """Put a payload at an input; the sender's credit of `used` bytes returns once it is
         received."""
-        assert self._plan.takes(edge.target, payload), "records with keys, or without (I3)"
+        assert self._plan.accepts(edge.target, payload), "records with keys, or without (I3)"
         self._meters.received(edge, payload)
-        release_credit = None if used is None else partial(self._credit.took, edge.id, sender, used)
+        release_credit = (
+            None if used is None else partial(self._credit.note_consumed, edge.id, sender, used)
+        )
         message = Message(time, payload, release_credit, self._environment.clock.monotonic())
         self._operators.inputs[edge.target].put(message)
 
@@ -527,15 +537,15 @@ class Worker:
         """
         if not edge.credit:
             return False
-        if edge.id in self._plan.crossing:
-            return not self._credit.left(edge.id, to)
+        if edge.id in self._plan.remote_payloads:
+            return not self._credit.has_credit(edge.id, to)
         return not self._operators.inputs[edge.target].empty
 
 
 def _records(at: Location, waiting: Sequence[Message]) -> list[InFlight]:
     """Return the records among messages that wait at an input."""
     return [
-        InFlight.held(at, message.time, message.payload)
+        InFlight.isolated(at, message.time, message.payload)
         for message in waiting
         if isinstance(message.payload, Batch)
     ]

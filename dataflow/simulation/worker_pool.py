@@ -34,7 +34,7 @@ class SimulatedPool:
         """Start workers; each can join from now on."""
         for worker in workers:
             self._launched.append(worker)
-            self._sim.hired = worker + 1
+            self._sim.next_worker = worker + 1
 
     @property
     def ready(self) -> Sequence[WorkerId]:
@@ -54,7 +54,7 @@ class SimulatedPool:
     def promote(self, worker: WorkerId) -> None:
         """Make a ready worker a member, which takes turns from now on."""
         self._launched.remove(worker)
-        self._sim.workers.append(self._sim.hire(worker))
+        self._sim.workers.append(self._sim.start_worker(worker))
 
     def release(self, worker: WorkerId) -> None:
         """Note that a worker has left the flow."""

@@ -27,7 +27,7 @@ from meander.app.recovery import restart
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.topics import topic_names
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.decisions import Decision, JoinDecision, LeaveDecision
 from meander.schemas import status
 from meander.schemas.control import Rescale
 from meander.schemas.status import (
@@ -258,7 +258,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
     class Read(DecisionLog):
         def __call__(self, decision: Decision) -> Callable[[], bool]:
             durable = super().__call__(decision)
-            if isinstance(decision, Joins | LeaveDecision):
+            if isinstance(decision, JoinDecision | LeaveDecision):
                 flow.shows("decided", decision.worker)
             return durable
 

@@ -27,7 +27,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_BYTES", 300)
     monkeypatch.setattr(in_flight_restore, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
-    monkeypatch.setattr(inflight, "LEAST", 200)
+    monkeypatch.setattr(inflight, "LEAST_BYTES", 200)
     # A turn writes little, so that states change meanwhile.
     monkeypatch.setattr(state_writer, "ENTRIES", 1)
 

@@ -25,7 +25,7 @@ from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.runtime.operator_factory import OperatorFactory
-from meander.dataflow.simulation.simulator import Lane, SimNetwork
+from meander.dataflow.simulation.simulator import LinkKey, SimNetwork
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
@@ -78,9 +78,9 @@ _close_ended = SourceOperator._close_ended
 
 
 def _dropping(source: Any) -> bool:
-    for lane in source._lanes.values():
-        if source._reader.ended(lane.partition):
-            lane.queue.clear()
+    for partition in source._partitions.values():
+        if source._reader.ended(partition.number):
+            partition.queue.clear()
     return _close_ended(source)
 
 
@@ -98,7 +98,9 @@ _next = KeyedOperator._next
 def _behind_a_slice(keyed: Any, frontier: Antichain, most: int) -> Any:
     """Timers wait until the records that are applied in one pass are through."""
     rows, calls = _next(keyed, frontier, most)
-    return rows, keyed._calls(Antichain.of(MIN_TIME), calls.rounds, most) if len(rows) else calls
+    return rows, keyed._calls(Antichain.of(MIN_TIME), calls.iterations, most) if len(
+        rows
+    ) else calls
 
 
 _send = Outputs.send
@@ -117,7 +119,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         f"{DIFFERS}|I3",
     ),
     "the old copy stays for ever": (Migrator, "_drop_acknowledged", lambda self: None, "I2"),
-    "timers fire where the bin was": (Timers, "depart", _never_frozen, f"{DIFFERS}|I2"),
+    "timers fire where the bin was": (Timers, "start_departure", _never_frozen, f"{DIFFERS}|I2"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
         Exchange,
@@ -132,12 +134,17 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         lambda self, batch, row: False,
         f"{DIFFERS}|I5",
     ),
-    "a move is folded in before it is decided": (Routing, "settle", _settle_early, "I7"),
-    "records are applied before all have come": (KeyedOperator, "_passed", _only_control, DIFFERS),
+    "a move is folded in before it is decided": (Routing, "compact", _settle_early, "I7"),
+    "records are applied before all have come": (
+        KeyedOperator,
+        "_complete_frontier",
+        _only_control,
+        DIFFERS,
+    ),
     "timers overtake records on disk": (
         KeyedOperator,
-        "_ahead",
-        lambda self, taken=0: self._queued(taken),
+        "_earlier_times",
+        lambda self, applied=0: self._queued_times(applied),
         DIFFERS,
     ),
     "timers wait for the end of a slice": (KeyedOperator, "_next", _behind_a_slice, DIFFERS),
@@ -179,9 +186,9 @@ def _forgetting(progress: Any) -> bool:
     return _flush(progress)
 
 
-def _overtaking(network: Any, lane: Lane, number: int) -> None:
-    if lane[2] == "progress" and len(network.lanes[lane]) > 1:
-        network.lanes[lane].rotate(1)
+def _overtaking(network: Any, lane: LinkKey, number: int) -> None:
+    if lane[2] == "progress" and len(network.frames[lane]) > 1:
+        network.frames[lane].rotate(1)
     _deliver(network, lane, number)
 
 
@@ -357,7 +364,7 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
 ) -> None:
     """I3: where records apply as they arrive, those that it sends overtake the last ones of whoever
     read the partition before."""
-    plant(monkeypatch, SourceOperator, "_may_go_on", lambda self, lane: True)
+    plant(monkeypatch, SourceOperator, "_may_send", lambda self, lane: True)
     namespace = count(99_000_000)
 
     def tried() -> None:

@@ -49,7 +49,7 @@ def _ignored(*_: object) -> None:
     pass
 
 
-_parcels = SourceOperator.parcels
+_parcels = SourceOperator.partition_handoffs
 
 
 def _once_more(source: Any) -> Any:
@@ -112,12 +112,12 @@ def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:
 
 BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what waits for an operator is left out": (InputPort, "waiting", property(_nothing)),  # type: ignore[dict-item]
-    "what a router keeps is left out": (Exchange, "underway", _nothing),
-    "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
+    "what a router keeps is left out": (Exchange, "in_flight", _nothing),
+    "what a stateful operator keeps is left out": (KeyedOperator, "in_flight", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
     "messages from after the cut are taken before it": (SnapshotHandler, "reach", _ignored),
     LATER: (Store, "freeze", _without_before_images),
-    "sources read a record once more": (SourceOperator, "parcels", _once_more),
+    "sources read a record once more": (SourceOperator, "partition_handoffs", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
     "what layers lack is left out": (StateWriter, "_send_bundle", _into_nothing),
     "a checkpoint names what is not durable": (Upload, "poll", _before_it_is_durable),

@@ -38,7 +38,7 @@ from meander.app.protocol.messages import (
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
-from meander.dataflow.errors import lost
+from meander.dataflow.errors import worker_lost
 from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger, LogLine
@@ -364,7 +364,7 @@ class WorkerPool:
     def _lost(self, handle: WorkerHandle, cause: str) -> MeanderError:
         found = self._server.registrations.get(handle.id)
         where = f" (process {found.register.pid} on {found.register.host})" if found else ""
-        return lost(f"{member_name(handle.id)}{where}", cause)
+        return worker_lost(f"{member_name(handle.id)}{where}", cause)
 
     def _late(self) -> MeanderError:
         within = f"within {self._startup_timeout:g} s"

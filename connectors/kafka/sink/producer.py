@@ -60,7 +60,7 @@ class BaseProducer:
     @property
     def full(self) -> bool:
         """Return whether the bytes in flight exceed half of the bound."""
-        return 2 * self._bytes >= self._limit.most
+        return 2 * self._bytes >= self._limit.max_bytes
 
     def close(self) -> None:
         """Drop unsent records and release connections."""

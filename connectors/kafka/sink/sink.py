@@ -29,7 +29,7 @@ from meander.connectors.kafka.sink.producer import Header, Headers
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import failure, shown, told
+from meander.dataflow.operators.error_policy import describe, failure, safe_repr
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
@@ -85,9 +85,9 @@ class KafkaWriter:
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
         self._encoder = RecordEncoder(
-            spec, context.worker, context.pulse, RecordLimits.of(spec.topic, context)
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
-        max_batch = max_batch_bytes([spec.topic], context.outside)
+        max_batch = max_batch_bytes([spec.topic], context.sink_topics)
         self._producer = BatchProducer(context.settings, spec.topic, context.max_waiting, max_batch)
 
     def write(self, batch: Batch) -> int:
@@ -147,7 +147,7 @@ class RecordLimits:
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
         """Return the limits from the client's settings and, where they are known, the topic's."""
-        of_topic, of_client = context.outside.get(topic, {}), context.settings
+        of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
         sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
         broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
         compacted = topics.is_compacted(of_topic)
@@ -303,7 +303,7 @@ class RecordEncoder:
                 pass  # the rows at fault are found below
         for value in column:
             if part.is_user_code and keepalive.due:
-                keepalive.beat()
+                keepalive.send()
             try:
                 add(encode(value))
             except failure() as error:
@@ -317,7 +317,7 @@ class RecordEncoder:
             row,
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "
-            f"{batch.offsets[row]} cannot be written: {told(error)}",
+            f"{batch.offsets[row]} cannot be written: {describe(error)}",
             f"map results to values that the sink's {part} format encodes, or set a function",
         )
         refusal.__cause__ = error
@@ -338,7 +338,7 @@ def quote(key: bytes) -> str:
     >>> quote(codec.encode("N14228"))
     "'N14228'"
     """
-    text = shown(codec.decode(key))
+    text = safe_repr(codec.decode(key))
     return text if len(text) <= MAX_QUOTATION else f"{text[:MAX_QUOTATION]}..."
 
 

@@ -70,7 +70,7 @@ class TransactionBuffer:
             self._spill()
         except OSError as error:
             raise SetupError(
-                self._disk.place,
+                self._disk.subject,
                 f"results cannot be written to {str(self._folder)!r}: {error}",
                 "check that its disk has room, and run the flow again",
             ) from error

@@ -85,7 +85,7 @@ class KafkaTransactions:
     @property
     def outboxes_full(self) -> bool:
         """Return whether the bytes in outboxes exceed half of their bound."""
-        return 2 * self._outbox_bytes >= self._outbox_limit.most
+        return 2 * self._outbox_bytes >= self._outbox_limit.max_bytes
 
     @property
     def committed(self) -> int:
@@ -134,14 +134,14 @@ class _Writer:
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._encoder = RecordEncoder(
-            spec, context.worker, context.pulse, RecordLimits.of(spec.topic, context)
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
-        self.taken = Checksum()
+        self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Accept one batch. Raise RowError for a row that cannot be written."""
         values, keys, headers = self._encoder.encode(batch)
-        self.taken += Checksum.of(batch.times, keys, values)
+        self.written_checksum += Checksum.of(batch.times, keys, values)
         return self._transactions.add(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
@@ -175,7 +175,7 @@ class _Outbox:
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
         self._encoder = RecordEncoder(
-            spec, context.worker, context.pulse, RecordLimits.of(spec.topic, context)
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
         self._store = DeferredStore[_DeferredBatch](self._send)
 

@@ -21,7 +21,7 @@ from meander.connectors.kafka.formats import (
     decoder,
 )
 from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import failure, told
+from meander.dataflow.operators.error_policy import describe, failure
 from meander.state.times.time import checked_millis
 
 Readable = tuple[object, int]
@@ -50,7 +50,7 @@ class Deserializer:
     def read_one(self, message: ConsumedMessage) -> Readable:
         """Return a record's value and time. Raise ValueError where it has none."""
         if self._has_user_code and self._keepalive.due:
-            self._keepalive.beat()
+            self._keepalive.send()
         part = "value"
         try:
             value = self._value(message.value())
@@ -61,7 +61,7 @@ class Deserializer:
             part = "key"
             return (self._key(message.key()), value), millis
         except failure() as error:
-            cause = f"its {part} cannot be read: {told(error)}"
+            cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error
 
     def read_all(

@@ -117,7 +117,7 @@ class KafkaSource(SourceSpec[T]):
             consumer,
             group,
             bounds,
-            self.chunk_reader(dead, context.pulse),
+            self.chunk_reader(dead, context.keepalive),
             context,
         )
 

@@ -14,7 +14,7 @@ from meander.app.recovery.restart import needed_history
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.topics import topic_names
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.support.kafka.brokers import Broker
@@ -38,10 +38,10 @@ def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_
     called, settings = topic_names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
     create_topic(broker.bootstrap, called.decisions, 1)
     with closing(DecisionTopic(settings, called.decisions)) as decisions:
-        decisions.write(to_bytes(FIRST, Begins(0, OWNERS, 2)))
+        decisions.write(to_bytes(FIRST, StartDecision(0, OWNERS, 2)))
         # Bin 0 stays where it is.
         decisions.write(to_bytes(FIRST, Moves("m", 7, WorkerId(0), (Bin(0), Bin(1)))))
-        decisions.write(to_bytes(SECOND, Begins(9, OWNERS, 2, checkpoint=4)))
+        decisions.write(to_bytes(SECOND, StartDecision(9, OWNERS, 2, checkpoint=4)))
         decisions.write(to_bytes(SECOND, Moves("later", 12, WorkerId(1), (Bin(0),))))
     moves = needed_history(flow(order), settings, called, SECOND).moves
     # What was decided in the execution that it is part of comes to it otherwise.

@@ -16,7 +16,7 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.tombstones import end_offsets
 from meander.connectors.topics.topics import TopicNames, ensure_internal
-from meander.dataflow.control.decisions import Begins, Decision, Keeps
+from meander.dataflow.control.decisions import Decision, SavepointDecision, StartDecision
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, bundle_key
 from meander.state.checkpoint.in_flight import Header
@@ -83,7 +83,7 @@ class Flow:
         retained: int = 3,
         oldest: int | None = None,
     ) -> None:
-        self.decide(life, Begins(0, (ONE,), 1, checkpoint, retained=retained, oldest=oldest))
+        self.decide(life, StartDecision(0, (ONE,), 1, checkpoint, retained=retained, oldest=oldest))
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
         bootstrap = self.settings["bootstrap.servers"]
@@ -118,7 +118,7 @@ def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, pr
     flow.begin(FIRST, None, retained=2)
     flow.take(flow.lives(FIRST))
     named = flow.lives(FIRST, "named")
-    flow.decide(FIRST, Keeps("named", flow.take(named), 0))
+    flow.decide(FIRST, SavepointDecision("named", flow.take(named), 0))
     begun = flow.take(flow.lives(FIRST))
 
     flow.begin(SECOND, begun, retained=2)
@@ -134,7 +134,7 @@ def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, pr
     lying = flow.lying
     flow.begin(THIRD, begun, retained=2, oldest=begun - 1)
     late = flow.lives(SECOND, "late")
-    flow.decide(SECOND, Keeps("late", flow.take(late), 0))
+    flow.decide(SECOND, SavepointDecision("late", flow.take(late), 0))
     own = flow.lives(THIRD)
     # Of another host, whose clock is behind: its number says nothing.
     later = flow.lives(ExecutionId(0))

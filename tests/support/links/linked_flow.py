@@ -43,7 +43,9 @@ class LinkedFlow(TestFlow):
             links.connect(peer for peer in peers.values() if peer.worker != me)
         super().__init__(flow, workers)
         links, clock = self.links[COORDINATOR], self.sim.clock
-        checkpoints = self.world.taking(self._plan, links, clock, durable=lambda: True)
+        checkpoints = self.world.checkpoint_coordinator(
+            self._plan, links, clock, durable=lambda: True
+        )
         self.controller = Controller(
             self._plan, self.world.start, links, clock, _journalled, checkpoints
         )

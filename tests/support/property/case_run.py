@@ -11,7 +11,7 @@ from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.coordinator.coordinator import Controller
-from meander.dataflow.operators.buffer.spill import Disk
+from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -43,7 +43,7 @@ class CrampedFlow(TestFlow):
     """A simulated flow whose operators buffer no more records than the case allows."""
 
     def __init__(self, case: Case, flow: Flow, databases: Databases, namespace: int) -> None:
-        self._room, self.disks = case.room, list[Disk]()
+        self._room, self.disks = case.room, list[SpillBudget]()
         super().__init__(
             flow,
             case.workers,
@@ -64,13 +64,13 @@ class CrampedFlow(TestFlow):
         worker = super()._build(*surroundings)
         self.disks.append(worker.parts.operators.disk)
         for router in worker.parts.operators.exchanges:
-            router._most = self._room
+            router._max_waiting = self._room
         for outlet in worker.parts.operators.outgoing:
-            outlet.keyed._most = self._room
+            outlet.keyed._max_waiting = self._room
         for sink in worker.parts.operators.ordered_sinks:
             sink._most = self._room
         for loop in loops(worker):
-            loop._most = self._room
+            loop._max_waiting = self._room
         return worker
 
     @property
@@ -307,7 +307,10 @@ def check_queues(worker: Worker) -> None:
     for outlet in worker.parts.operators.outgoing:
         queue = outlet.keyed._queue
         if len(queue) > 1 and outlet.keyed._order == "event":
-            places = [loop_times.place(loop_times.at(least, rows.rounds)) for least, rows in queue]
+            places = [
+                loop_times.total_order_key(loop_times.nested_time(least, rows.iterations))
+                for least, rows in queue
+            ]
             assert places == sorted(places), "what is queued is in the total order (I3)"
 
 

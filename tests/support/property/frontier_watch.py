@@ -70,7 +70,7 @@ class WatchedFlow:
             for at, port in worker.parts.operators.inputs.items():
                 yield from ((at, message.time) for message in port.waiting)
         network = self.run.sim.network
-        under_way = [frame for lane in network.lanes.values() for frame in lane]
+        under_way = [frame for lane in network.frames.values() for frame in lane]
         under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
         for message in (decode(frame) for frame in under_way if frame[0][:1] == DATA):
             assert isinstance(message, DataFrame)

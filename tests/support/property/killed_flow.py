@@ -90,12 +90,12 @@ class KilledFlow(CrampedFlow):
     def ended(self) -> dict[tuple[str, int], int] | None:
         """The end of each partition, if all partitions have been read to their ends."""
         sources = [one for worker in self.workers for one in worker.parts.operators.sources.items()]
-        if any(source.standing() for _, source in sources):
+        if any(source.statuses() for _, source in sources):
             return None
         return {
             (name, parcel.partition): parcel.rest.offset
             for name, source in sources
-            for parcel in source.parcels()
+            for parcel in source.partition_handoffs()
         }
 
     def disarm(self) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import Command, DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError
@@ -103,7 +103,7 @@ class RecoveryRun(CaseRun):
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
             executions.append(
-                ExecutionResults(world.before, world.execution, raw, other, results, run.ended)
+                ExecutionResults(world.restored, world.execution, raw, other, results, run.ended)
             )
             self._count(world)
             self._check_policies(run)
@@ -187,7 +187,7 @@ class RecoveryRun(CaseRun):
 
     def _check_aligned(self, one: Checkpoint) -> None:
         sent = max(position.newest for position in one.cut.positions)
-        late = all(outer(piece.time) > sent for piece in one.cut.pieces)
+        late = all(outer_time(piece.time) > sent for piece in one.cut.pieces)
         assert late, "in flight in an aligned one is at most what timers have answered"
 
     def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:

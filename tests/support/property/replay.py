@@ -23,7 +23,7 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory, Timest
 from meander.dataflow.exactly_once.commit_history import start_override
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import SourcePartition
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation import simulator
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import (
@@ -144,11 +144,11 @@ def watched(
     last.fold("c", shapes.empty, shapes.trail).sink(sink)
     unheard: dict[TimestampOverride, int] = {}
     """Moves of partitions, and where these stood before."""
-    rule = SourceOperator._rule
+    rule = SourceOperator._override
 
     def watch(source: SourceOperator, lane: SourcePartition, time: int) -> None:
         if time > lane.time:
-            place = lane.partition, lane.next_offset
+            place = lane.number, lane.next_offset
             unheard[TimestampOverride(source._origin, *place, time)] = lane.time
         rule(source, lane, time)
 
@@ -158,7 +158,7 @@ def watched(
     inflight = told = 0
     with (
         mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
-        mock.patch.object(SourceOperator, "_rule", watch),
+        mock.patch.object(SourceOperator, "_override", watch),
         TestFlow(flow, variant.workers, variant.schedule, commands=commands, past=past) as run,
     ):
         heard = reported_overrides(run.sim.controller)
@@ -169,7 +169,7 @@ def watched(
                 told += 1
             inflight = max(inflight, *(worker.inflight for worker in run.workers))
             frontiers = run.sim.controller.frontiers().values()
-            times = [outer(time) for frontier in frontiers for time in frontier]
+            times = [outer_time(time) for frontier in frontiers for time in frontier]
             if times and min(times) not in marks:
                 marks[min(times)] = Mark(min(times), (*heard, *begun(run)))
             ahead = [move for move, stood in unheard.items() if not times or stood < min(times)]

@@ -11,7 +11,7 @@ import numpy as np
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import Journal
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Controller
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
@@ -139,7 +139,7 @@ class ManualWriter(ListWriter):
         self._tickets = self._done = 0
 
     def write(self, batch: Batch) -> int:
-        self.made(batch)()
+        self.prepared(batch)()
         self._tickets += 1
         return self._tickets
 
@@ -163,7 +163,7 @@ class ManualFlow(TestFlow):
         namespace: int,
         workers: int = 2,
         commands: Sequence[MoveBins] = (),
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
     ) -> None:
         super().__init__(
             flow, workers, 0, commands=commands, databases=databases, namespace=namespace, past=past
@@ -262,7 +262,7 @@ def lane_times(run: TestFlow) -> dict[int, int]:
     return {
         partition: lane.time
         for worker in run.workers
-        for partition, lane in source_operator(worker)._lanes.items()
+        for partition, lane in source_operator(worker)._partitions.items()
     }
 
 
@@ -278,13 +278,13 @@ def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000
 def buffered_bytes(operator: Exchange | KeyedOperator) -> int:
     """Return the bytes of all records that an operator keeps back."""
     if isinstance(operator, Exchange):
-        return operator.stash.size + operator._kept_bytes
-    return operator._waiting.size + operator._queued_bytes + operator.arrivals.size
+        return operator.stash.size + operator._unsent_bytes
+    return operator._waiting.size + operator._queued_bytes + operator.incoming.size
 
 
 def buffered_batches(buffer: SpillBuffer) -> list[Rows]:
     """Return the batches that a buffer keeps in memory."""
-    return [rows for _, rows in buffer._near._batches]
+    return [rows for _, rows in buffer._memory._batches]
 
 
 def replace_journal(controller: Controller, journal: Journal) -> None:

@@ -16,7 +16,7 @@ def reported_overrides(controller: Controller) -> list[TimestampOverride]:
 
     def overhear(sender: WorkerId, update: ProgressUpdate) -> None:
         if isinstance(update, ProgressFrame):
-            heard.extend(one for one in update.rulings if one.time != BEHIND_ALL)
+            heard.extend(one for one in update.overrides if one.time != BEHIND_ALL)
         take(sender, update)
 
     progress.receive = overhear  # type: ignore[method-assign]

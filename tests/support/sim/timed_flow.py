@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.interfaces import SourceOptions
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, lane_times
@@ -29,7 +29,7 @@ class TimedFlow:
         options: SourceOptions | None = None,
         waits: bool = True,
         control_lead: float = 0.0,
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
         record_size: int = 100,
     ) -> None:
         self.source = ManualSource(partitions, options, record_size)

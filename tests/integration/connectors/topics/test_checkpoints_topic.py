@@ -22,7 +22,7 @@ from meander.connectors.topics.checkpoints import (
 from meander.connectors.topics.topics import TopicNames, topic_names
 from meander.connectors.topics.truncation import TruncatedTopic
 from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.control.decisions import Begins, Keeps
+from meander.dataflow.control.decisions import SavepointDecision, StartDecision
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -32,7 +32,9 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import consume_all, create_topic, until
 
 LIFE = ExecutionId(5)
-BEGUN = CheckpointIndex.of([(LIFE, Begins(0, (WorkerId(0),), 1, 0)), (LIFE, Keeps("named", 3, 0))])
+BEGUN = CheckpointIndex.of(
+    [(LIFE, StartDecision(0, (WorkerId(0),), 1, 0)), (LIFE, SavepointDecision("named", 3, 0))]
+)
 """A life that has begun with what lay at offset 0, and has taken a savepoint."""
 
 

@@ -14,8 +14,8 @@ from meander.connectors.kafka.client import admin as admin_client
 from meander.connectors.kafka.topics import group
 from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, submit
 from meander.connectors.topics.topics import TopicNames, ensure_internal
-from meander.dataflow.api.plan import MOST_BINS
-from meander.dataflow.control.decisions import Begins, Decision
+from meander.dataflow.api.plan import MAX_BINS
+from meander.dataflow.control.decisions import Decision, StartDecision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.bins import MAX_BITS
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -137,10 +137,13 @@ def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Top
 def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: TopicNames) -> None:
     """A record with eight groups' owners at random, and one with a group's bins in any order."""
     rng, life = random.Random(1), ExecutionId(5)
-    owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MOST_BINS))
-    bins = [Bin(number) for number in range(MOST_BINS - (1 << MAX_BITS), MOST_BINS)]
+    owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MAX_BINS))
+    bins = [Bin(number) for number in range(MAX_BINS - (1 << MAX_BITS), MAX_BINS)]
     rng.shuffle(bins)
-    decided: list[Decision] = [Begins(7, owners, 64), Moves("m", 8, WorkerId(63), tuple(bins))]
+    decided: list[Decision] = [
+        StartDecision(7, owners, 64),
+        Moves("m", 8, WorkerId(63), tuple(bins)),
+    ]
     decisions = DecisionTopic(rig.settings, names.decisions)
     durable = [DecisionLog(decisions, life)(one) for one in decided]
 

@@ -14,7 +14,7 @@ from meander import Flow
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
-from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
@@ -342,7 +342,9 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     assert "accepted" not in driven.said(id)
     assert driven.bins() == {2}
     assert driven.topic.dealt[-1] == 2
-    assert driven.decision_log.written[-1] == Obeys(3), "where the next execution takes up commands"
+    assert driven.decision_log.written[-1] == CommandsDoneDecision(3), (
+        "where the next execution takes up commands"
+    )
     assert driven.open_commands.handled == 3
 
 

@@ -13,7 +13,7 @@ from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import credit_waits
-from meander.dataflow.control.decisions import Joins, LeaveDecision
+from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.metrics.stall_log import Wait
@@ -142,7 +142,7 @@ def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
 
 
 def test_a_joining_worker_waits_for_a_durable_decision(staff: ChangingFlow) -> None:
-    staff.held = Joins
+    staff.held = JoinDecision
     staff.sim.submit(Join())
     unsent = staff.sim.controller.decisions.unsent
     (wait,) = said(wait_reasons.joins(unsent))

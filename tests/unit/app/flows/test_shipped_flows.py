@@ -25,7 +25,7 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.testing import (
@@ -211,7 +211,7 @@ def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_its_results_are_right
         for _ in range(2):
             with pytest.raises(MeanderError) as ended:
                 run.run()
-            assert str(ended.value) == str(lost("worker 1", KILLED))
+            assert str(ended.value) == str(worker_lost("worker 1", KILLED))
         assert counted(run) < WORDS
 
 

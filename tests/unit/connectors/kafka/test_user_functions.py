@@ -22,9 +22,9 @@ from meander.connectors.testing.in_memory import InMemoryMessage, Record
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.sink import written
+from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.in_memory import ListDead
+from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError
 from meander.schemas.row_error import RowError
 from meander.state.keys.ids import WorkerId
@@ -42,7 +42,7 @@ def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPAL
         InMemoryMessage(Record(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
-    return source.chunk_reader(ListDead(), pulse).read(Partition(0), messages)
+    return source.chunk_reader(ListDeadLetters(), pulse).read(Partition(0), messages)
 
 
 SLOW = {
@@ -190,10 +190,10 @@ def test_refusals_of_many_rows_cost_the_others_a_second_encoding_and_no_more() -
             raise ValueError
         return b"x"
 
-    dead, counters = ListDead(), Counter[str]()
+    dead, counters = ListDeadLetters(), Counter[str]()
     guard = Guard("out", "dead_letter", dead, counters)
     writer = Encoding(rows(KafkaSink("out", encode)))
-    assert written(writer, guard, records([1, 7] * 500)) == 500
+    assert write_valid(writer, guard, records([1, 7] * 500)) == 500
     assert [letter.offset for letter in dead.letters] == [*range(0, 1_000, 2)]
     assert encoded == {1: 500, 7: 1_000}
 

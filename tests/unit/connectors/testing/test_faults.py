@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, columns, testing
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.dataflow.simulation.faults import Fault
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import parse_event
@@ -133,13 +133,13 @@ def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
 
 def test_a_crash_ends_the_flow_with_the_sentence_of_real_workers() -> None:
     sentence = (
-        r"worker 1: its process was killed, or crashed; run the flow again: it has no"
-        r" checkpoint to go on from, so it starts anew\."
+        r"worker 1: its process was killed, or crashed; run the flow again: without a"
+        r" checkpoint it starts from scratch\."
     )
     with fed(TestFlow(counting(), faults=[At(Crash(1), records=20)])) as run:
         with pytest.raises(MeanderError, match=sentence) as ended:
             run.run()
-        assert str(ended.value) == str(lost("worker 1", KILLED))
+        assert str(ended.value) == str(worker_lost("worker 1", KILLED))
         assert run.counters["read"] == 20
         with pytest.raises(MeanderError, match=sentence):
             run.run_until_idle()
@@ -194,7 +194,7 @@ def test_a_function_raises_at_its_fault_and_its_record_is_a_dead_letter(
         run.run()
         (letter,) = run.dead_letters
         assert (letter.operator, letter.reason) == (
-            operator, f"Planted: a call of {operator!r} was told to raise"
+            operator, f"Planted: a fault makes a call of {operator!r} raise"
         )  # fmt: skip
         assert len(run.values("out")) == 5 * len(KEYS) - 1
         assert run.counters["dead_letters"] == 1

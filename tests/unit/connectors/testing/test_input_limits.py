@@ -15,7 +15,7 @@ from meander import Flow, KafkaSink, KafkaSource, columns, field, header
 from meander.connectors.kafka.source.chunks import times_of
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.keyed.logic import LARGEST
-from meander.dataflow.operators.stateless import MOST_OUTPUTS
+from meander.dataflow.operators.stateless import MAX_OUTPUTS
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.control import MAX_MILLIS
 from meander.state.layers.layer_writer import KEY_LIMIT
@@ -172,7 +172,7 @@ MULTIPLYING: dict[str, Callable[[Any, Callable[[Any], Iterable[object]]], Any]] 
 @pytest.mark.parametrize("multiply", MULTIPLYING.values(), ids=MULTIPLYING)
 def test_a_record_with_more_outputs_than_an_index_tells_apart_is_set_aside(multiply: Any) -> None:
     """I3: two outputs in one place would be in no order. One without an end ends, too."""
-    outputs = {0: [], 1: ["a"], 2: repeat("x", MOST_OUTPUTS + 1), 3: count()}
+    outputs = {0: [], 1: ["a"], 2: repeat("x", MAX_OUTPUTS + 1), 3: count()}
     flow = Flow("f", bins=1)
     multiply(flow.source(KafkaSource("in")), lambda n: outputs.get(n, ["b"])).sink(KafkaSink("out"))
     with TestFlow(flow, partitions=1) as run:

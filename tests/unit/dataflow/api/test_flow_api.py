@@ -10,7 +10,7 @@ import pytest
 
 from meander import Flow, KeyedStream, columns
 from meander.dataflow.api.nodes import ExchangeNode, StepsNode
-from meander.dataflow.api.plan import MOST_BINS, Plan
+from meander.dataflow.api.plan import MAX_BINS, Plan
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
@@ -264,4 +264,4 @@ def test_a_flow_has_no_more_bins_than_one_record_says_the_owners_of(groups: int)
     fits = groups == 8
     told = "has 589,824 bins, .* and 524,288 is the most"
     with contextlib.nullcontext() if fits else pytest.raises(SetupError, match=told):
-        assert Plan(flow).groups.total == MOST_BINS
+        assert Plan(flow).groups.total == MAX_BINS

@@ -172,12 +172,12 @@ def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
     credit, edge = Credit(100), EdgeId(3)
     credit.use(edge, WorkerId(1), 10)
     with pytest.raises(MeanderError, match="worker 1: it acknowledged more data than it was sent"):
-        credit.regain(edge, WorkerId(1), 11)
+        credit.restore(edge, WorkerId(1), 11)
 
 
 @pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "max_spill", "link_credit"])
 def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
-    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so nothing could pass"):
+    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so no record passes"):
         Flow("f", **{bound: 0})  # type: ignore[arg-type]
 
 

@@ -19,7 +19,7 @@ from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.operators.keyed.operator import Order
-from meander.dataflow.simulation.in_memory import ListSink, ListSource, Unhurried
+from meander.dataflow.simulation.in_memory import DelayedWriter, ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import Bin, WorkerId
@@ -108,7 +108,7 @@ def test_a_partition_that_a_leaving_worker_read_to_its_end_is_not_read_again(see
     with TestFlow(flow, 2, seed) as run:
         until_read(run, sum(map(len, LINES)))
         reader = run.workers[1].parts.operators.sources["source"]
-        while reader.standing():
+        while reader.statuses():
             run.act()
         run.sim.controller.leave("l", [WorkerId(1)])
         while not any(event["type"] == "left" for event in run.events):
@@ -363,10 +363,10 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
 Shape = Callable[[Stream[str], ListSink], object]
 
 
-def seldom(writer: Unhurried) -> int:
+def seldom(writer: DelayedWriter) -> int:
     """A sink that lags, so much waits for it."""
     if writer._rng.random() < 0.05:
-        writer.arrive()
+        writer.show_all()
     return writer._delivered
 
 
@@ -400,7 +400,7 @@ def test_nothing_overtakes_what_was_in_flight_wherever_it_goes_on(
 ) -> None:
     """I3: neither what is read anew nor what lay elsewhere, also where the next cut is taken while
     much of the last is unread."""
-    monkeypatch.setattr(Unhurried, "delivered", seldom)
+    monkeypatch.setattr(DelayedWriter, "delivered", seldom)
     for seed in range(2):
         sink, flow, world = ListSink(), Flow("order", bins=3), None
         shape(flow.source(ListSource(LINES)), sink)
@@ -455,7 +455,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
 ) -> None:
     """I5: what goes on under its name would do half of what they need."""
     with monkeypatch.context() as patched, TestFlow(a_chain(ListSink()), 2, seed) as run:
-        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so the chain waits for its sink
+        patched.setattr(DelayedWriter, "delivered", lambda _: 0)  # so the chain waits for its sink
         until_read(run, 300)
         until_taken(run)
         world = run.world
@@ -553,7 +553,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
     left = source.key_by(lambda word: word).iterate("round", body).key_by(lambda word: word[:2])
     left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
     with monkeypatch.context() as patched, TestFlow(flow, 2, seed) as run:
-        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so that they wait for a sink
+        patched.setattr(DelayedWriter, "delivered", lambda _: 0)  # so that they wait for a sink
         world, waiting = run.world, set[str]()
         while not {"map", "seen"} <= waiting:
             until_taken(run)

@@ -79,7 +79,7 @@ def test_what_goes_round_in_a_loop_comes_back_to_whose_bins_it_is() -> None:
         return again, leave
 
     stream.iterate("loop", body).fold("b", lambda: 0, count)
-    assert exchanges(flow) == [("key_by", ""), ("loop", "a"), ("split", ""), ("loop leave", "")]
+    assert exchanges(flow) == [("key_by", ""), ("loop", "a"), ("split", ""), ("loop exit", "")]
 
 
 def test_a_wrong_choice_is_refused() -> None:

@@ -57,7 +57,7 @@ def told(flow: CommandedFlow) -> bool:
     """Whether any worker has heard of a command, or will from what is under way."""
     under_way = [
         frame
-        for lane, frames in flow.run.sim.network.lanes.items()
+        for lane, frames in flow.run.sim.network.frames.items()
         for frame in frames
         if lane[0] == COORDINATOR and frame[0][:1] != PROGRESS
     ]

@@ -167,7 +167,7 @@ def test_fluid_completes_each_bin_before_it_begins_the_next(flow: CommandedFlow)
             bin
             for worker in flow.run.workers
             for outlet in worker.parts.operators.outgoing
-            for bin in outlet.keyed.arrivals._awaited
+            for bin in outlet.keyed.incoming._awaited
         }
         under_way.append(len(departing | arriving))
 

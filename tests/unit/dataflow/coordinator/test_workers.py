@@ -13,7 +13,7 @@ import pytest
 from meander import Flow
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
-from meander.dataflow.control.decisions import Joins, LeaveDecision
+from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.faults import At, Control
@@ -124,7 +124,7 @@ def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
 
 
 def test_a_joining_worker_receives_no_frame_before_a_durable_decision(flow: ChangingFlow) -> None:
-    flow.held = Joins
+    flow.held = JoinDecision
     flow.sim.submit(Join())
     with pytest.raises(Refused, match="worker 1 is already a worker"):
         flow.sim.controller.join(ONE)
@@ -135,7 +135,7 @@ def test_a_joining_worker_receives_no_frame_before_a_durable_decision(flow: Chan
         flow.sim.controller.hand_over("h", "source", 0, ONE)
     flow.held = None
     flow.until(lambda: newcomer.parts.progress.welcome)
-    assert flow.written == [Joins(ONE, flow.written[0].time)]
+    assert flow.written == [JoinDecision(ONE, flow.written[0].time)]
 
 
 def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: ChangingFlow) -> None:

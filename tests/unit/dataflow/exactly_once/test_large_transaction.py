@@ -72,7 +72,7 @@ def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: in
         while not run.sim.done:
             run.act()
             (only,) = sinks(run)
-            held = sum(one.rows.batch.guessed_weight for one in only._under_way)
+            held = sum(one.rows.batch.estimated_weight for one in only._under_way)
             largest = max(largest, held)
             assert held <= MOST // 2 + 2 * MOST // 64
             least = only._stored.least

@@ -117,7 +117,7 @@ def numbered(source: ManualSource, sink: ListSink) -> Flow:
 def results(run: TestFlow, worker: int) -> int:
     """How many a worker has put into its outboxes, or held back from them."""
     outboxes = run.workers[worker].parts.operators.outboxes
-    return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
+    return sum(len(one.batch) for outbox in outboxes for one in outbox.in_flight())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -151,7 +151,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
 ) -> None:
     """I7: those records would themselves wait for room at the sink."""
     monkeypatch.setattr(writer, "ROWS", 1)
-    monkeypatch.setattr(transactions, "ROOM", 4)
+    monkeypatch.setattr(transactions, "MAX_DEFERRED", 4)
     source, sink = ManualSource(), ListSink()
     flow = numbered(source, sink)
     with TestFlow(flow, 2, seed) as run:

@@ -140,7 +140,7 @@ def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
                 "precopy": False,
             }
         )
-        until(keyed(run.workers[1], "n").arrivals.busy, lambda: run.wait(0.001))
+        until(keyed(run.workers[1], "n").incoming.busy, lambda: run.wait(0.001))
         source.give(0, *((1000, n) for n in range(100)))
         run.wait(0.01)
         assert 0 < len(here) < 100

@@ -56,7 +56,7 @@ class Counting:
         return list(map(int, self.controller.owners()))
 
     def staged(self, worker: int) -> set[Bin]:
-        return set(keyed(self.run.workers[worker], "n").arrivals.staged)
+        return set(keyed(self.run.workers[worker], "n").incoming.prefetched)
 
     def until(self, holds: Callable[[], bool]) -> None:
         until(holds, lambda: self.run.wait(0.001))
@@ -243,7 +243,7 @@ def test_a_bin_that_has_come_is_fetched_to_its_end_whatever_the_pace(
     """I7: records wait for it."""
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, time=from_millis(2000))
-        flow.until(lambda: keyed(flow.run.workers[1], "n").arrivals._staging.under_way(Bin(0)))
+        flow.until(lambda: keyed(flow.run.workers[1], "n").incoming._prefetched.is_running(Bin(0)))
         monkeypatch.setattr(MoveThrottle, "open", False)
         flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))

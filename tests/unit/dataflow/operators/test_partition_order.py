@@ -33,7 +33,7 @@ def around(stream: Stream[int]) -> Stream[int]:
         counted = inside.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
         return counted.filter(lambda _: False), inside
 
-    return stream.iterate("loop", body, max_rounds=2)
+    return stream.iterate("loop", body, max_iterations=2)
 
 
 def count(n: int, value: int) -> tuple[int, int]:

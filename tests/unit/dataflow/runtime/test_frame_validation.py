@@ -26,7 +26,7 @@ from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
+from meander.dataflow.wire import Base, encode_credit, encode_data, encode_opening, encode_progress
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
 from meander.state.layers.manifest import Manifest
@@ -250,7 +250,7 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     with pytest.raises(MeanderError, match="worker 1: it sent an unreadable frame"):
         controller.receive(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it sent the coordinator a frame for workers"):
-        controller.receive(WorkerId(1), encode_taken(EdgeId(0), 5))
+        controller.receive(WorkerId(1), encode_credit(EdgeId(0), 5))
 
 
 @pytest.mark.parametrize(

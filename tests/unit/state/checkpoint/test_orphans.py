@@ -85,7 +85,7 @@ def test_a_flow_can_be_restored_from_before_the_checkpoint_of_an_execution(
     world = lives(flow, None, seed, EXECUTIONS)
     with TestFlow(flow, 2, seed, world=world) as run:
         until_read(run, RECORDS)
-        assert run.world.before is run.world.checkpoints[-1], "it has taken none of its own"
+        assert run.world.restored is run.world.checkpoints[-1], "it has taken none of its own"
     del world.checkpoints[-back:]
     with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
@@ -122,7 +122,7 @@ def test_a_savepoint_is_whole_after_many_executions(seed: int) -> None:
     world = lives(flow, world, seed, EXECUTIONS)
     world.checkpoints = [early]
     with TestFlow(flow, 3, seed, world=world) as run:
-        assert world.before is early
+        assert world.restored is early
         run.run()
         assert run.states("n") == {f"w{n}": 60 for n in range(40)}
 

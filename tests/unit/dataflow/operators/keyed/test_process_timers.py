@@ -9,7 +9,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.logic import Applied, Context, Process, Sealing
 from meander.dataflow.operators.keyed.operator import SLICE, Order
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -103,7 +103,7 @@ def test_a_timer_may_be_a_numpy_integer_and_moves(start: Start) -> None:
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
-    timer_only: list[Why] = ["timer"]
+    timer_only: list[CallKind] = ["timer"]
     context = Context(codec.encode(KEY), from_millis(5, sequence=3), timer_only, ())
     with pytest.raises(ValueError, match="not after"):
         context.timer(5)
@@ -307,5 +307,5 @@ def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
 
 def test_a_process_without_timers_is_never_asked_for_any() -> None:
     errors, _, _ = guard()
-    logic = Process("p", list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
-    assert (logic.answers) == ()
+    logic = Process(list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
+    assert (logic.call_kinds) == ()
