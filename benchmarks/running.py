@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks import load
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
-from meander.connectors.topics.topics import TopicNames, topic_names
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.schemas.status import (
     Aborted,
     CheckpointFailed,

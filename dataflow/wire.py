@@ -26,7 +26,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.strict import expect_count, expect_int
+from meander.dataflow.control.strict_decoding import expect_count, expect_int
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition

@@ -404,10 +404,10 @@ class BlockedFrontier(FrozenStruct):
     awaited: bool
     """Whether a record that has been read waits for its advance."""
     kind: str
-    """The kind of the blocker: 'source', 'operator', 'sink', 'input', 'migration', 'handover' or
-    'commands'. Newer versions may add further kinds."""
+    """The kind of the blocker: 'source', 'operator', 'sink', 'input', 'migration',
+    'partition_move' or 'commands'. Newer versions may add further kinds."""
     name: str
-    """The name of the source or operator; '' for commands and for handovers."""
+    """The name of the source or operator; '' for commands and for partition moves."""
     worker: int | None = None
     partition: int | None = None
 

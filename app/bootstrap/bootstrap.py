@@ -27,7 +27,7 @@ from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.driver.lease import heartbeat_seconds, hold_lease, run_with_heartbeat
 from meander.app.driver.workers import spark_launcher
-from meander.app.flow.preflight import PreparedFlow, environ, prepare
+from meander.app.loading.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
 from meander.app.recovery.checkpoint_index import CheckpointIndex, expect_retained
 from meander.app.recovery.decision_log import to_bytes

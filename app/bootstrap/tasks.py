@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from meander.app.flow.loader import Source, load_flow
+from meander.app.loading.loader import Source, load_flow
 from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.source.values import plain
 from meander.connectors.topics.state import KafkaStateTopic

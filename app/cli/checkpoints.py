@@ -11,7 +11,7 @@ from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
 from meander.app.recovery import admin
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.control import Stop, TakeCheckpoint
 
 Savepoint = Annotated[

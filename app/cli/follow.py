@@ -20,8 +20,8 @@ from meander.app.status.overview import Overview, overview
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
+from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
 from meander.connectors.topics.status import StatusReader
-from meander.connectors.topics.topics import TopicNames, expect_started, topic_names
 from meander.schemas.control import Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (

@@ -42,8 +42,8 @@ from meander.app.config.options import Options
 from meander.app.config.settings import Settings
 from meander.app.status.overview import overview
 from meander.connectors.kafka.client import FIXED
+from meander.connectors.topics.internal_topics import topic_names
 from meander.connectors.topics.status import StatusReader, StatusRecord
-from meander.connectors.topics.topics import topic_names
 from meander.schemas.control import Abort, Migrate, Rescale
 from meander.schemas.errors import SetupError
 

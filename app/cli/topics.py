@@ -12,8 +12,8 @@ from confluent_kafka.admin import NewTopic
 
 from meander.app.cli.options import CommandGroup, Connection, FlowConnection, connected
 from meander.connectors.kafka import client
-from meander.connectors.kafka.topics import partitions_of
-from meander.connectors.topics.topics import TopicNames, TopicRow, describe, topic_names
+from meander.connectors.kafka.topic_metadata import partitions_of
+from meander.connectors.topics.internal_topics import TopicNames, TopicRow, describe, topic_names
 from meander.schemas.errors import SetupError
 
 commands = typer.Typer(

@@ -40,7 +40,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.local_broker.default import DATA, start_local
 from meander.connectors.local_broker.kafka_jars import kafka_jars
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin
 

@@ -18,7 +18,7 @@ from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import CommandsDoneDecision
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.schemas import control
@@ -103,13 +103,13 @@ class CommandHandler:
         plan: Plan,
         topic: ControlTopic,
         decision_log: DecisionLog,
-        controller: Controller,
+        coordinator: Coordinator,
         rescaler: Rescaler,
         commands: OpenCommands,
     ) -> None:
         self._commands = commands
         self._plan, self._rescaler = plan, rescaler
-        self._topic, self._decision_log, self._controller = topic, decision_log, controller
+        self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._pending: deque[PendingCommand] = deque()
         self._stop: control.Stop | None = None
         """The command that ends the flow, after its savepoint if it asks for one."""

@@ -26,7 +26,7 @@ from meander.app.driver.lease import (
     run_with_heartbeat,
 )
 from meander.app.driver.loop import FlowResult
-from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.restart import (
     StartCheckpoint,
     choose_checkpoint,

@@ -16,10 +16,10 @@ from meander.app.common.clock import SystemClock
 from meander.app.common.signals import Signals
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
+from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
-from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.protocol.messages import Report
 from meander.app.recovery.checkpoint_index import CheckpointRecorder
 from meander.app.recovery.decision_log import DecisionLog
@@ -33,7 +33,7 @@ from meander.connectors.links.links import CurveLinks
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import StallLog
@@ -97,7 +97,7 @@ class DriverLoop:
         self._status, self._commands, self._slots = status, commands, slots
         self._decision_log = DecisionLog(decisions, execution)
         # Here, because workers may report to it before all are connected.
-        self._controller = Controller(
+        self._controller = Coordinator(
             prepared.plan, plan, links, SystemClock(), self._decision_log,
             self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
         )  # fmt: skip
@@ -271,13 +271,13 @@ class DriverLoop:
 
     def _explain_changes(self) -> None:
         """Update the waits for workers that join or leave, and for partitions that move."""
-        controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
-        unsent, under_way = controller.decisions.unsent, controller.assignment.under_way
+        coordinator, sources = self._controller, [one.name for one in self._prepared.plan.sources]
+        unsent, under_way = coordinator.decisions.unsent, coordinator.assignment.under_way
         look = self._waits.update
-        unread = controller.assignment.unassigned(controller.workers.active)
+        unread = coordinator.assignment.unassigned(coordinator.workers.active)
         look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
         look("joins", wait_reasons.joins(unsent))
-        look("leaves", wait_reasons.leaves(controller.workers.leaving, unsent))
+        look("leaves", wait_reasons.leaves(coordinator.workers.leaving, unsent))
         look("exits", wait_reasons.exits(self._pool.handles))
 
     def _send_heartbeat(self) -> None:

@@ -29,7 +29,7 @@ from confluent_kafka import Producer, TopicPartition
 from meander.app.measurement.latencies import Float64s
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.kafka.topic_metadata import partitions_of
 from meander.schemas.errors import MeanderError
 
 T = TypeVar("T")

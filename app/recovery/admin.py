@@ -21,8 +21,13 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.checkpoints import CheckpointUnreadable
 from meander.connectors.topics.control import DecisionTopic
+from meander.connectors.topics.internal_topics import (
+    TopicNames,
+    delete,
+    ensure_internal,
+    expect_started,
+)
 from meander.connectors.topics.status import StatusTopic
-from meander.connectors.topics.topics import TopicNames, delete, ensure_internal, expect_started
 from meander.dataflow.control.decisions import DropDecision
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger

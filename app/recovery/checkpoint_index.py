@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable
-from meander.dataflow.checkpoint.recording import Recorded
+from meander.dataflow.checkpoint.record_writer import Recorded
 from meander.dataflow.control.decisions import (
     DropDecision,
     FirstCheckpointDecision,

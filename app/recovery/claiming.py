@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from msgspec import structs
 
 from meander.app.common.clock import SystemClock
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
-from meander.connectors.topics.topics import TopicNames
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
-from meander.app.recovery.numbers import pack_numbers, unpack_numbers
+from meander.app.recovery.packed_numbers import pack_numbers, unpack_numbers
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.control.decisions import (
     CommandsDoneDecision,

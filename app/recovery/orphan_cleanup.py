@@ -18,7 +18,7 @@ from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_chec
 from meander.app.recovery.restart import read_decisions, up_to_start
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints, tombstones
-from meander.connectors.topics.topics import TopicNames
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from meander.app.common.concurrent import open_concurrently
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.checkpoint_index import (
     CheckpointIndex,
     earlier_checkpoints,
@@ -34,7 +34,7 @@ from meander.connectors.kafka.source.source import KafkaSource, lost_records
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, DecisionTopic
 from meander.connectors.topics.full_read import read_all
-from meander.connectors.topics.topics import TopicNames
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits, renumbered
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results

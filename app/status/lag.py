@@ -15,7 +15,7 @@ from functools import partial
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
 
 PATIENCE = 1.0
@@ -35,7 +35,7 @@ class Lag:
         self._partitions = [
             TopicPartition(topic, partition)
             for topic in sources
-            for partition in range(topics.partitions_of(self._admin, topic))
+            for partition in range(topic_metadata.partitions_of(self._admin, topic))
         ]
         self._ends: Ends = {}
         self._committed: Future[list[TopicPartition]] | None = None

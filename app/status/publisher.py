@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import structs
 
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.claiming import expect_ours
 from meander.app.status.aggregates import latencies, partitions, queues
 from meander.app.status.metrics import MetricsCollector

@@ -59,8 +59,8 @@ from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions, transactional_id
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer, member_name
 from meander.connectors.topics import checkpoints
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import TopicNames, topic_names
 from meander.dataflow.api.nodes import SinkNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.memory_limit import MemoryLimit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from meander.app.flow.loader import Source, load_flow
+from meander.app.loading.loader import Source, load_flow
 from meander.dataflow.api.plan import Plan
 from meander.state.store.store import Database
 

@@ -99,7 +99,7 @@ class Ports:
     """The ports of one broker."""
 
     clients: int
-    controller: int
+    coordinator: int
 
 
 class LocalBroker:
@@ -271,17 +271,17 @@ def _prepare(home: Path, wanted_port: int | None) -> Ports:
     if ports is None or wanted_port not in (None, ports.clients):
         clients = wanted_port or free_port()
         ports = Ports(clients, free_port(clients))
-    for port in (ports.clients, ports.controller):
+    for port in (ports.clients, ports.coordinator):
         if not is_free(port):
             cause = "another process listens there"
             raise SetupError(f"{HOST}:{port}", cause, "end it, or choose another port")
     saved.write_text(json.dumps(asdict(ports)))
-    listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+    listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.coordinator}"
     data = home / "data"
     properties = SETTINGS | {
         "listeners": listeners,
         "advertised.listeners": listeners,
-        "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
+        "controller.quorum.voters": f"1@{HOST}:{ports.coordinator}",
         "log.dirs": str(data),
     }
     if (data / "meta.properties").exists() and not (data / ".kafka_cleanshutdown").exists():

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import MeanderError, SetupError
 
@@ -145,7 +145,7 @@ class _Reader(DataSourceReader):
         every = [
             TopicPartition(topic, number)
             for topic in self._topics
-            for number in range(topics.partitions_of(admin, topic))
+            for number in range(topic_metadata.partitions_of(admin, topic))
         ]
         starts = _offsets(admin, every, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         ends = _offsets(admin, every, OffsetSpec.latest())  # type: ignore[no-untyped-call]

@@ -43,7 +43,7 @@ from meander.connectors.testing.in_memory import (
     TopicReader,
     TopicWriter,
 )
-from meander.connectors.testing.topics import Feed, Idle, InMemoryTopics
+from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
@@ -171,7 +171,7 @@ class TestFlow:
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
         self._rescaler = Rescaler(
-            self.sim.controller, SimulatedPool(self.sim), self.sim.clock, slots=None
+            self.sim.coordinator, SimulatedPool(self.sim), self.sim.clock, slots=None
         )
         self._commands = self._noted = 0
         """The number of records on the control topic, and of events noted by the rescaler."""
@@ -357,7 +357,7 @@ class TestFlow:
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
         can arrive."""
-        frontiers = self.sim.controller.frontiers()
+        frontiers = self.sim.coordinator.frontiers()
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
                              f"name one of {', '.join(frontiers)}")  # fmt: skip
@@ -392,7 +392,7 @@ class TestFlow:
         """Return the owner of a key after all decided moves: in an operator with its own moves, or
         in all operators that move together."""
         bin = self._plan.flow.space.bin_of(codec.encode_key(key))
-        return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
+        return self.sim.coordinator.owners()[self._plan.groups.number(operator, bin)]
 
     # -- inside
 
@@ -409,9 +409,9 @@ class TestFlow:
 
     def _activity(self) -> tuple[object, ...]:
         """Return all values that change while a flow has work."""
-        controller = self.sim.controller
+        coordinator = self.sim.coordinator
         inflight = [worker.inflight for worker in self.workers]
-        return self.counters, inflight, len(self.sim.events), controller.frontiers()
+        return self.counters, inflight, len(self.sim.events), coordinator.frontiers()
 
     def _advance_to_fault(self) -> None:
         """Advance a flow at rest to the next fault."""
@@ -457,13 +457,13 @@ class TestFlow:
             self._await_workers()
             return
         self._giving = True
-        while not self.sim.controller.ready:
+        while not self.sim.coordinator.ready:
             self.act()
         next_worker = self.sim.next_worker
         self.sim.submit(command)
         while (
             self.sim.next_worker > next_worker
-            and next_worker not in self.sim.controller.workers.active
+            and next_worker not in self.sim.coordinator.workers.active
         ):
             self.act()
         self._giving = False

@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.connectors.topics.record_fetcher import fetch_records
 from meander.connectors.topics.state import TopicAppender
-from meander.connectors.topics.topics import TopicNames
-from meander.dataflow.checkpoint.recording import Recorded, Recording
+from meander.dataflow.checkpoint.record_writer import Recorded, RecordWriter
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.layers.manifest import Manifest
@@ -48,7 +48,7 @@ class CheckpointsTopic:
     def write(self, checkpoint: Checkpoint) -> Callable[[], Recorded | None]:
         """Start to write a checkpoint. Return a function that returns its size and offset once it
         is durable."""
-        return Recording(checkpoint, self._in_flight, self._append).recorded
+        return RecordWriter(checkpoint, self._in_flight, self._append).recorded
 
     def _append(self, record: bytes) -> Callable[[], int | None]:
         offsets: list[int] = []

@@ -20,7 +20,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.schemas.errors import MeanderError
@@ -45,7 +45,7 @@ class ControlTopic:
     def __init__(self, settings: Settings, topic: str, group: str) -> None:
         self._topic = topic
         self._contact = client.contact(settings)
-        topics.partitions_of(client.admin(settings), topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
         self._group = group
         self._consumer = client.consumer(settings, group)
         try:
@@ -125,7 +125,7 @@ class DecisionTopic:
     """A writer that appends decisions to their topic, for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
-        topics.partitions_of(client.admin(settings), topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
         self._producer = RecordProducer(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ from functools import partial
 
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.topics.internal_topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from meander.connectors.topics.record_fetcher import RecordFetcher
-from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS
 from meander.dataflow.interfaces import Wakeup
 from meander.state.layers.topic import RecordLocation, Ticket
 

@@ -16,10 +16,10 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
-from meander.connectors.topics.topics import expect_started
+from meander.connectors.topics.internal_topics import expect_started
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
@@ -34,7 +34,7 @@ class StatusTopic:
     """A writer that appends the events of one flow."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
-        topics.partitions_of(client.admin(settings), topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
         self._settings, self._topic = settings, topic
         self._producer = RecordProducer(settings, topic)
         self._last_millis: int | None = None

@@ -18,7 +18,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.connectors.topics.checkpoints import WRITE_TIMEOUT
-from meander.connectors.topics.topics import STATE_PARTITIONS
+from meander.connectors.topics.internal_topics import STATE_PARTITIONS
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, ExecutionId, LayerId
 

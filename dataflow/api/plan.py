@@ -72,10 +72,10 @@ class Plan:
         # The control source has two outputs: commands, and advance requests.
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
-        self.handover = self.graph.node("handover", 1, len(self.sources))
+        self.partition_migrator = self.graph.node("partition_migrator", 1, len(self.sources))
         self.snapshots = self.graph.node("snapshots", 0, 0)
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
-        self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
+        self.graph.edge(self.control.outputs[0], self.partition_migrator.inputs[0], credit=False)
         self.graph.announcement_ports.add(self.control.outputs[1])
         if self.groups.total > MAX_BINS:
             raise _too_many_bins(flow.name, self.groups)
@@ -93,7 +93,7 @@ class Plan:
                 self.graph.feedback(self.ports[node.name].outputs[0], back)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
             self.graph.edge(output, self.handoff_input(keyed), credit=False)
-        for output, source in zip(self.handover.outputs, self.sources, strict=True):
+        for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
             self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
 
@@ -132,7 +132,7 @@ class Plan:
         """Return the edges between members, and the payloads that travel on each."""
         instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
-        carried[self.handover.inputs[0]] = (ReassignPartition,)
+        carried[self.partition_migrator.inputs[0]] = (ReassignPartition,)
         carried.update((self.handoff_input(keyed), (BinHandoff,)) for keyed in self.keyed)
         carried.update(
             (self.ports[source.name].inputs[0], (PartitionHandoff,)) for source in self.sources
@@ -288,7 +288,7 @@ class Plan:
     @cached_property
     def coordinator_inputs(self) -> set[Location]:
         """Return the inputs that accept messages of the coordinator alone."""
-        return {self.migrator.inputs[0], self.handover.inputs[0]}
+        return {self.migrator.inputs[0], self.partition_migrator.inputs[0]}
 
     @cached_property
     def names(self) -> dict[Location, str]:

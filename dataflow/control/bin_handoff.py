@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from meander.dataflow.control.strict import expect_bytes, expect_int
+from meander.dataflow.control.strict_decoding import expect_bytes, expect_int
 from meander.state.layers.layer import NO_DELTA, DeltaEntries
 from meander.state.layers.manifest import Manifest
 

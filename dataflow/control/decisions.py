@@ -30,8 +30,8 @@ class StartDecision:
     checkpoint: int | None = None
     """The checkpoint that the execution starts from. None for a new start."""
     sources: tuple[str, ...] = ()
-    """The names of the sources, by the number that handovers and timestamp overrides use. Empty
-    where unknown."""
+    """The names of the sources, by the number that partition moves and timestamp overrides use.
+    Empty where unknown."""
     groups: tuple[str, ...] = ()
     """The colocation groups in the order of `owners`. Empty where unknown."""
     replay_from: tuple[ReplayFrom, ...] = ()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from meander.dataflow.control.strict import expect_count
+from meander.dataflow.control.strict_decoding import expect_count
 from meander.state.keys.ids import Bin
 from meander.state.layers.manifest import Manifest
 

@@ -1,4 +1,4 @@
-"""The messages of a handover: the decision to reassign a partition, and the partition handoff."""
+"""The messages of a partition move: the decision, and the partition handoff."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 
 import msgpack
 
-from meander.dataflow.control.strict import expect_int
+from meander.dataflow.control.strict_decoding import expect_int
 from meander.dataflow.interfaces import Partition, Rest
 from meander.state.keys.ids import WorkerId
 

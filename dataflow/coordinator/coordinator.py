@@ -73,7 +73,7 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import to_millis
 
 
-class Controller:
+class Coordinator:
     """A coordinator that orders commands, gives them times, and reports their results."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Controller:
         self._membership = Membership(plan.graph, self._progress, links)
         self._closed_times = ClosedTimes(plan, self._progress.changes, clock, start.time)
         members = list(map(WorkerId, range(start.workers)))
-        send = partial(self._broadcast, plan.handover.inputs[0])
+        send = partial(self._broadcast, plan.partition_migrator.inputs[0])
         self.assignment = PartitionAssignment(
             plan,
             members,
@@ -217,7 +217,7 @@ class Controller:
             self.use(id)
         self.checkpoints.request(id, policy, savepoint)
 
-    def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
+    def move_partition(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Reassign a source partition to another worker. Raise `Refused` where that is
         impossible."""
         if worker not in self.workers.active:

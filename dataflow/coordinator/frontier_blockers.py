@@ -15,7 +15,7 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.loop_times import outer_time
 
-Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
+Kind = Literal["source", "operator", "sink", "input", "migration", "partition_move", "commands"]
 """The kind of a blocker: partitions of a source; times of an operator's capabilities; undelivered
 results of a sink; messages on their way to an operator; states of moving bins; a partition on its
 way to another worker; or times still open for commands."""
@@ -45,10 +45,10 @@ class FrontierBlockers:
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
             self._places[at] = self._places[plan.handoff_input(keyed)] = ("migration", keyed.name)
-        self._places[plan.handover.inputs[0]] = ("handover", "")
-        for at, source in zip(plan.handover.outputs, plan.sources, strict=True):
+        self._places[plan.partition_migrator.inputs[0]] = ("partition_move", "")
+        for at, source in zip(plan.partition_migrator.outputs, plan.sources, strict=True):
             handoffs = plan.ports[source.name].inputs[0]
-            self._places[at] = self._places[handoffs] = ("handover", source.name)
+            self._places[at] = self._places[handoffs] = ("partition_move", source.name)
 
     def of(self, progress: Progress, location: Location) -> FrontierBlocker | None:
         """Return the blocker of the frontier at a location; None where nothing can arrive any

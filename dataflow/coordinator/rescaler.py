@@ -16,7 +16,7 @@ from itertools import count
 from typing import Protocol
 
 from meander.dataflow.control.command import MoveBins, Refused, id_in_use
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
@@ -114,9 +114,9 @@ class Rescaler:
     """
 
     def __init__(
-        self, controller: Controller, pool: WorkerPool, clock: Clock, slots: int | None
+        self, coordinator: Coordinator, pool: WorkerPool, clock: Clock, slots: int | None
     ) -> None:
-        self._controller, self._pool, self._clock = controller, pool, clock
+        self._controller, self._pool, self._clock = coordinator, pool, clock
         self._slots = slots
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""

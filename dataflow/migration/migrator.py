@@ -301,13 +301,13 @@ class Migrator(BaseOperator):
                 self.pre_copies(outgoing.keyed.name).finish(transfer.bin)
                 handoff = outgoing.keyed.bin_handoff(transfer.bin, transfer.time)
                 if handoff is not None:
-                    self._hand_over(outgoing, leaving_bin, handoff)
+                    self._send_handoff(outgoing, leaving_bin, handoff)
                     continue
                 leaving_bin.writer = self._throttle.move_memory.admit(
                     outgoing.keyed.layer_writer(transfer.bin, transfer.time)
                 )
             if leaving_bin.writer.step(ENTRIES):
-                self._hand_over(outgoing, leaving_bin, BinHandoff(leaving_bin.writer.manifest))
+                self._send_handoff(outgoing, leaving_bin, BinHandoff(leaving_bin.writer.manifest))
                 worked = True
         return worked
 
@@ -319,7 +319,7 @@ class Migrator(BaseOperator):
         frontier = outgoing.keyed.frontier
         return [d for d in outgoing.leaving if not frontier.less_than(d.transfer.time)]
 
-    def _hand_over(
+    def _send_handoff(
         self, outgoing: OutgoingState, leaving_bin: OutgoingBin, handoff: BinHandoff
     ) -> None:
         transfer = leaving_bin.transfer

@@ -50,7 +50,7 @@ from meander.dataflow.interfaces import (
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.migration.incremental_snapshots import Snapshots
 from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
-from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
@@ -176,7 +176,7 @@ class OperatorFactory:
         snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
         # The migrator comes first, so operators know every move that the control frontier has
         # passed.
-        self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
+        self.operators = [migrator, self._partition_migrator(), *self.nodes.values(), snapshots]
 
     def _move_memory(self) -> int:
         """Return this worker's share of the move memory: a move takes memory at both of its
@@ -184,13 +184,16 @@ class OperatorFactory:
         # The coordinator is a peer, and this worker is not one of its own peers.
         return self.plan.flow.move_memory // max(2, len(self.progress.peers))
 
-    def _handover(self) -> Handover:
-        orders, locations = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
+    def _partition_migrator(self) -> PartitionMigrator:
+        orders, locations = (
+            self._input(self.plan.partition_migrator.inputs[0]),
+            self.plan.partition_migrator.outputs,
+        )
         outputs = {
             self.plan.origin(source): (self.sources[source.name], self._output_at(output))
             for source, output in zip(self.plan.sources, locations, strict=True)
         }
-        return Handover(self.environment.me, orders, outputs)
+        return PartitionMigrator(self.environment.me, orders, outputs)
 
     def close(self) -> None:
         """Close every operator."""

@@ -17,10 +17,10 @@ from meander.dataflow.api.nodes import scope_of
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.credit import Credit
 from meander.dataflow.checkpoint.alignment import Alignment
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter, SnapshotContents
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_restore import StateRestore
-from meander.dataflow.checkpoint.writer import CheckpointWriter, SnapshotContents
 from meander.dataflow.control.reports import (
     PartitionsRead,
     SnapshotFailed,
@@ -92,7 +92,7 @@ class Worker:
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
-        operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
+        operators = [plan.migrator, plan.partition_migrator, *nodes, plan.snapshots]
         self._meters = WorkerMetrics(plan.graph, operators)
         report = self._reports.append
         self._operators = OperatorFactory(

@@ -17,13 +17,13 @@ from typing import Literal, Self, TypeVar
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
-from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.command import MoveBins, Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.interfaces import Frame, Links
@@ -328,7 +328,7 @@ class DurableWorld:
 
         def keep(checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
             self.ledger.expect_current(execution)
-            recording = Recording(checkpoint, self.in_flight, append)
+            recording = RecordWriter(checkpoint, self.in_flight, append)
 
             def durably() -> Checkpoint | None:
                 found = recording.recorded()
@@ -362,7 +362,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class MovePartition:
     """A command that assigns a partition to a worker. `source` is the name of its source."""
 
     id: str
@@ -397,7 +397,7 @@ class TakeCheckpoint:
     """The name of the savepoint, or ''."""
 
 
-Command = MoveBins | AbortMoves | Join | Leave | HandOver | AddPartition | TakeCheckpoint
+Command = MoveBins | AbortMoves | Join | Leave | MovePartition | AddPartition | TakeCheckpoint
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Builds one worker with its links, clock and state topic. The last argument tells whether the
 worker joins a running flow."""
@@ -410,7 +410,7 @@ class Simulation:
     plan: Plan
     rng: random.Random
     clock: SimClock
-    controller: Controller
+    coordinator: Coordinator
     workers: list[Worker]
     network: SimNetwork
     commands: list[Command]
@@ -437,10 +437,10 @@ class Simulation:
         """Return whether no fault delays a member or link, and no bin, member or report is in
         transit."""
         held = (*self.pauses.values(), *self.slowed.values())
-        controller, reporting = self.controller, self.network.reporting
+        coordinator, reporting = self.coordinator, self.network.reporting
         moving = (
-            controller.busy or not controller.migrations.awaits_times
-            or controller.workers.leaving or controller.assignment.changing
+            coordinator.busy or not coordinator.migrations.awaits_times
+            or coordinator.workers.leaving or coordinator.assignment.changing
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)
@@ -448,7 +448,7 @@ class Simulation:
     @property
     def done(self) -> bool:
         """Return whether all members are done, and the coordinator has read all reports."""
-        if self.commands or not self.controller.done or self.network.reporting:
+        if self.commands or not self.coordinator.done or self.network.reporting:
             return False
         return all(w.done for w in self.workers)
 
@@ -471,7 +471,7 @@ class Simulation:
         elif choice < 0.92:
             if self._may_run(COORDINATOR):
                 self._step_coordinator()
-        elif choice < 0.95 and self.commands and self.controller.ready:
+        elif choice < 0.95 and self.commands and self.coordinator.ready:
             self.submit(self.commands.pop(0))
         else:
             self.clock.advance(self.rng.random() * 0.004)
@@ -488,22 +488,22 @@ class Simulation:
     def _submit(self, command: Command) -> None:
         match command:
             case MoveBins():
-                self.controller.submit(command)
+                self.coordinator.submit(command)
             case TakeCheckpoint(policy, savepoint):
-                self.controller.checkpoint(policy=policy, savepoint=savepoint)
+                self.coordinator.checkpoint(policy=policy, savepoint=savepoint)
             case AbortMoves(id, other):
-                self.controller.abort(other, by=id)
+                self.coordinator.abort(other, by=id)
             case Leave(id, worker):
-                self.controller.leave(id, [WorkerId(worker)])
-            case HandOver(id, source, partition, worker):
-                self.controller.hand_over(id, source, partition, WorkerId(worker))
+                self.coordinator.leave(id, [WorkerId(worker)])
+            case MovePartition(id, source, partition, worker):
+                self.coordinator.move_partition(id, source, partition, WorkerId(worker))
             case AddPartition(source, records):
                 (grown,) = (one.spec for one in self.plan.sources if one.name == source)
                 assert isinstance(grown, ListSource), f"source {source!r} is no list"
                 grown.add_partition(records)
             case Join():
                 number = WorkerId(self.next_worker)
-                self.controller.join(number)
+                self.coordinator.join(number)
                 self.next_worker += 1
                 self.workers.append(self.start_worker(number))
 
@@ -511,10 +511,10 @@ class Simulation:
         return self.pauses.get(member, 0) < self.actions
 
     def _step_coordinator(self) -> None:
-        self.controller.step()
+        self.coordinator.step()
         reported, self.network.reported = self.network.reported, []
         for worker, report in reported:
-            self.controller.report(worker, report)
+            self.coordinator.report(worker, report)
         self.collect()
 
     def _step_worker(self, worker: Worker) -> None:
@@ -532,7 +532,7 @@ class Simulation:
 
     def collect(self) -> None:
         """Collect new events of the coordinator."""
-        self.events += self.controller.events()
+        self.events += self.coordinator.events()
 
 
 def simulate(
@@ -556,7 +556,7 @@ def simulate(
 
     links = SimLinks(network, COORDINATOR)
     checkpoints = world.checkpoint_coordinator(plan, links, clock, lambda: rng.random() < 0.5)
-    controller = Controller(plan, world.start, links, clock, journal, checkpoints)
+    coordinator = Coordinator(plan, world.start, links, clock, journal, checkpoints)
     members = map(WorkerId, range(workers))
 
     def start_worker(me: WorkerId, joins: bool = True) -> Worker:
@@ -564,5 +564,5 @@ def simulate(
 
     built = [start_worker(me, joins=False) for me in members]
     return Simulation(
-        plan, rng, clock, controller, built, network, list(commands), start_worker, journal=written
+        plan, rng, clock, coordinator, built, network, list(commands), start_worker, journal=written
     )

@@ -23,7 +23,7 @@ class SimulatedPool:
     @property
     def handles(self) -> Sequence[WorkerId]:
         """The active workers."""
-        return self._sim.controller.workers.active
+        return self._sim.coordinator.workers.active
 
     @property
     def joining(self) -> Self:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, produce, until
 from tests.support.process.flow_process import flow_folder, lines, meander
 from tests.support.process.word_counts import committed_counts, each_once, expected_counts

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.support.process.word_counts import each_once, with_totals, word_counts

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from meander.app.cli.main import app
 from meander.connectors.topics.full_read import read_all
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import (
     PATIENCE,
     Record,

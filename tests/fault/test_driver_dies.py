@@ -14,9 +14,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from meander.app.driver.commands import EXECUTION_ENDED
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics import checkpoints
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, admin, produce, until
 from tests.support.process.flow_process import (

@@ -25,7 +25,7 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import DecisionLog
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.decisions import Decision, JoinDecision, LeaveDecision
 from meander.schemas import status

@@ -283,7 +283,7 @@ def test_a_member_that_does_not_read_stops_only_its_sender_within_its_credit() -
     source, sink, bound, credit, message = ManualSource(), ListSink(), 100_000, 2_000, 1_000
     stuck, free = WorkerId(1), WorkerId(0)
     with LinkedFlow(counting_flow(source, sink, max_inflight=bound, link_credit=credit)) as run:
-        run.until(lambda: run.controller.progress.ready)
+        run.until(lambda: run.coordinator.progress.ready)
         for ms in range(3000):
             source.give(0, (1000 + ms, ms % 64))
         worker = run.workers[0]
@@ -300,10 +300,10 @@ def test_a_member_that_does_not_read_stops_only_its_sender_within_its_credit() -
         assert rest > 500 and len(source.feeds[0].chunks) == rest, "it reads nothing any more"
         run.until(lambda: bool(links[free].receive_messages()) or heard == 200, without=stuck)
         until(links[stuck], links[stuck].receive_messages)
-        forsworn = run.controller.closed_before
-        run.controller.submit(MoveBins("m", (Bin(0),), free))
+        forsworn = run.coordinator.closed_before
+        run.coordinator.submit(MoveBins("m", (Bin(0),), free))
         run.until(lambda: routed(run, free), without=stuck)
-        assert run.controller.closed_before != forsworn, "progress passes"
+        assert run.coordinator.closed_before != forsworn, "progress passes"
         source.end()
         run.until(lambda: run.done)
     assert len(sink.results) == 3000

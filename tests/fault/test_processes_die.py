@@ -23,7 +23,7 @@ from meander import Checkpointing
 from meander.app.cli.main import app
 from meander.app.config.options import Options
 from meander.app.driver import driver
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Event, Heartbeat, Started
 from tests.support.kafka.brokers import Broker

@@ -12,7 +12,7 @@ import pytest
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
 from meander.dataflow.migration.migrator import Migrator
-from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -171,9 +171,9 @@ _flush, _downgrade, _deliver, _take_orders, _open_to, _begin = (
     Progress.flush,
     Capability.downgrade,
     SimNetwork.deliver,
-    Handover._receive,
+    PartitionMigrator._receive,
     Progress.open_to,
-    Handover._start,
+    PartitionMigrator._start,
 )
 
 
@@ -206,18 +206,18 @@ def _split(progress: Any) -> bool:
     return bool(changes)
 
 
-def _unheld(handover: Any) -> bool:
-    received = _take_orders(handover)
-    for _, capability in handover._open:
+def _unheld(migrator: Any) -> bool:
+    received = _take_orders(migrator)
+    for _, capability in migrator._open:
         capability.drop()
     return received
 
 
-def _from_the_start(handover: Any, order: Any, offset: int, capability: Any) -> None:
-    source, output = handover._outputs[order.source]
+def _from_the_start(migrator: Any, order: Any, offset: int, capability: Any) -> None:
+    source, output = migrator._outputs[order.source]
     capability.drop()
     early = Capability(output.location, MIN_TIME, source._progress.changes)
-    _begin(handover, replace(order, time=MIN_TIME), offset, early)
+    _begin(migrator, replace(order, time=MIN_TIME), offset, early)
 
 
 def _open_with_nothing(progress: Any, newcomer: WorkerId) -> None:
@@ -234,11 +234,11 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Capability, "check", lambda self, time: None),
         (Capability, "downgrade", _too_far),
     ],
-    "an order to hand over is not held": [
+    "an order to move a partition is not held": [
         (Capability, "check", lambda self, time: None),
-        (Handover, "_receive", _unheld),
+        (PartitionMigrator, "_receive", _unheld),
     ],
-    "a new partition begins where the flow did": [(Handover, "_start", _from_the_start)],
+    "a new partition begins where the flow did": [(PartitionMigrator, "_start", _from_the_start)],
     "a leaving worker leaves at once": [
         (Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)
     ],
@@ -271,16 +271,16 @@ def test_a_planted_bug_of_progress_is_caught(
 _take_note = PartitionAssignment.report
 
 
-def _by_whoever_hears(handover: Any) -> bool:
+def _by_whoever_hears(migrator: Any) -> bool:
     received = False
-    for message in handover._orders.drain():
+    for message in migrator._orders.drain():
         received = True
         order = message.payload
-        capability = handover._outputs[order.source][1].mint(message)
+        capability = migrator._outputs[order.source][1].mint(message)
         if order.offset is None:
             capability.drop()
         else:
-            handover._start(order, order.offset, capability)
+            migrator._start(order, order.offset, capability)
     return received
 
 
@@ -290,12 +290,17 @@ def _forgetful(reading: Any, worker: WorkerId, event: Any) -> None:
     reading._under_way = under_way
 
 
-def _from_the_second(handover: Any, order: Any, offset: int, capability: Any) -> None:
-    _begin(handover, order, offset + 1, capability)
+def _from_the_second(migrator: Any, order: Any, offset: int, capability: Any) -> None:
+    _begin(migrator, order, offset + 1, capability)
 
 
 PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
-    "each worker reads a new partition": (Handover, "_receive", _by_whoever_hears, "once|I9"),
+    "each worker reads a new partition": (
+        PartitionMigrator,
+        "_receive",
+        _by_whoever_hears,
+        "once|I9",
+    ),
     # Where one worker gets it twice, its reader stumbles over the number.
     "each that notices it has it given away": (
         PartitionAssignment,
@@ -303,7 +308,7 @@ PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         _forgetful,
         r"once|I[179]|^\d+\b",
     ),
-    "its first record is left out": (Handover, "_start", _from_the_second, "once"),
+    "its first record is left out": (PartitionMigrator, "_start", _from_the_second, "once"),
 }
 """Where partitions come to topics, and what is said of it."""
 

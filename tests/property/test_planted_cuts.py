@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from meander.dataflow.checkpoint import state_writer
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.checkpoint.upload import Upload
-from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.interfaces import Rest
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator

@@ -25,7 +25,7 @@ from meander.app.common.signals import Interrupted
 from meander.app.config.settings import OWN
 from meander.app.status.metrics import MetricsCollector
 from meander.connectors.kafka.client import FIXED
-from meander.connectors.topics.topics import internal_topics
+from meander.connectors.topics.internal_topics import internal_topics
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas import control, status

@@ -17,7 +17,7 @@ from meander.connectors.topics.checkpoints import (
     CheckpointUnreadable,
     open_checkpoints,
 )
-from meander.connectors.topics.topics import TopicNames, expect_started
+from meander.connectors.topics.internal_topics import TopicNames, expect_started
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
 

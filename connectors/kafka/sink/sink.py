@@ -15,7 +15,7 @@ from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
     Encoder,
     Format,
@@ -76,7 +76,7 @@ class KafkaSink:
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """Return this worker's writer. Raise SetupError when the topic cannot be written."""
-        topics.partitions_of(client.admin(context.settings), self.topic)
+        topic_metadata.partitions_of(client.admin(context.settings), self.topic)
         return KafkaWriter(self, context)
 
 
@@ -150,7 +150,7 @@ class RecordLimits:
         of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
         sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
         broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
-        compacted = topics.is_compacted(of_topic)
+        compacted = topic_metadata.is_compacted(of_topic)
         return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
 
     def violations(

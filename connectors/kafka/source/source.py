@@ -17,7 +17,7 @@ import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from typing_extensions import TypeVar
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
 from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer
@@ -90,11 +90,11 @@ class KafkaSource(SourceSpec[T]):
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError when the topic cannot be read."""
-        topic_info = topics.expect_topic(client.admin(context.settings), self.topic)
+        topic_info = topic_metadata.expect_topic(client.admin(context.settings), self.topic)
         if context.topics.get(self.topic, topic_info.id) != topic_info.id:
             raise recreated(self.topic)
         share = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
-        group = topics.group(context.topic_prefix, context.flow)
+        group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)
         try:
@@ -155,7 +155,10 @@ def lost_records(
     settings: client.Settings, topic: str, offsets: Mapping[int, int]
 ) -> list[LostRecords | str]:
     """Return the lost records of each partition, by the offset that it reads next."""
-    found, count = list[LostRecords | str](), topics.partitions_of(client.admin(settings), topic)
+    found, count = (
+        list[LostRecords | str](),
+        topic_metadata.partitions_of(client.admin(settings), topic),
+    )
     with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
         for partition, offset in sorted(offsets.items()):
             if partition >= count:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.source.topic_ids import recreated
-from meander.connectors.kafka.topics import TopicInfo
+from meander.connectors.kafka.topic_metadata import TopicInfo
 
 COMMIT_INTERVAL = 1.0
 """The seconds between two commits."""
@@ -129,7 +129,7 @@ class TopicWatch:
     def _describe(self) -> TopicInfo | None:
         """Return the present topic; None when no broker answers."""
         try:
-            found = topics.describe_topic(self._admin, self._topic, _CHECK_TIMEOUT)
+            found = topic_metadata.describe_topic(self._admin, self._topic, _CHECK_TIMEOUT)
         except KafkaException as error:
             if client.is_transient(error.args[0]):
                 return None

@@ -156,7 +156,7 @@ class SourceOperator:
         """Close the reader."""
         self._reader.close()
 
-    # -- handovers
+    # -- partition moves
 
     def reads(self, number: Partition) -> bool:
         """Return whether this worker reads a partition, or has read it to its end."""

@@ -19,11 +19,11 @@ from meander.app.bootstrap.bootstrap import Bootstrapped, bootstrap
 from meander.app.config.options import Options
 from meander.app.driver import driver
 from meander.app.driver.loop import FlowResult
-from meander.app.flow.loader import load_flow
+from meander.app.loading.loader import load_flow
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
+from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import ensure_internal, topic_names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint import initial_state
 from meander.schemas.errors import MeanderError, SetupError

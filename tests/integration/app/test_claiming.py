@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.checkpoint_index import CheckpointIndex
 from meander.app.recovery.claiming import ID_GAP, claim, expect_ours
 from meander.app.recovery.decision_log import to_bytes

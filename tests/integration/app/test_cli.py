@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from meander.connectors.kafka.client import admin
-from meander.connectors.topics.topics import ensure_internal, topic_names
+from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
 from tests.support.process.flow_process import (

@@ -12,7 +12,7 @@ from meander import Flow, KafkaSink, KafkaSource
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import needed_history
 from meander.connectors.topics.control import DecisionTopic
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.control.reassignment import Moves

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander.app.status.lag import Lag
-from meander.connectors.kafka import topics
+from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.source.topic_watch import OffsetCommits
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.brokers import Broker
@@ -27,7 +27,7 @@ def test_it_is_the_end_of_the_log_minus_what_is_committed(broker: Broker, prefix
     topic = prefix + "in"
     create_topic(broker.bootstrap, topic, 1)
     produce(broker.bootstrap, topic, [Record(b"x")] * 5)
-    group = topics.group(prefix, "flow")
+    group = topic_metadata.group(prefix, "flow")
     lag = Lag({"bootstrap.servers": broker.bootstrap}, group, [topic])
     lag.look()
     assert lag.records == 0, "nothing is committed yet"

@@ -23,9 +23,9 @@ from pyspark import SparkContext
 from meander.app.config.options import Options
 from meander.app.driver.driver import run
 from meander.connectors.kafka.client import admin
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.topics import TopicNames, ensure_internal
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.dataflow.control.command import MoveBins
 from meander.schemas.avro import Format
 from meander.schemas.status import (

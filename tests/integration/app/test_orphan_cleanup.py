@@ -13,9 +13,9 @@ from meander.app.recovery.orphan_cleanup import OrphanCleanup
 from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
 from meander.connectors.topics.control import DecisionTopic
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.connectors.topics.tombstones import end_offsets
-from meander.connectors.topics.topics import TopicNames, ensure_internal
 from meander.dataflow.control.decisions import Decision, SavepointDecision, StartDecision
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
 from meander.state.checkpoint.delta_bundles import Bundle, bundle_key

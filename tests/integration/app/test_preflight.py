@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import prepare
-from meander.connectors.topics.topics import InternalTopic, internal_topics
+from meander.app.loading.preflight import prepare
+from meander.connectors.topics.internal_topics import InternalTopic, internal_topics
 from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import create_topic

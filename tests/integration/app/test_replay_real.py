@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from meander import Flow
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource

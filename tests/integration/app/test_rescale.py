@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas import status
 from meander.schemas.status import (
     CommandRejected,

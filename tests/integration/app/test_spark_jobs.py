@@ -27,7 +27,7 @@ from meander.app.driver.loop import FlowResult
 from meander.app.driver.workers import spark_launcher, stderr
 from meander.app.protocol.registration import LaunchToken, RegistrationServer, join
 from meander.connectors.links.links import CurveKeys, CurveLinks
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Accepted,

@@ -10,7 +10,7 @@ from typing import Any, Self
 from meander import Flow
 from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.interfaces import Links
 from meander.dataflow.runtime.worker import Worker, members_of
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -46,7 +46,7 @@ class LinkedFlow(TestFlow):
         checkpoints = self.world.checkpoint_coordinator(
             self._plan, links, clock, durable=lambda: True
         )
-        self.controller = Controller(
+        self.coordinator = Coordinator(
             self._plan, self.world.start, links, clock, _journalled, checkpoints
         )
 
@@ -68,8 +68,8 @@ class LinkedFlow(TestFlow):
             if worker.me != without:
                 worked |= worker.step()
                 for report in worker.reports():
-                    self.controller.report(worker.me, report)
-        worked |= self.controller.step()
+                    self.coordinator.report(worker.me, report)
+        worked |= self.coordinator.step()
         self.sim.clock.advance(0.0005)
         if not worked:
             self.links[COORDINATOR].wait(0.002)
@@ -83,7 +83,7 @@ class LinkedFlow(TestFlow):
 
     @property
     def done(self) -> bool:
-        return self.controller.done and all(worker.done for worker in self.workers)
+        return self.coordinator.done and all(worker.done for worker in self.workers)
 
     def _through(self, address: str, delay: float, loss: Loss | None) -> str:
         if not delay and loss is None:

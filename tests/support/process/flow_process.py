@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce, until
 

@@ -79,9 +79,9 @@ class ChangingWorld(World):
             if there:
                 self._ship(coordinator, capability, time, there[which % len(there)])
 
-    def hand_over(self, member: Member, which: int, how: int) -> None:
+    def move_partition(self, member: Member, which: int, how: int) -> None:
         """Who has come to the time of an order lets go of its source; the parcel goes to another,
-        who may go on from there (see `dataflow.migration.partition_handover`)."""
+        who may go on from there (see `dataflow.migration.partition_migrator`)."""
         readers = [m for m in self.members if self._held(m, "source") and self._ordered(m)]
         if not readers:
             return
@@ -169,7 +169,7 @@ class ChangingWorld(World):
             send, send, World.hold, World.downgrade, World.drop, take, take, take, flush, flush,
             World.bring_update, World.bring_update, World.bring_update, World.bring_data,
             World.bring_data, join, part, announce, announce, order,
-            hand_over, advance, forswear,
+            move_partition, advance, forswear,
         ),
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any
 from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
@@ -52,7 +52,7 @@ class CrampedFlow(TestFlow):
             databases=databases,
             namespace=namespace,
         )
-        compute_blockers(self.sim.controller)
+        compute_blockers(self.sim.coordinator)
 
     def act(self) -> None:
         """Make one step, and check the order of all queues."""
@@ -290,16 +290,16 @@ def run_of(case: Case) -> CaseRun:
     return Committed(case) if case.seed % 4 == 3 and case.kind != "arrival" else CaseRun(case)
 
 
-def compute_blockers(controller: Controller) -> None:
+def compute_blockers(coordinator: Coordinator) -> None:
     """Compute the frontier blockers after every turn of the coordinator."""
-    step = controller.step
+    step = coordinator.step
 
     def stepped() -> bool:
         worked = step()
-        controller.frontier_blockers()
+        coordinator.frontier_blockers()
         return worked
 
-    controller.step = stepped  # type: ignore[method-assign]
+    coordinator.step = stepped  # type: ignore[method-assign]
 
 
 def check_queues(worker: Worker) -> None:

@@ -85,7 +85,7 @@ class ExactlyOnceRun(RecoveryRun):
 
     def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
         """Check that all executions together have committed the reference's results."""
-        awaited = run.sim.controller.replays.awaited
+        awaited = run.sim.coordinator.replays.awaited
         assert not awaited, "each replayed result is compared with the committed one"
         self.check_records()
         self.suppressed = run.counters["suppressed"]

@@ -83,7 +83,7 @@ class WatchedFlow:
 
     def members(self) -> Iterator[Progress]:
         yield from (worker.parts.progress for worker in self.run.workers)
-        yield self.run.sim.controller.progress
+        yield self.run.sim.coordinator.progress
 
     def everywhere(self) -> Iterator[Location]:
         return map(Location, range(self.graph.locations))

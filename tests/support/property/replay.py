@@ -30,9 +30,9 @@ from meander.dataflow.simulation.simulator import (
     NOW_MS,
     AddPartition,
     Command,
-    HandOver,
     Join,
     Leave,
+    MovePartition,
     SimClock,
 )
 from meander.state.encoding import codec
@@ -118,8 +118,8 @@ def random_variant(rng: random.Random) -> Variant:
     ]
     for n in range(rng.choice([0, 0, 1, 3])):
         source, partition = rng.choice(["source", "source-2"]), rng.randrange(3)
-        hand_over = HandOver(f"h{n}", source, partition, rng.randrange(workers))
-        staff: list[Command] = [Join(), Leave(f"l{n}", rng.randrange(workers)), hand_over]
+        move_partition = MovePartition(f"h{n}", source, partition, rng.randrange(workers))
+        staff: list[Command] = [Join(), Leave(f"l{n}", rng.randrange(workers)), move_partition]
         commands.append(rng.choice(staff))
     rng.shuffle(commands)
     # Of a clock that stands among the records' times most are of the future.
@@ -161,14 +161,14 @@ def watched(
         mock.patch.object(SourceOperator, "_override", watch),
         TestFlow(flow, variant.workers, variant.schedule, commands=commands, past=past) as run,
     ):
-        heard = reported_overrides(run.sim.controller)
+        heard = reported_overrides(run.sim.coordinator)
         while not run.sim.done:
             run.act()
             while told < len(heard):
                 unheard.pop(heard[told], None)
                 told += 1
             inflight = max(inflight, *(worker.inflight for worker in run.workers))
-            frontiers = run.sim.controller.frontiers().values()
+            frontiers = run.sim.coordinator.frontiers().values()
             times = [outer_time(time) for frontier in frontiers for time in frontier]
             if times and min(times) not in marks:
                 marks[min(times)] = Mark(min(times), (*heard, *begun(run)))

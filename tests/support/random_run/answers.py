@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from meander.connectors.topics.topics import TopicNames
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.schemas.control import is_command
 from tests.support.kafka.topics import consume_all
 

@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import topic_names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, admin, consume_all, create_topic, partitions_of
 from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of

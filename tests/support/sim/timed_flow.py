@@ -40,7 +40,7 @@ class TimedFlow:
         if waits:
             stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(self.folded, "folded")
         self.run: ManualFlow = start(flow, workers, past=past)
-        self.rulings = reported_overrides(self.run.sim.controller)
+        self.rulings = reported_overrides(self.run.sim.coordinator)
         for feed in self.source.feeds:
             feed.busy = True
         self.run.run_until_idle()

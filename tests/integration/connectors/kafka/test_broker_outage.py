@@ -20,9 +20,9 @@ from meander.connectors.kafka.sink.transactional_producer import (
     TransactionBatch,
 )
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics import topics
+from meander.connectors.topics import internal_topics
+from meander.connectors.topics.internal_topics import STATE_PARTITIONS
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import STATE_PARTITIONS
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.interfaces import Partition
@@ -153,7 +153,7 @@ def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
 def test_no_broker_at_the_start_is_a_sentence_that_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "REQUEST_TIMEOUT", 0.5)
+    monkeypatch.setattr(internal_topics, "REQUEST_TIMEOUT", 0.5)
     rig = Rig("127.0.0.1:1", "t.")
     with pytest.raises(
         SetupError, match="no broker answers at 127.0.0.1:1 .*; start one with meander"

@@ -19,11 +19,11 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Unreachable, transactional, translate
 from meander.connectors.kafka.client import admin as client_admin
 from meander.connectors.kafka.sink.record_producer import RecordProducer
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.local_broker import broker
 from meander.connectors.local_broker.broker import LocalBroker, free_port
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.topics import ensure_internal
+from meander.connectors.topics.internal_topics import ensure_internal
 from meander.schemas.errors import MeanderError, SetupError
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch
 from tests.support.kafka.topics import PATIENCE, admin, until

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 
 from meander.connectors.kafka.client import admin
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.topics import ensure_internal
+from meander.connectors.topics.internal_topics import ensure_internal
 from meander.schemas.control import Migrate, is_command, parse_command
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig

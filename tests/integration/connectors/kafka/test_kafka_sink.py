@@ -11,7 +11,7 @@ import pytest
 from meander import KafkaSink
 from meander.connectors.kafka.client import admin as client_admin
 from meander.connectors.kafka.sink.record_producer import RecordProducer
-from meander.connectors.kafka.topics import visible_configs
+from meander.connectors.kafka.topic_metadata import visible_configs
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError

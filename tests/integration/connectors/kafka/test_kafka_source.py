@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from meander import KafkaSource, header
-from meander.connectors.kafka import topics
+from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.kafka.source import reader
 from meander.connectors.kafka.source.source import assigned
@@ -337,7 +337,7 @@ def committed(rig: Rig, group: str, topic: str) -> int:
 def test_what_has_passed_is_seen_by_lag_tools(rig: Rig) -> None:
     topic = rig.topic("in")
     transaction(rig, topic, range(10), lambda producer: producer.commit_transaction(30))
-    group = topics.group(rig.prefix, "flow")
+    group = topic_metadata.group(rig.prefix, "flow")
     with rig.reading(KafkaSource(topic), rig.context(flow="flow")) as reading:
         reading.to_end().reader.passed(Partition(0), 4)
         reading.until(lambda: committed(rig, group, topic) == 4, "4 are committed")

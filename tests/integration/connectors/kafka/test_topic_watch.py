@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import ClusterMetadata, NewPartitions
 
 from meander import KafkaSource
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.source import topic_watch
 from meander.dataflow.interfaces import Partition, Rest
 from meander.schemas.errors import SetupError
@@ -96,7 +96,7 @@ def test_a_recreated_topic_with_more_partitions_is_another_topic(rig: Rig) -> No
     topic = rig.topic("in", 2)
     client = admin(rig.bootstrap)
     look = topic_watch.TopicWatch(
-        rig.settings, topic, topics.describe_topic(client, topic, PATIENCE)
+        rig.settings, topic, topic_metadata.describe_topic(client, topic, PATIENCE)
     )
     client.delete_topics([topic])[topic].result(30)
     until(lambda: not partitions_of(client, topic), "it is gone")

@@ -19,9 +19,9 @@ from meander.connectors.topics.checkpoints import (
     delete_records,
     open_checkpoints,
 )
-from meander.connectors.topics.topics import TopicNames, topic_names
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.connectors.topics.truncation import TruncatedTopic
-from meander.dataflow.checkpoint.recording import Recorded
+from meander.dataflow.checkpoint.record_writer import Recorded
 from meander.dataflow.control.decisions import SavepointDecision, StartDecision
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut
 from meander.state.keys.bins import BinSpace

@@ -11,9 +11,9 @@ from meander.app.recovery.decision_log import DecisionLog
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka.client import Admin
 from meander.connectors.kafka.client import admin as admin_client
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, submit
-from meander.connectors.topics.topics import TopicNames, ensure_internal
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.dataflow.api.plan import MAX_BINS
 from meander.dataflow.control.decisions import Decision, StartDecision
 from meander.dataflow.control.reassignment import Moves

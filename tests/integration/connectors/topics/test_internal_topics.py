@@ -6,8 +6,13 @@ import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from meander.connectors.kafka.client import Admin, admin
-from meander.connectors.kafka.topics import partitions_of
-from meander.connectors.topics.topics import describe, ensure_internal, internal_topics, topic_names
+from meander.connectors.kafka.topic_metadata import partitions_of
+from meander.connectors.topics.internal_topics import (
+    describe,
+    ensure_internal,
+    internal_topics,
+    topic_names,
+)
 from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, create_topic

@@ -16,8 +16,12 @@ from confluent_kafka import KafkaError, Message
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.record_producer import Delivered, RecordProducer
 from meander.connectors.topics import record_fetcher
+from meander.connectors.topics.internal_topics import (
+    MAX_STATE_RECORD,
+    STATE_PARTITIONS,
+    ensure_internal,
+)
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
 from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError

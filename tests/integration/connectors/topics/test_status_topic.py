@@ -14,8 +14,8 @@ from meander.app.cli.follow import follow
 from meander.app.status.overview import overview
 from meander.connectors.kafka.client import ConsumedMessage, Settings, admin
 from meander.connectors.topics import status
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.connectors.topics.status import Holder, StatusReader, StatusRecord, StatusTopic, holder
-from meander.connectors.topics.topics import TopicNames, ensure_internal
 from meander.schemas.control import Migrate
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (

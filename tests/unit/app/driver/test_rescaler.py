@@ -98,25 +98,25 @@ class Driven:
     """A flow of two workers and four bins, with the driver's part in commands."""
 
     def __init__(self, run: TestFlow, sink: ListSink) -> None:
-        self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
+        self.sink, self.sim, self.coordinator = sink, run.sim, run.sim.coordinator
         self.topic, self.pool = ManualTopic(), ManualPool(run.sim)
         self.decision_log = ManualDecisionLog()
         self.open_commands = OpenCommands()
-        self.rescaler = Rescaler(self.controller, self.pool, run.sim.clock, SLOTS)
+        self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS)
         self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
-            self.controller, self.rescaler, self.open_commands,
+            self.coordinator, self.rescaler, self.open_commands,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0
-        self.until(lambda: self.controller.ready)
+        self.until(lambda: self.coordinator.ready)
 
     def migrate(self, id: str, worker: int, **more: object) -> dict[str, object]:
         return {"type": "migrate", "id": id, "bins": "all", "worker": worker} | more
 
     def soon(self) -> int:
         """A time that can be named yet, milliseconds."""
-        least = self.controller.closed_before
+        least = self.coordinator.closed_before
         assert least is not None
         return to_millis(least) + 20
 
@@ -138,7 +138,7 @@ class Driven:
     def until_passed(self, millis: int) -> None:
         """No command can have this time any more."""
         self.until(
-            lambda: (least := self.controller.closed_before) is None or to_millis(least) > millis
+            lambda: (least := self.coordinator.closed_before) is None or to_millis(least) > millis
         )
 
     def until_told(self, kind: type[Event], id: str) -> None:
@@ -155,7 +155,7 @@ class Driven:
 
     def bins(self) -> set[int]:
         """Who has any."""
-        return {*map(int, self.controller.owners())}
+        return {*map(int, self.coordinator.owners())}
 
     def end(self) -> None:
         """Let the flow come to its end: it goes on whatever became of commands."""
@@ -222,7 +222,7 @@ def test_a_joined_worker_that_cannot_leave_again_is_reported(driven: Driven) -> 
     driven.pool.up = True
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Joined, "m")
-    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
+    driven.until(lambda: driven.coordinator.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == ["rescaling", "joined", "rejected", "rescaled"]
     ended = driven.the(Rescaled, "m")
@@ -233,7 +233,7 @@ def test_a_joined_worker_that_cannot_leave_again_is_reported(driven: Driven) -> 
 def test_a_worker_that_registers_after_the_end_does_not_join(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
-    driven.until(lambda: driven.controller.closed_before is None)
+    driven.until(lambda: driven.coordinator.closed_before is None)
     driven.pool.up = True
     driven.until_told(CommandRejected, "m")
     assert driven.said("m") == ["rescaling", "join_failed", "rejected"]
@@ -406,7 +406,7 @@ def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) 
     driven.pool.up = True
     driven.topic.put({"type": "rescale", "id": "up", "workers": 3})
     driven.until_told(Joined, "up")
-    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
+    driven.until(lambda: driven.coordinator.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "up")
     ended = driven.the(Rescaled, "up")
     assert ended.workers == 3

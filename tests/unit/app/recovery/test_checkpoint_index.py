@@ -15,7 +15,7 @@ from meander.app.recovery.checkpoint_index import (
     expect_retained,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
-from meander.dataflow.checkpoint.recording import Recorded
+from meander.dataflow.checkpoint.record_writer import Recorded
 from meander.dataflow.control.decisions import (
     Decision,
     DropDecision,

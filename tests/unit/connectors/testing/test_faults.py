@@ -22,11 +22,11 @@ from meander.testing import (
     Control,
     Crash,
     Feed,
-    HandOver,
     Idle,
     Join,
     Jump,
     Leave,
+    MovePartition,
     Pause,
     Raise,
     Slow,
@@ -250,7 +250,7 @@ def test_workers_join_and_leave_and_partitions_change_hands() -> None:
     faults = [
         At(Join(), records=5),
         At(Control({"type": "migrate", "id": "m", "bins": "all", "worker": 2}), records=10),
-        At(HandOver("h", "source", 0, 2), records=20),
+        At(MovePartition("h", "source", 0, 2), records=20),
         At(Leave("l", 0), records=30),
     ]
     with fed(TestFlow(counting(), faults=faults)) as run:
@@ -363,7 +363,7 @@ def test_a_worker_that_a_migration_names_joins_whatever_its_id() -> None:
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 7})
         run.run()
         assert run.answer("m") == Answer("completed", moved=1 << BINS)
-        assert run.sim.controller.workers.active == [0, 1, 7]
+        assert run.sim.coordinator.workers.active == [0, 1, 7]
         expect_counts(run)
 
 
@@ -383,5 +383,5 @@ def test_workers_come_and_go_by_a_command() -> None:
         for event in run.events:
             parse_event(json.dumps(ELSEWHERE | event).encode())
         left = {event["worker"] for event in run.events if event["type"] == "left"}
-        assert left == {1, 2} and run.sim.controller.workers.active == [0]
+        assert left == {1, 2} and run.sim.coordinator.workers.active == [0]
         expect_counts(run)

@@ -149,7 +149,7 @@ def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     source.give(1, (7, "a"))
     source.give(0, (9, "b"))
     run.run_until_idle()
-    for frontiers in (run.workers[0].frontiers(), run.sim.controller.frontiers()):
+    for frontiers in (run.workers[0].frontiers(), run.sim.coordinator.frontiers()):
         shown = {
             name: [to_millis(time) for time in frontier if isinstance(time, int)]
             for name, frontier in frontiers.items()

@@ -57,7 +57,7 @@ def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start:
     flow.run.run_until_idle()
     for n in range(4):
         flow.give(1_000_000 + 10 * n, 7)
-    flow.run.run_until_idle(controller=False)
+    flow.run.run_until_idle(coordinator=False)
     first = flow.run.workers[0].parts.operators
     router, disk = first.exchanges[0], first.disk
     assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
@@ -73,10 +73,10 @@ def test_an_exchange_that_may_not_route_yet_ends_the_flow_when_the_disk_is_spent
     flow = Multiplied(start, spill=WAITING)
     flow.run.run_until_idle()
     flow.give(1_000_000, 7)
-    flow.run.run_until_idle(controller=False)
+    flow.run.run_until_idle(coordinator=False)
     flow.give(1_000_010, 14)
     with pytest.raises(MeanderError) as raised:
-        flow.run.run_until_idle(controller=False)
+        flow.run.run_until_idle(coordinator=False)
     said = str(raised.value)
     assert re.match(
         r"operator 'key_by exchange': \d\d,\d{3} bytes of this worker's records wait on disk", said

@@ -12,7 +12,7 @@ from meander import Flow
 from meander.dataflow.api.checkpointing import ON_COMMAND, POLICIES, Checkpointing, Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.stream import KeyedStream, Stream
-from meander.dataflow.checkpoint import checkpoint_coordinator, state_restore, writer
+from meander.dataflow.checkpoint import checkpoint_coordinator, checkpoint_writer, state_restore
 from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.state_writer import StateWriter
@@ -32,7 +32,7 @@ LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight lies in many."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
 
 
 def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
@@ -110,7 +110,7 @@ def test_a_partition_that_a_leaving_worker_read_to_its_end_is_not_read_again(see
         reader = run.workers[1].parts.operators.sources["source"]
         while reader.statuses():
             run.act()
-        run.sim.controller.leave("l", [WorkerId(1)])
+        run.sim.coordinator.leave("l", [WorkerId(1)])
         while not any(event["type"] == "left" for event in run.events):
             run.act()
         until_taken(run)
@@ -135,10 +135,10 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
     with TestFlow(flow, 2) as run:
         until_read(run, 100)
-        run.sim.controller.leave("l", [WorkerId(1)])
+        run.sim.coordinator.leave("l", [WorkerId(1)])
         while sum(event["type"] == "checkpoint_failed" for event in run.events) < 3:
             run.act()
-        monkeypatch.setattr(run.sim.controller.checkpoints, "_options", ON_COMMAND)
+        monkeypatch.setattr(run.sim.coordinator.checkpoints, "_options", ON_COMMAND)
         run.run()
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert all_counted(run)
@@ -149,10 +149,10 @@ def test_checkpoints_are_taken_while_a_leaving_worker_waits_for_the_time_of_a_co
     and that time their leaving."""
     with TestFlow(counting(), 3) as run:
         until_read(run, 100)
-        run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
+        run.sim.coordinator.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
         run.act()
-        run.sim.controller.leave("l", [WorkerId(2)])
-        while not run.sim.controller.workers.drained:
+        run.sim.coordinator.leave("l", [WorkerId(2)])
+        while not run.sim.coordinator.workers.drained:
             run.act()
         until_taken(run)
         assert not any(event["type"] in ("left", "bin_moved") for event in run.events)
@@ -325,7 +325,7 @@ def test_a_worker_that_joins_a_restored_execution_starts_no_snapshot(seed: int) 
 
 def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
     with TestFlow(counting(Checkpointing(0.001, min_pause=0.02)), 2) as run:
-        taking, clock = run.sim.controller.checkpoints, run.sim.clock
+        taking, clock = run.sim.coordinator.checkpoints, run.sim.clock
         turns, under_way = list[float](), False
         while len(turns) < 7:
             run.act()
@@ -518,7 +518,7 @@ def test_a_loop_goes_on_round_which_keys_come_and_go(
     seed: int, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5, I7: what lies at a place of the loop with keys, and at another without."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
     flow, sink = Flow("round", bins=2), ListSink()
     going_round(flow.source(ListSource(FEW)), sink, order)
     with TestFlow(flow, 2, seed) as run:
@@ -538,7 +538,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: what they are to come behind goes on first, though their operator is a later one."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
     flow = Flow("loop", bins=2)
     source = flow.source(ListSource(FEW))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from meander import Flow
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.writer import (
+from meander.dataflow.checkpoint.checkpoint_writer import (
     BYTES,
     ROWS,
     CheckpointWriter,

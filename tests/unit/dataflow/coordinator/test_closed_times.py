@@ -49,7 +49,7 @@ class ManualJournal:
 @pytest.fixture
 def journal(flow: CommandedFlow) -> ManualJournal:
     journal = ManualJournal()
-    replace_journal(flow.run.sim.controller, journal)
+    replace_journal(flow.run.sim.coordinator, journal)
     return journal
 
 
@@ -152,7 +152,7 @@ def test_the_lead_follows_the_speed_of_logical_time_and_never_exceeds_its_bound(
 ) -> None:
     """So that F hardly ever stashes at live speed, and a command waits no longer than the lead."""
     flow = pace(start, speed)
-    furthest = flow.run.sim.controller.furthest()
+    furthest = flow.run.sim.coordinator.furthest()
     assert furthest is not None and flow.run.forsworn is not None
     assert least <= to_millis(flow.run.forsworn - furthest) <= most
 

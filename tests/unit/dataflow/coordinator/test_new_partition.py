@@ -22,7 +22,7 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
 from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource
-from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import AddPartition, Join, Leave, MovePartition
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
@@ -49,8 +49,8 @@ class Growing:
         self.run = TestFlow(flow, 2, seed=5)
         self.written: list[Decision] = []
         self.durable = True
-        self.controller = self.run.sim.controller
-        replace_journal(self.controller, self._write)
+        self.coordinator = self.run.sim.coordinator
+        replace_journal(self.coordinator, self._write)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
@@ -64,8 +64,8 @@ class Growing:
 
     def waits(self) -> list[str]:
         """What partitions wait for, in words."""
-        reading, staying = self.controller.assignment, self.controller.workers.active
-        unsent, unread = self.controller.decisions.unsent, reading.unassigned(staying)
+        reading, staying = self.coordinator.assignment, self.coordinator.workers.active
+        unsent, unread = self.coordinator.decisions.unsent, reading.unassigned(staying)
         found = wait_reasons.partitions(reading.under_way, ["in"], unsent, unread)
         return [f"{wait.line('waiting')}: {wait.until}" for wait in found.values()]
 
@@ -94,7 +94,7 @@ class Growing:
 def flow(request: pytest.FixtureRequest) -> Iterator[Growing]:
     growing = Growing(request.param)
     with growing.run:
-        growing.until(lambda: growing.controller.ready)
+        growing.until(lambda: growing.coordinator.ready)
         yield growing
 
 
@@ -153,12 +153,12 @@ def test_no_worker_reads_it_until_the_decision_is_durable(flow: Growing) -> None
     for _ in range(500):
         flow.run.act()
     assert flow.readers().keys() == set(range(PARTITIONS))
-    assert flow.controller.closed_before == flow.written[0].time, (
+    assert flow.coordinator.closed_before == flow.written[0].time, (
         "its time is not forsworn meanwhile"
     )
     decided = "waiting for=decision source=in partition=3: the broker confirms the decision"
     assert flow.waits() == [decided]
-    under_way = flow.controller.assignment.under_way
+    under_way = flow.coordinator.assignment.under_way
     (wait,) = wait_reasons.partitions(under_way, ["in"], [], {}).values()
     assert (wait.what, wait.until) == ("new_partition", "worker 1 reads it")
     flow.durable = True
@@ -168,12 +168,12 @@ def test_no_worker_reads_it_until_the_decision_is_durable(flow: Growing) -> None
 def test_no_partition_is_new_before_all_workers_have_reported_theirs(flow: Growing) -> None:
     """I2: who has not spoken may read it from the start on."""
     told = PartitionsRead("source", [], PARTITIONS + 1)
-    flow.controller.assignment._unreported[0].add(ZERO)
-    flow.controller.report(ONE, told)
-    flow.controller.step()
+    flow.coordinator.assignment._unreported[0].add(ZERO)
+    flow.coordinator.report(ONE, told)
+    flow.coordinator.step()
     assert not flow.written
-    flow.controller.report(ZERO, structs.replace(told, partitions=[PARTITIONS]))
-    flow.controller.step()
+    flow.coordinator.report(ZERO, structs.replace(told, partitions=[PARTITIONS]))
+    flow.coordinator.step()
     assert not flow.written
 
 
@@ -193,14 +193,14 @@ def test_it_does_not_change_hands_before_it_is_read(flow: Growing) -> None:
     flow.run.inject(LATE)
     flow.until(lambda: bool(flow.written))
     with pytest.raises(Refused, match="partition 3 is on its way to worker 1: wait for that"):
-        flow.controller.hand_over("h", "source", PARTITIONS, ZERO)
+        flow.coordinator.move_partition("h", "source", PARTITIONS, ZERO)
     with pytest.raises(Refused, match="worker 1 gets a partition: wait until that is complete"):
-        flow.controller.leave("l", [ONE])
+        flow.coordinator.leave("l", [ONE])
     flow.durable = True
     flow.until(lambda: bool(flow.said("partition_added")))
-    flow.run.inject(HandOver("h", "source", PARTITIONS, 0))
+    flow.run.inject(MovePartition("h", "source", PARTITIONS, 0))
     flow.until(lambda: bool(flow.said("partition_moved")))
-    assert (0, PARTITIONS) in flow.controller.assignment.read_by(ZERO)
+    assert (0, PARTITIONS) in flow.coordinator.assignment.read_by(ZERO)
     flow.check(PARTITIONS + 1)
 
 
@@ -208,11 +208,11 @@ def test_joining_workers_may_get_it_and_leaving_workers_may_not(flow: Growing) -
     flow.run.inject(Leave("l", 1))
     flow.run.inject(LATE)
     flow.until(lambda: bool(flow.said("partition_added")))
-    flow.until(lambda: len(flow.controller.assignment.read_by(ZERO)) == PARTITIONS + 1)
+    flow.until(lambda: len(flow.coordinator.assignment.read_by(ZERO)) == PARTITIONS + 1)
     flow.run.inject(Join())
-    flow.controller.share("s", [TWO])
-    flow.until(lambda: len(flow.controller.assignment.read_by(TWO)) == 2)
-    assert (0, PARTITIONS) in flow.controller.assignment.read_by(TWO)
+    flow.coordinator.share("s", [TWO])
+    flow.until(lambda: len(flow.coordinator.assignment.read_by(TWO)) == 2)
+    assert (0, PARTITIONS) in flow.coordinator.assignment.read_by(TWO)
     flow.check(PARTITIONS + 1)
 
 
@@ -220,7 +220,7 @@ def test_several_go_to_several(flow: Growing) -> None:
     for n in range(3):
         flow.run.inject(AddPartition("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
     flow.until(lambda: len(flow.said("partition_added")) == 3)
-    shares = [len(flow.controller.assignment.read_by(worker)) for worker in (ZERO, ONE)]
+    shares = [len(flow.coordinator.assignment.read_by(worker)) for worker in (ZERO, ONE)]
     assert shares == [3, 3]
     flow.check(PARTITIONS + 3)
 

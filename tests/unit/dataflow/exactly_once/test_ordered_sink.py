@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, Stream
-from meander.app.flow.preflight import _expect_committable
+from meander.app.loading.preflight import _expect_committable
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
@@ -67,7 +67,7 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
         world = run.world
     with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
-        assert not run.sim.controller.replays.awaited
+        assert not run.sim.coordinator.replays.awaited
     assert len(sink.values) == 301
 
 

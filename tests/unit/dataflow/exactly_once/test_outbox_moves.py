@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from meander import Checkpointing, Flow
-from meander.dataflow.checkpoint import writer
+from meander.dataflow.checkpoint import checkpoint_writer
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation import transactions
@@ -150,7 +150,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: those records would themselves wait for room at the sink."""
-    monkeypatch.setattr(writer, "ROWS", 1)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 1)
     monkeypatch.setattr(transactions, "MAX_DEFERRED", 4)
     source, sink = ManualSource(), ListSink()
     flow = numbered(source, sink)
@@ -184,8 +184,8 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
     key: int, steps: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that is taken amid the first one has some of them, and refers to the others."""
-    monkeypatch.setattr(writer, "ROWS", 1)
-    monkeypatch.setattr(writer, "BYTES", 1)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 1)
+    monkeypatch.setattr(checkpoint_writer, "BYTES", 1)
     moving = Moving(key)
     with TestFlow(moving.flow, 2) as run:
         moving.there_and_back(run, RESULTS)

@@ -107,7 +107,7 @@ def test_records_that_wait_on_disk_know_when_they_came(start: Start, place: str)
     run.run_until_idle()
     for ms in (5, 6):
         source.give(0, *((ms, f"{ms}.{n}") for n in range(100)))
-        run.run_until_idle(controller=place == "n")
+        run.run_until_idle(coordinator=place == "n")
         run.sim.clock.advance(WAITS)
     assert worker.spilled > 0
     source.give(1, (9, "last"))

@@ -129,7 +129,7 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
     # F receives ("dog", 10) and ("cat", 5), and enqueues them until its reconfiguration input
     # passes 100.
     example.source.give(WORDS, (100, ("dog", 10)), (100, ("cat", 5)))
-    run.run_until_idle(controller=False)
+    run.run_until_idle(coordinator=False)
     assert example.stashed() == [("dog", 10), ("cat", 5)]
 
     # There are no reconfigurations at or before 100. This is noticed, and they are distributed.

@@ -235,16 +235,16 @@ def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     source.give(1, (7, (7, 0)))
     source.give(0, (9, (9, 4)))
     run.run_until_idle()
-    frontiers = run.sim.controller.frontiers()
+    frontiers = run.sim.coordinator.frontiers()
     assert frontiers["inside"].times == ((7 << 20, 0),)
     assert frontiers["outside"].times == (7 << 20,)
-    held = run.sim.controller.frontier_blockers()
+    held = run.sim.coordinator.frontier_blockers()
     assert {name: to_millis(holding.time) for name, holding in held.items()} == {
         "inside": 7, "outside": 7, "sink": 7,
     }  # fmt: skip
     source.feeds[1].busy = False
     run.finish(source)
-    assert not any(run.sim.controller.frontiers().values())
+    assert not any(run.sim.coordinator.frontiers().values())
 
 
 def test_what_holds_a_loop_back_is_named_wherever_in_it_that_is() -> None:

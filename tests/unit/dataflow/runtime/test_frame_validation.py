@@ -243,14 +243,14 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     flow = Flow("f", bins=1)
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
-    controller = start(flow, workers=2).sim.controller
+    coordinator = start(flow, workers=2).sim.coordinator
     parcel = PartitionHandoff(P0, Rest(0, None), 5, 5, 6)
     with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
-        controller.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
+        coordinator.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
     with pytest.raises(MeanderError, match="worker 1: it sent an unreadable frame"):
-        controller.receive(WorkerId(1), [b"X"])
+        coordinator.receive(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it sent the coordinator a frame for workers"):
-        controller.receive(WorkerId(1), encode_credit(EdgeId(0), 5))
+        coordinator.receive(WorkerId(1), encode_credit(EdgeId(0), 5))
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ def test_a_report_of_layers_that_a_flow_does_not_have_is_refused_in_the_senders_
     flow = Flow("f", bins=1)
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
-    controller = start(flow, workers=2).sim.controller
+    coordinator = start(flow, workers=2).sim.coordinator
     said = BinPreCopied(1, "n", Bin(0), manifest)
     with pytest.raises(MeanderError, match=f"worker 1: {wrong}"):
-        controller.report(PEER, said)
+        coordinator.report(PEER, said)
 
 
 def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.writer import CheckpointWriter
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, TakeCheckpoint
@@ -101,7 +101,7 @@ def test_checkpoints_of_earlier_executions_go_as_new_ones_come(seed: int) -> Non
         for _ in range(EACH + 1):
             until_read(run, RECORDS)
             take(run)
-            while run.sim.controller.checkpoints.under_way:
+            while run.sim.coordinator.checkpoints.under_way:
                 run.act()
             # Workers hear of it with the next that one is kept no longer.
             kept, before = world.checkpoints[-3:], world.checkpoints[-4:]

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from meander.connectors.kafka.client import REQUEST_TIMEOUT, Admin, missing_topic, translate
 from meander.connectors.kafka.dead_letter import MAX_DEAD_RECORD
-from meander.connectors.kafka.topics import configs, descriptions, find_topic
+from meander.connectors.kafka.topic_metadata import configs, descriptions, find_topic
 from meander.schemas.errors import SetupError
 from meander.state.layers.layer_writer import STATE_LIMIT
 

@@ -1,4 +1,4 @@
-"""The recording of a checkpoint: its parts first, then the record that completes it.
+"""The record writer of a checkpoint writes its parts first, then the record that completes it.
 
 Guarantees that the record is written once all parts are durable. A writer that dies before that
 leaves no checkpoint, only orphaned parts. A checkpoint that fits into one record has no parts.
@@ -29,8 +29,8 @@ class Recorded(NamedTuple):
     """The checkpoint with its parts."""
 
 
-class Recording:
-    """A recording of one checkpoint on its topics."""
+class RecordWriter:
+    """A record writer for one checkpoint on its topics."""
 
     def __init__(self, checkpoint: Checkpoint, in_flight: Appendable, append: Append) -> None:
         self._append, self._data = append, checkpoint.to_bytes()
@@ -44,7 +44,7 @@ class Recording:
             self._upload.send(checkpoint.key, self._data, checkpoint)
 
     def recorded(self) -> Recorded | None:
-        """Advance the recording; return the checkpoint once it is durable."""
+        """Advance the writing; return the checkpoint once it is durable."""
         if self._placed is None:
             self._upload.poll()
             for whole in self._upload.placed:

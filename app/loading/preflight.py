@@ -15,19 +15,19 @@ from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.flow.loader import Source, collect, load_flow
+from meander.app.loading.loader import Source, collect, load_flow
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, parse_start
-from meander.connectors.kafka.topics import (
+from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
     partitions_of,
     topic_identity,
     visible_configs,
 )
-from meander.connectors.topics.topics import TopicNames, ensure_internal, internal_topics
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
 from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
@@ -48,7 +48,7 @@ def topic() -> SimTopic:
 
 def test_the_record_comes_once_all_parts_are_durable(topic: SimTopic) -> None:
     records = Records()
-    recording = Recording(CHECKPOINT, topic, records.append)
+    recording = RecordWriter(CHECKPOINT, topic, records.append)
     many = len(parts.split(CHECKPOINT.to_bytes()))
     assert many > 3
     while (found := recording.recorded()) is None:
@@ -63,14 +63,14 @@ def test_a_torn_write_leaves_no_checkpoint_and_parts_that_the_next_execution_del
     topic: SimTopic,
 ) -> None:
     records = Records()
-    Recording(CHECKPOINT, topic, records.append)
+    RecordWriter(CHECKPOINT, topic, records.append)
     assert topic.keys and not records.written
     topic.sweep(Orphans.of([]))
     assert not topic.keys
 
 
 def test_parts_of_a_checkpoint_that_is_kept_stay(topic: SimTopic) -> None:
-    recording = Recording(CHECKPOINT, topic, Records().append)
+    recording = RecordWriter(CHECKPOINT, topic, Records().append)
     while (found := recording.recorded()) is None:
         pass
     topic.sweep(Orphans.of([found.checkpoint]))
@@ -82,7 +82,7 @@ def test_parts_of_a_checkpoint_that_is_kept_stay(topic: SimTopic) -> None:
 
 def test_a_checkpoint_of_one_record_has_no_parts(topic: SimTopic) -> None:
     records, small = Records(), Checkpoint(3, LIFE, BinSpace(4), 0, ())
-    found = Recording(small, topic, records.append).recorded()
+    found = RecordWriter(small, topic, records.append).recorded()
     assert found is not None and found.checkpoint == small
     assert records.written == [small.to_bytes()] and not topic.keys
 

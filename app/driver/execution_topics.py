@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from meander.app.common.concurrent import open_concurrently
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.connectors.topics import tombstones
 from meander.connectors.topics.checkpoints import CheckpointsTopic
 from meander.connectors.topics.control import ControlTopic
