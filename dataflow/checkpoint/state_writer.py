@@ -134,7 +134,7 @@ class StateWriter:
         links, remainder = delta
         for link in links:
             self._earlier[link, name].append(bin)
-        self._note(Manifest(name, bin, 0, trace.layers(bin)))
+        self._note(trace.manifest(bin))
         if remainder != NO_DELTA:
             full = self._gathered_bytes >= BYTES
             if self._gathered and (full or self._gathered[0].operator != name):
@@ -173,7 +173,7 @@ class StateWriter:
             trace = outgoing.keyed.bin_layers
             writer = trace.write_frozen(bin)
             if writer is None:
-                self._note(Manifest(outgoing.keyed.name, bin, 0, trace.layers(bin)))
+                self._note(trace.manifest(bin))
             else:
                 self._writing.append((outgoing, bin, writer))
 

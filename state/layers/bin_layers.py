@@ -50,6 +50,8 @@ class BinLayers:
         self._next_layer = next_layer
         self._retention = retention or Retention(topic.delete)
         self._layers: dict[Bin, Layers] = {}
+        self._manifests: dict[Bin, Manifest] = {}
+        """The newest manifest of each bin for a checkpoint, with its bytes."""
         self._timer_hashes: dict[Bin, int | None] = {}
         """The hash of the timers in the newest layer of each bin; None where it is unknown."""
         self._writing: dict[Bin, tuple[LayerWriter, Sequence[bytes]]] = {}
@@ -74,6 +76,13 @@ class BinLayers:
     def layers(self, bin: Bin) -> Layers:
         """Return the layers of a bin on the topic, in the order of installation."""
         return self._layers.get(bin, ())
+
+    def manifest(self, bin: Bin) -> Manifest:
+        """Return the manifest of a bin for a checkpoint; the same one while no layer changes."""
+        layers, known = self.layers(bin), self._manifests.get(bin)
+        if known is None or known.layers is not layers:
+            known = self._manifests[bin] = Manifest(self._operator, bin, 0, layers)
+        return known
 
     def size(self, bin: Bin) -> int:
         """Return the bytes of a bin's layers."""
@@ -288,7 +297,7 @@ class BinLayers:
         self._delete(self._superseded.pop(bin, ()))
         for layer in self.layers(bin):
             self._retention.release(layer.id)
-        for known in (self._layers, self._timer_hashes, self._pins, self._due):
+        for known in (self._layers, self._manifests, self._timer_hashes, self._pins, self._due):
             known.pop(bin, None)
 
     def pin(self, bin: Bin) -> None:

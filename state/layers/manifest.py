@@ -7,9 +7,9 @@ capability, the entries through the state topic. Cost: some hundred bytes, and 3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypedDict
+from weakref import WeakValueDictionary
 
 from meander.schemas.avro import Format
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
@@ -58,10 +58,13 @@ class LayerPointer:
         return sum(location.size for location in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Manifest:
     """A manifest that names the live layers of one operator's bin. `epoch` is the time from which
     its new owner owns it.
+
+    A checkpoint names all manifests, and few have changed since the last one. So a manifest keeps
+    its bytes, and equal bytes are read once while their manifest is in use.
 
     >>> manifest = Manifest("per_plane", Bin(3), epoch=0, layers=())
     >>> Manifest.from_bytes(manifest.to_bytes()) == manifest
@@ -72,15 +75,32 @@ class Manifest:
     bin: Bin
     epoch: int
     layers: tuple[LayerPointer, ...]
+    _data: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the manifest."""
-        return _encoded(self)
+        data = self._data
+        if data is None:
+            data = _encoded(self)
+            self._keep(data)
+        return data
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
         """Undo `to_bytes`. Raise MeanderError when another format version wrote it."""
-        return _decoded(data)
+        manifest = _IN_USE.get(data)
+        if manifest is None:
+            manifest = _decoded(data)
+            manifest._keep(data)
+            _IN_USE[data] = manifest
+        return manifest
+
+    def _keep(self, data: bytes) -> None:
+        object.__setattr__(self, "_data", data)
+
+
+_IN_USE: Final = WeakValueDictionary[bytes, Manifest]()
+"""The manifests that this process has read, by their bytes."""
 
 
 class LocationRecord(TypedDict):
@@ -114,11 +134,8 @@ class _ManifestRecord(TypedDict):
 
 
 _FORMAT: Final = Format[_ManifestRecord]("manifest")
-_KNOWN: Final = 1 << 16
-"""The most manifests in the cache. Each checkpoint names all of them, and few have changed."""
 
 
-@lru_cache(_KNOWN)
 def _encoded(one: Manifest) -> bytes:
     layers = [_layer_record(layer) for layer in one.layers]
     return _FORMAT.encode(
@@ -126,7 +143,6 @@ def _encoded(one: Manifest) -> bytes:
     )
 
 
-@lru_cache(_KNOWN)
 def _decoded(data: bytes) -> Manifest:
     record = _FORMAT.decode(data)
     layers = tuple(map(_layer, record["layers"]))

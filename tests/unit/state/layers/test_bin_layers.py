@@ -61,6 +61,20 @@ def test_what_has_changed_since_the_last_layer_is_all_that_the_next_one_holds(
     assert (installation.count, installation.bytes) == (9003, layered.trace.size(BIN))
 
 
+def test_a_manifest_of_a_bin_is_the_same_until_a_layer_changes(
+    layered: LayeredStore,
+) -> None:
+    layered.set(0, 10, 1)
+    first = layered.write()
+    manifest = layered.trace.manifest(BIN)
+    assert manifest == replace(first, epoch=0)
+    assert layered.trace.manifest(BIN) is manifest, "so its bytes are written once"
+    layered.set(5, 3, 2)
+    assert layered.write().layers == layered.trace.manifest(BIN).layers != manifest.layers
+    layered.trace.release(BIN)
+    assert layered.trace.manifest(BIN).layers == ()
+
+
 def test_a_bin_that_has_not_changed_needs_no_further_layer(layered: LayeredStore) -> None:
     layered.set(0, 10, 1)
     first = layered.write()
