@@ -61,7 +61,7 @@ def test_what_has_changed_since_the_last_layer_is_all_that_the_next_one_holds(
     assert (installation.count, installation.bytes) == (9003, layered.trace.size(BIN))
 
 
-def test_a_manifest_for_checkpoints_is_the_same_until_a_layer_changes(layered: LayeredStore) -> None:
+def test_a_manifest_of_a_bin_is_the_same_until_a_layer_changes(layered: LayeredStore) -> None:
     layered.set(0, 10, 1)
     first = layered.write()
     manifest = layered.trace.manifest(BIN)
