@@ -1,10 +1,9 @@
 """How far a flow is behind its sources, as lag tools see it: end of the log minus committed.
 
 Nothing here blocks: a thread asks the broker, and a later call takes the answer. A broker that does
-not answer leaves the last answer standing. A consumer asks, so the driver sends no admin request
-regularly: librdkafka's admin client has ended a driver after an outage of the broker
-(`rdkafka_admin.c`, `rko_result`), and ends it where a group's coordinator is loading (librdkafka
-#5040). Cost: one request per partition and look, and one for the group.
+not answer leaves the last answer standing. A consumer asks: librdkafka's admin client ends the
+process where a group's coordinator is loading (librdkafka #5040). Cost: one request per partition
+and look, and one for the group.
 """
 
 from __future__ import annotations

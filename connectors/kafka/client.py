@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from meander.connectors.kafka.addresses import try_connect
@@ -34,6 +41,7 @@ REQUEST_TIMEOUT = 15.0
 """The seconds that a call at the start waits for the broker."""
 STARTUP_SECONDS = 2.0
 """The seconds for which a starting broker may close new connections at once."""
+_ANY_TOPIC = TopicCollection(["__consumer_offsets"])
 _POLL_SECONDS = 0.05
 """The seconds between two polls for reported errors during a wait for an answer."""
 GRACE = 1.0
@@ -231,7 +239,10 @@ class Admin(AdminClient):
     def await_broker(self) -> None:
         """Wait until a broker has answered. Raise SetupError at once where one refuses the login.
         Raise Unreachable where none answers, early where one closes all connections."""
-        answer = self.describe_cluster(request_timeout=REQUEST_TIMEOUT)
+        # librdkafka ends the process where it asks for the cluster and a broker, which its
+        # controller has just fenced, answers that there is no broker. A topic is always an answer.
+        answers = self.describe_topics(_ANY_TOPIC, request_timeout=REQUEST_TIMEOUT)
+        (answer,) = answers.values()
         startup_end = time.monotonic() + STARTUP_SECONDS
         while True:
             try:
@@ -239,6 +250,8 @@ class Admin(AdminClient):
             except TimeoutError:
                 self.poll(0)
             except KafkaException as error:
+                if error.args[0].code() > 0:  # A broker's answer, such as "no such topic".
+                    return
                 raise translate(error, "Kafka", self.bootstrap) from None
             else:
                 return
