@@ -67,14 +67,14 @@ def _run(store: Store, topic: Counting, updates: int, keys: int) -> dict[str, fl
     for upper in range(1, updates // INTERVAL + 1):
         for _ in range(INTERVAL // BATCH):
             writes.batch()
-        for bin in store.changed():
+        for bin in store.changed_bins():
             first = not trace.layers(bin)
-            extraction = trace.write(bin, upper, (), renew=True)
+            extraction = trace.write(bin, upper, (), rebase=True)
             while not extraction.step(ENTRIES):
                 pass
             deltas += extraction.bytes * (extraction.manifest.layers[-1].kind == "delta")
             bases += extraction.bytes * first
-        while trace.tend(ENTRIES):
+        while trace.compact(ENTRIES):
             pass
         most_layers = max(most_layers, *(len(trace.layers(bin)) for bin in store.bins()))
         most_bytes = max(most_bytes, sum(map(trace.size, store.bins())))
@@ -98,10 +98,10 @@ class Writes:
     def batch(self) -> None:
         chosen = self._chance.integers(len(self._keys), size=BATCH)
         self._now += 1
-        with self._store.lend(pick(self._keys, chosen.tolist()), self._bins[chosen]) as lent:
-            counts, _ = lent.numbers.read(lent.slots)
+        with self._store.open_batch(pick(self._keys, chosen.tolist()), self._bins[chosen]) as batch:
+            counts, _ = batch.numbers.read(batch.slots)
             now = np.full(BATCH, self._now)
-            lent.numbers.write(lent.slots, (counts.astype(np.int64) + 1, now))
+            batch.numbers.write(batch.slots, (counts.astype(np.int64) + 1, now))
 
 
 if __name__ == "__main__":

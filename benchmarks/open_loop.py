@@ -18,7 +18,7 @@ from meander.app.measurement.open_loop import (
     Wave,
     open_loop,
 )
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage
 
 
@@ -51,7 +51,7 @@ def loading(
 ) -> Iterator[Loop]:  # fmt: skip
     """Load from the block's beginning to its end; where there is a sink, results are timed."""
     settings = {"bootstrap.servers": bootstrap}
-    spread = topics.partitions_of(client.admin(settings), source)
+    spread = topic_metadata.partitions_of(client.admin(settings), source)
     made = partial(records, partitions=spread, keys=keys, skewed=skewed)
     results = Results([sink] if sink else [], due_of)
     with open_loop(settings, Load(source, wave, made), results) as loop:

@@ -22,8 +22,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks import load
 from meander.connectors.kafka import client
-from meander.connectors.kafka.sink.record_producer import Sender, noted
-from meander.connectors.topics.topics import Names, names
+from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.schemas.status import (
     Aborted,
     CheckpointFailed,
@@ -61,7 +61,7 @@ class Running:
     bootstrap: str
     topic: str
     """Of its results."""
-    names: Names
+    names: TopicNames
     """Of its internal topics."""
     workers: tuple[int, ...]
     """The processes of those that were there at the start."""
@@ -69,7 +69,7 @@ class Running:
     _log: IO[str]
     # Connected already: a new client may take seconds where all cores are at work.
     _watcher: Consumer
-    _commands: Sender
+    _commands: RecordProducer
     _events: list[tuple[float, Event]] = field(default_factory=list)
     """With when each came, seconds since 1970."""
 
@@ -95,8 +95,8 @@ class Running:
         """Put a command on the control topic; when that was, seconds since 1970."""
         at = time.time()
         data = json.dumps({"meander": "command", **command}).encode()
-        self._commands.send(data, None, noted, [])
-        self._commands.flush(client.ANSWER)
+        self._commands.send(data, None, ignore_delivery, [])
+        self._commands.flush(client.REQUEST_TIMEOUT)
         return at
 
     def end(self, id: str, kind: type[E]) -> tuple[float, E]:
@@ -165,10 +165,10 @@ def flow(
             lines = (line for line in process.stdout if SUMMARY not in line)
             events = (parse_event(line.encode()) for line in lines)
             assert any(isinstance(event, Started) for event in events), f"no start: {_text(log)}"
-            settings, topics = {"bootstrap.servers": bootstrap}, names(prefix, "bench")
+            settings, topics = {"bootstrap.servers": bootstrap}, topic_names(prefix, "bench")
             with (
                 closing(client.consumer(settings, "watcher")) as watcher,
-                closing(Sender(settings, topics.control)) as commands,
+                closing(RecordProducer(settings, topics.control)) as commands,
             ):
                 running = Running(bootstrap, topic, topics, tuple(_processes(log)), process, log,
                                   watcher, commands)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The error for a lost worker. Real and simulated workers share its words."""
+"""The error for a lost worker, real or simulated."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ KILLED = "its process was killed, or crashed"
 
 
 class WorkerLost(MeanderError):
-    """An error that a flow raises where a worker is lost: it continues from a checkpoint alone."""
+    """An error that ends a flow without a checkpoint where a worker is lost."""
 
 
-def lost(worker: str, cause: str) -> WorkerLost:
+def worker_lost(worker: str, cause: str) -> WorkerLost:
     """Return the error that ends an execution. `worker` names the worker and its host.
 
-    >>> print(lost("worker 1", KILLED))
-    worker 1: its process was killed, or crashed; run the flow again: it has no checkpoint to go...
+    >>> print(worker_lost("worker 1", KILLED))
+    worker 1: its process was killed, or crashed; run the flow again: without a checkpoint it...
     """
-    remedy = "run the flow again: it has no checkpoint to go on from, so it starts anew"
+    remedy = "run the flow again: without a checkpoint it starts from scratch"
     return WorkerLost(worker, cause, remedy)

@@ -35,7 +35,7 @@ class Clock(Protocol):
 
 
 class Links(Protocol):
-    """A set of FIFO links to and from all other members that loses no frame unless the flow ends
+    """A set of FIFO links to and from all other members. It loses no frame unless the flow ends
     (I7)."""
 
     def send(self, peer: WorkerId, frame: Frame) -> None:
@@ -52,9 +52,9 @@ class Links(Protocol):
 class Chunk:
     """A chunk that holds decoded records of one partition in offset order.
 
-    `times` are the logical times that the records ask for (milliseconds x 2**20). The source
-    operator applies the running maximum, idle advances and `max_future` later. The reader has sent
-    a malformed record to the dead-letter topic, so no chunk holds it.
+    `times` are the logical times that the records request (milliseconds x 2**20). The source
+    operator applies the running maximum, idle advances and `max_future` later. The reader sends a
+    malformed record to the dead-letter topic instead.
     """
 
     partition: Partition
@@ -67,12 +67,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A rest that bounds the records of a partition that remain to be read."""
+    """A rest that bounds the unread records of a partition."""
 
     offset: int
     """The offset of the next record."""
     end: int | None
-    """The first offset that a bounded run does not read, or None."""
+    """The end offset of a bounded run, or None."""
 
 
 Rests = Mapping[Partition, Rest | None]
@@ -89,21 +89,21 @@ class SourceReader(Protocol):
 
     @property
     def total(self) -> int | None:
-        """Return the number of partitions of the topic on all workers at the last check. Return
-        None where the partitions of the start are final, as in a bounded run."""
+        """Return the number of partitions of the topic at the last check. Return None where the
+        partitions of the start are final, as in a bounded run."""
 
     @property
     def unreadable(self) -> int:
         """Return the number of malformed records so far."""
 
     def poll(self) -> list[Chunk]:
-        """Return the chunks that have been read of partitions that are not paused."""
+        """Return the chunks that have arrived from partitions that are not paused."""
 
     def watch(self) -> None:
-        """Wake the loop when there are records, or after a while, as no `poll` comes before."""
+        """Wake the loop when records arrive, or after a while. No `poll` comes before."""
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no records of a partition until `resume`. Prefetched records stay."""
+        """Hand out no records of a partition until `resume`. Keep prefetched records."""
 
     def resume(self, partition: Partition) -> None:
         """Undo `pause`."""
@@ -121,11 +121,10 @@ class SourceReader(Protocol):
         """Return the rest of a partition."""
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read the rest of a partition that another worker has released, or all of a new
-        partition."""
+        """Read the rest of a partition that another worker has released, or of a new one."""
 
     def passed(self, partition: Partition, offset: int) -> None:
-        """Note for lag tools that all results of records before `offset` are delivered."""
+        """Record for lag tools that all results of records before `offset` are delivered."""
 
     def close(self) -> None:
         """Close connections."""
@@ -135,23 +134,23 @@ class SinkWriter(Protocol):
     """A writer that hands the results of one sink on one worker to a topic."""
 
     def write(self, batch: Batch) -> int:
-        """Take over one batch and return its ticket: 1, 2, 3, ... Raises RowRefused, before any
-        result is written, for a row that the format of the sink does not take."""
+        """Accept one batch and return its ticket: 1, 2, 3, ... Raises RowError, before it writes
+        any result, for a row that does not fit the format of the sink."""
 
     @property
     def full(self) -> bool:
-        """Return whether the writer should get no more results, as many are not yet durable."""
+        """Return whether so many results are not durable that the writer should get no more."""
 
     def delivered(self) -> int:
-        """Return the greatest ticket up to which all batches are durable. Raises errors of earlier
-        writes."""
+        """Return the greatest ticket up to which all batches are durable. Raises an error of an
+        earlier write."""
 
     def close(self) -> None:
-        """Close connections. All batches are durable before, or they are abandoned."""
+        """Close connections, and abandon batches that are not durable."""
 
 
 class DeadLetters(Protocol):
-    """A dead-letter topic that keeps records which a user's function could not process."""
+    """A dead-letter topic that keeps the records on which a user function has failed."""
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Write one record with the reason. `trace` is the traceback, or ''."""
@@ -175,7 +174,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """A context that a connector opens its end on one worker with."""
+    """A context in which a connector opens a source or sink on one worker."""
 
     flow: str
     topic_prefix: str
@@ -189,25 +188,25 @@ class WorkerContext:
     wakeup: Wakeup
     max_waiting: int
     """Bytes that may wait for delivery at one sink."""
-    pulse: Keepalive
+    keepalive: Keepalive
     """The keepalive for long user functions."""
-    outside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """The known settings of each topic that a sink writes to."""
+    sink_topics: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The known settings of each topic of a sink, by topic."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The id of the topic that the flow reads, by the name of the topic."""
+    """The ids of the topics that the flow reads, by topic."""
     skip_lost: bool = False
-    """Whether the flow continues where a source has lost records that it has not read."""
+    """Whether the flow continues where a topic has lost records before their reading."""
 
 
 class Wakeup(Protocol):
-    """A wakeup that other threads interrupt the wait of the worker's loop with."""
+    """A wakeup by which other threads end the wait of the worker's loop."""
 
     def set(self) -> None:
         """Wake the loop. Any thread may call this at any time."""
 
 
 T_co = TypeVar("T_co", covariant=True, default=Any)
-"""The type of a source's values. Type checkers do not check values without it."""
+"""The type of a source's values. Without it, type checkers do not check values."""
 
 
 class SourceSpec(Protocol[T_co]):

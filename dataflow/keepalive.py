@@ -2,7 +2,7 @@
 
 Guarantees that statistics stay current and links stay open where each call of a user function
 checks `due` first. Another thread sets `due`, so a check costs a few nanoseconds per record. That
-thread also sees which operator, or which single call, blocks the loop. Cost: two writes per
+thread also reads which operator, or which single call, blocks the loop. Cost: two writes per
 operator and turn.
 """
 
@@ -11,23 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def _unheard() -> None:
-    """Send no keepalive, as no driver waits for one."""
+def _send_nothing() -> None:
+    """Send no keepalive, as no driver expects one."""
 
 
 class Keepalive:
-    """A keepalive that is checked before each call of a user function, outside the handler of its
-    errors.
+    """A keepalive that each call of a user function checks first, outside the handler of errors.
 
-    >>> pulse = Keepalive(lambda: print("alive"), due=True)
-    >>> if pulse.due: pulse.beat()
+    >>> keepalive = Keepalive(lambda: print("alive"), due=True)
+    >>> if keepalive.due: keepalive.send()
     alive
     """
 
-    __slots__ = ("beat", "due", "operator", "since")
+    __slots__ = ("due", "operator", "send", "since")
 
-    def __init__(self, beat: Callable[[], None] = _unheard, due: bool = False) -> None:
-        self.beat = beat
+    def __init__(self, send: Callable[[], None] = _send_nothing, due: bool = False) -> None:
+        self.send = send
         """Sends the keepalive. Raises where the driver cannot receive it."""
         self.due = due
         """Whether a keepalive is due."""
@@ -38,4 +37,4 @@ class Keepalive:
 
 
 NO_KEEPALIVE = Keepalive()
-"""A keepalive that reports to no driver."""
+"""A keepalive without a driver."""

@@ -2,7 +2,7 @@
 
 A frame is a list of parts, and part 0 begins with its kind. Progress and membership are msgpack. A
 batch has one part of Arrow IPC for its columns and one of plain values (`state.encoding.codec`).
-Bin handoffs and moves are plain values. Cost: one encoding per remote message, none for local ones.
+Bin handoffs and moves are plain values. Cost: one encoding per remote message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.strict import count, whole
+from meander.dataflow.control.strict_decoding import expect_count, expect_int
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
@@ -38,8 +38,8 @@ from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
-Whole = BinHandoff | Moves | Instruction | ReassignPartition | PartitionHandoff
-Payload = Batch | Whole
+ControlPayload = BinHandoff | Moves | Instruction | ReassignPartition | PartitionHandoff
+Payload = Batch | ControlPayload
 Change = tuple[Location, Time, int]
 
 MAX_FRAME: Final = 64 << 20
@@ -50,15 +50,15 @@ COLUMN_BYTES: Final = 56
 """The bytes of a record in a message besides its value and its key."""
 RECORD_BYTES: Final = MAX_FRAME - MESSAGE_BYTES
 """The most bytes of a value and its key, so that a frame has room for them."""
-PROGRESS, HEARD, MEMBERS, DATA, TAKEN, CUT = b"P", b"H", b"M", b"D", b"T", b"C"
-_PLACE = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
-_PLAIN = StreamLayout(pa.schema(_PLACE))
-_KEYED = StreamLayout(pa.schema([*_PLACE, ("key", pa.binary()), ("hash", pa.uint64())]))
+PROGRESS, PROGRESS_ACK, MEMBERS, DATA, CREDIT, CHECKPOINT = b"P", b"H", b"M", b"D", b"T", b"C"
+_COLUMNS = [(name, pa.int64()) for name in ("time", "origin", "partition", "offset", "index")]
+_KEYLESS = StreamLayout(pa.schema(_COLUMNS))
+_KEYED = StreamLayout(pa.schema([*_COLUMNS, ("key", pa.binary()), ("hash", pa.uint64())]))
 
 
-News = Literal["welcome", "joins", "parts", "parted", "gone"]
-"""The kinds of member frames. They welcome a joining worker, announce one, ask a worker to leave,
-report that it has left, and confirm its end."""
+News = Literal["welcome", "joins", "leave", "leaves", "left"]
+"""The kinds of member frames. They welcome a joining worker, announce it, ask a worker to leave,
+report that it can leave, and announce that it has left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +67,31 @@ class ProgressFrame:
 
     changes: list[Change]
     updates: int = 1
-    rulings: tuple[TimestampOverride, ...] = ()
+    overrides: tuple[TimestampOverride, ...] = ()
     """The timestamp overrides of its sources that these changes make effective."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeardFrame:
-    """A frame that tells how many updates of the receiver have reached the sender."""
+class ProgressAckFrame:
+    """A frame that acknowledges a number of updates of the receiver."""
 
     updates: int
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A progress base that bounds all outstanding pointstamps from below at every location. A later
-    base has a greater number. `cut` gives the number of updates of each member that it follows
-    from."""
+    """A progress base that bounds all outstanding pointstamps from below at every location.
+
+    A later base has a greater number. `cut` holds the number of updates of each member from which
+    the base follows.
+    """
 
     number: int
     bounds: tuple[Antichain, ...]
     cut: tuple[tuple[WorkerId, int], ...] = ()
 
     def before(self, location: Location, time: Time) -> bool:
-        """Return whether no pointstamp is outstanding any more at this location and time.
+        """Return whether no pointstamp is outstanding at a location and time.
 
         >>> Base(1, (Antichain.of(5),)).before(Location(0), 4)
         True
@@ -99,12 +101,11 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class OpeningFrame:
-    """A frame that gives a joining worker all contributions of the sender that are not before its
-    base."""
+    """A frame that opens a member to a joining worker: its contribution from a base on."""
 
     base: Base
     sent: int
-    """The number of updates that hold them."""
+    """The number of updates in the contribution."""
     changes: list[Change]
 
 
@@ -114,11 +115,11 @@ class MemberFrame:
 
     news: News
     members: tuple[WorkerId, ...] = ()
-    """All other members in a welcome, else the one member that joins or ends."""
+    """All other members in a welcome, else the one member that joins or leaves."""
     time: int = 0
-    """The time from which no message is addressed to the leaving worker."""
+    """The time from which on the leaving worker receives no message."""
     checkpoint: int = 0
-    """The last checkpoint that was started, in a welcome."""
+    """The number of the last started checkpoint, in a welcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class DataFrame:
     time: Time
     payload: Payload
     checkpoint: int = 0
-    """The last checkpoint for which its sender had frozen."""
+    """The number of the last checkpoint for which the sender has frozen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,76 +142,77 @@ class CheckpointFrame:
 
 @dataclass(frozen=True, slots=True)
 class PauseFrame(CheckpointFrame):
-    """A frame that lets the coordinator pause the sources before a checkpoint. They send no record
-    later than `limit`, or than the records they have sent. The checkpoint waits until at most
-    `most` bytes are in flight."""
+    """A frame by which the coordinator pauses the sources before a checkpoint.
+
+    They send no record later than `limit`, or than those they have sent. The checkpoint waits until
+    at most `max_bytes` bytes are in flight.
+    """
 
     limit: int | None
-    most: int
+    max_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class CancelFrame(CheckpointFrame):
-    """A frame that lets the coordinator cancel a checkpoint."""
+    """A frame by which the coordinator cancels a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerFrame(CheckpointFrame):
-    """A frame that lets the coordinator freeze all named members for a checkpoint. `kept` names the
+    """A frame by which the coordinator freezes members for a checkpoint. `retained` names the
     retained checkpoints."""
 
     members: tuple[WorkerId, ...]
-    kept: tuple[int, ...]
+    retained: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MarkerFrame(CheckpointFrame):
-    """A frame that a frozen peer tells the number of messages before its cut with."""
+    """A marker: the number of messages that a frozen peer sent to the receiver before its cut."""
 
     sent: int
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteFrame(CheckpointFrame):
-    """A frame that lets the coordinator announce a complete checkpoint."""
+    """A frame by which the coordinator announces a complete checkpoint."""
 
     passed: int = 0
-    """The time up to which all earlier results have reached their sinks."""
-    held: tuple[tuple[int, int], ...] = ()
-    """Bins and times: the outboxes lack the results of each bin from its time on."""
+    """All results before this time had reached their sinks."""
+    held_back: tuple[tuple[int, int], ...] = ()
+    """Bins and times: outboxes hold back the results of each bin from its time on."""
 
 
 @dataclass(frozen=True, slots=True)
-class TakenFrame:
-    """A frame that returns credit: the operator of a peer has taken these bytes since its last
-    return."""
+class CreditFrame:
+    """A frame that returns credit: an operator of the sender has consumed these bytes."""
 
     edge: EdgeId
     size: int
 
 
-ProgressUpdate = ProgressFrame | HeardFrame | Base | OpeningFrame | MemberFrame
-Anything = ProgressUpdate | DataFrame | TakenFrame | CheckpointFrame
+ProgressUpdate = ProgressFrame | ProgressAckFrame | Base | OpeningFrame | MemberFrame
+AnyFrame = ProgressUpdate | DataFrame | CreditFrame | CheckpointFrame
 
 
 def encode_progress(
-    changes: Sequence[Change], updates: int = 1, rulings: Sequence[TimestampOverride] = ()
+    changes: Sequence[Change], updates: int = 1, overrides: Sequence[TimestampOverride] = ()
 ) -> Frame:
     """Encode a progress update, or the sum of several, as a frame.
 
     >>> decode(encode_progress([(Location(3), (5, 1), -1)])).changes
     [(3, (5, 1), -1)]
     """
-    return [PROGRESS + msgpack.packb((updates, changes, rulings))]
+    return [PROGRESS + msgpack.packb((updates, changes, overrides))]
 
 
-def encode_heard(updates: int) -> Frame:
+def encode_progress_ack(updates: int) -> Frame:
     """Encode the number of received updates as a frame.
 
-    >>> decode(encode_heard(256))
-    HeardFrame(updates=256)
+    >>> decode(encode_progress_ack(256))
+    ProgressAckFrame(updates=256)
     """
-    return [HEARD + msgpack.packb(updates)]
+    return [PROGRESS_ACK + msgpack.packb(updates)]
 
 
 def encode_base(base: Base) -> Frame:
@@ -219,12 +221,12 @@ def encode_base(base: Base) -> Frame:
     >>> decode(encode_base(Base(1, (Antichain.of(5), Antichain()), ((WorkerId(0), 7),))))
     Base(number=1, bounds=(Antichain(times=(5,)), Antichain(times=())), cut=((0, 7),))
     """
-    return [MEMBERS + msgpack.packb(("base", *_plain_base(base)))]
+    return [MEMBERS + msgpack.packb(("base", *_base_fields(base)))]
 
 
 def encode_opening(base: Base, sent: int, changes: list[Change]) -> Frame:
     """Encode the opening for a joining worker as a frame."""
-    return [MEMBERS + msgpack.packb(("opening", *_plain_base(base), sent, changes))]
+    return [MEMBERS + msgpack.packb(("opening", *_base_fields(base), sent, changes))]
 
 
 def encode_member(
@@ -238,28 +240,29 @@ def encode_member(
     return [MEMBERS + msgpack.packb((news, members, time, checkpoint))]
 
 
-def encode_cut(frame: CheckpointFrame) -> Frame:
+def encode_checkpoint(frame: CheckpointFrame) -> Frame:
     """Encode a checkpoint frame. It overtakes all messages.
 
-    >>> decode(encode_cut(TriggerFrame(3, (WorkerId(0), WorkerId(2)), kept=(1, 2))))
-    TriggerFrame(checkpoint=3, members=(0, 2), kept=(1, 2))
+    >>> decode(encode_checkpoint(TriggerFrame(3, (WorkerId(0), WorkerId(2)), retained=(1, 2))))
+    TriggerFrame(checkpoint=3, members=(0, 2), retained=(1, 2))
     """
-    return [CUT + msgpack.packb((CUTS[type(frame)], *astuple(frame)))]
+    return [CHECKPOINT + msgpack.packb((CHECKPOINT_WORDS[type(frame)], *astuple(frame)))]
 
 
-def check_size(peer: WorkerId, frame: Frame, most: int = MAX_FRAME) -> None:
+def check_size(peer: WorkerId, frame: Frame, max_bytes: int = MAX_FRAME) -> None:
     """Raise MeanderError for a frame that is longer than a link takes."""
-    if (size := sum(map(len, frame))) > most:
+    if (size := sum(map(len, frame))) > max_bytes:
         raise MeanderError(
             f"a frame for {member_name(peer)}",
-            f"its {size:,} bytes are more than the bound of {most:,} bytes",
+            f"its {size:,} bytes are more than the bound of {max_bytes:,} bytes",
             "make the values of the flow smaller",
         )
 
 
-def of_progress(frame: Frame) -> bool:
-    """Return whether a frame stays in order with all others of its kind, and needs no credit."""
-    return frame[0][:1] in (PROGRESS, HEARD, MEMBERS, CUT)
+def is_ordered(frame: Frame) -> bool:
+    """Return whether a frame keeps its order with progress and checkpoint frames, and needs no
+    credit."""
+    return frame[0][:1] in (PROGRESS, PROGRESS_ACK, MEMBERS, CHECKPOINT)
 
 
 def encode_data(edge: EdgeId, time: Time, payload: Payload, checkpoint: int = 0) -> Frame:
@@ -270,114 +273,116 @@ def encode_data(edge: EdgeId, time: Time, payload: Payload, checkpoint: int = 0)
     return [head, payload.to_bytes()]
 
 
-def encode_taken(edge: EdgeId, size: int) -> Frame:
+def encode_credit(edge: EdgeId, size: int) -> Frame:
     """Encode returned credit as a frame.
 
-    >>> decode(encode_taken(EdgeId(3), 4096))
-    TakenFrame(edge=3, size=4096)
+    >>> decode(encode_credit(EdgeId(3), 4096))
+    CreditFrame(edge=3, size=4096)
     """
-    return [TAKEN + msgpack.packb((edge, size))]
+    return [CREDIT + msgpack.packb((edge, size))]
 
 
-def decode(frame: Frame) -> Anything:
+def decode(frame: Frame) -> AnyFrame:
     """Decode a frame. Raises MeanderError for a malformed frame."""
     try:
         return _decode(frame)
     except MeanderError:
         raise
-    except Exception as error:  # Arrow, Avro and msgpack raise what they like
+    except Exception as error:  # Arrow, Avro and msgpack raise many types of errors
         raise MeanderError("a frame of a peer", f"it cannot be read: {error}") from error
 
 
-def _decode(frame: Frame) -> Anything:
+def _decode(frame: Frame) -> AnyFrame:
     kind, body, parts = frame[0][:1], msgpack.unpackb(frame[0][1:], use_list=False), frame[1:]
     if kind == PROGRESS and not parts:
-        updates, changes, rulings = body
-        ruled = tuple(map(_ruling, _many(rulings))) if rulings else ()
-        return ProgressFrame(_changes(changes), count(updates), ruled)
-    if kind == HEARD and not parts:
-        return HeardFrame(count(body))
+        updates, changes, overrides = body
+        ruled = tuple(map(_override, _expect_list(overrides))) if overrides else ()
+        return ProgressFrame(_changes(changes), expect_count(updates), ruled)
+    if kind == PROGRESS_ACK and not parts:
+        return ProgressAckFrame(expect_count(body))
     if kind == MEMBERS and not parts:
         return _decode_members(*body)
     if kind == DATA:
         edge, time, name, number = body
         payload = _decode_payload(name, parts)
-        return DataFrame(EdgeId(count(edge)), _time(time), payload, count(number))
-    if kind == TAKEN and not parts:
+        return DataFrame(EdgeId(expect_count(edge)), _time(time), payload, expect_count(number))
+    if kind == CREDIT and not parts:
         edge, size = body
-        return TakenFrame(EdgeId(count(edge)), count(size))
-    if kind == CUT and not parts:
-        return _decode_cut(*body)
-    raise ValueError(f"{len(frame)} parts of kind {kind!r} mean nothing")
+        return CreditFrame(EdgeId(expect_count(edge)), expect_count(size))
+    if kind == CHECKPOINT and not parts:
+        return _decode_checkpoint(*body)
+    raise ValueError(f"{len(frame)} parts of kind {kind!r} are no frame")
 
 
-def _decode_members(news: object, *said: object) -> Base | OpeningFrame | MemberFrame:
-    match news, said:
+def _decode_members(news: object, *fields: object) -> Base | OpeningFrame | MemberFrame:
+    match news, fields:
         case "base", [number, bounds, cut]:
             return _base(number, bounds, cut)
         case "opening", [number, bounds, cut, sent, changes]:
-            return OpeningFrame(_base(number, bounds, cut), count(sent), _changes(changes))
-        case ("welcome" | "joins" | "parts" | "parted" | "gone") as news, [
+            return OpeningFrame(_base(number, bounds, cut), expect_count(sent), _changes(changes))
+        case ("welcome" | "joins" | "leave" | "leaves" | "left") as news, [
             members,
             time,
             number,
         ]:
-            numbers = tuple(WorkerId(whole(member)) for member in _many(members))
-            return MemberFrame(news, numbers, count(time), count(number))
-    raise ValueError(f"{news!r} with {len(said)} parts is no news of members")
+            numbers = tuple(WorkerId(expect_int(member)) for member in _expect_list(members))
+            return MemberFrame(news, numbers, expect_count(time), expect_count(number))
+    raise ValueError(f"{news!r} with {len(fields)} fields is no member frame")
 
 
-CUTS: Final[dict[type[CheckpointFrame], str]] = {
-    PauseFrame: "hold", TriggerFrame: "freeze", MarkerFrame: "marker", CompleteFrame: "complete",
+CHECKPOINT_WORDS: Final[dict[type[CheckpointFrame], str]] = {
+    PauseFrame: "pause", TriggerFrame: "trigger", MarkerFrame: "marker", CompleteFrame: "complete",
     CancelFrame: "cancel",
 }  # fmt: skip
 
 
-def _decode_cut(word: object, number: object, *said: object) -> CheckpointFrame:
-    match word, said:
-        case "hold", [limit, most]:
-            until = None if limit is None else whole(limit)
-            return PauseFrame(count(number), until, count(most))
-        case "freeze", [members, kept]:
-            named = tuple(WorkerId(count(member)) for member in _many(members))
-            return TriggerFrame(count(number), named, tuple(map(count, _many(kept))))
+def _decode_checkpoint(word: object, number: object, *fields: object) -> CheckpointFrame:
+    match word, fields:
+        case "pause", [limit, max_bytes]:
+            until = None if limit is None else expect_int(limit)
+            return PauseFrame(expect_count(number), until, expect_count(max_bytes))
+        case "trigger", [members, retained]:
+            named = tuple(WorkerId(expect_count(member)) for member in _expect_list(members))
+            return TriggerFrame(
+                expect_count(number), named, tuple(map(expect_count, _expect_list(retained)))
+            )
         case "marker", [sent]:
-            return MarkerFrame(count(number), count(sent))
-        case "complete", [passed, held]:
-            pairs = (map(count, _many(pair)) for pair in _many(held))
+            return MarkerFrame(expect_count(number), expect_count(sent))
+        case "complete", [passed, held_back]:
+            pairs = (map(expect_count, _expect_list(pair)) for pair in _expect_list(held_back))
             bins = tuple((bin, time) for bin, time in pairs)
-            return CompleteFrame(count(number), count(passed), bins)
+            return CompleteFrame(expect_count(number), expect_count(passed), bins)
         case "cancel", []:
-            return CancelFrame(count(number))
-    raise ValueError(f"{word!r} with {len(said)} parts is no word of a checkpoint")
+            return CancelFrame(expect_count(number))
+    raise ValueError(f"{word!r} with {len(fields)} fields is no checkpoint frame")
 
 
-def _plain_base(base: Base) -> tuple[object, ...]:
+def _base_fields(base: Base) -> tuple[object, ...]:
     return base.number, [bound.times for bound in base.bounds], base.cut
 
 
 def _base(number: object, bounds: object, cut: object) -> Base:
-    pairs = [_many(pair) for pair in _many(cut)]
+    pairs = [_expect_list(pair) for pair in _expect_list(cut)]
     return Base(
-        count(number),
-        tuple(Antichain.of(*map(_time, _many(bound))) for bound in _many(bounds)),
-        tuple((WorkerId(whole(member)), count(sent)) for member, sent in pairs),
+        expect_count(number),
+        tuple(Antichain.of(*map(_time, _expect_list(bound))) for bound in _expect_list(bounds)),
+        tuple((WorkerId(expect_int(member)), expect_count(sent)) for member, sent in pairs),
     )
 
 
-def _many(things: object) -> tuple[object, ...]:
-    if isinstance(things, tuple):
-        return things
-    raise TypeError(f"{things!r} is not a list")
+def _expect_list(value: object) -> tuple[object, ...]:
+    if isinstance(value, tuple):
+        return value
+    raise TypeError(f"{value!r} is not a list")
 
 
 def _changes(changes: object) -> list[Change]:
     # Most frames hold changes, so valid changes are not copied.
-    known = cast(tuple[Change, ...], _many(changes))
+    known = cast(tuple[Change, ...], _expect_list(changes))
     for change in known:
-        location, time, delta = _many(change)
+        location, time, delta = _expect_list(change)
         if type(location) is not int or location < 0:
-            raise TypeError(f"{location!r} numbers nothing")
+            raise TypeError(f"{location!r} is not a location")
         if type(time) is not int:
             _time(time)
         if type(delta) is not int:
@@ -385,10 +390,10 @@ def _changes(changes: object) -> list[Change]:
     return list(known)
 
 
-def _ruling(ruling: object) -> TimestampOverride:
-    *numbers, last = _many(ruling)
-    origin, partition, offset, time = map(count, numbers)
-    until = None if last is None else count(last)
+def _override(override: object) -> TimestampOverride:
+    *numbers, last = _expect_list(override)
+    origin, partition, offset, time = map(expect_count, numbers)
+    until = None if last is None else expect_count(last)
     return TimestampOverride(origin, Partition(partition), offset, time, until)
 
 
@@ -404,12 +409,12 @@ def _decode_payload(name: str, parts: list[bytes]) -> Payload:
     match parts:
         case [columns, values] if name == "Batch":
             return _decode_batch(columns, values)
-        case [data] if name in _WHOLE:
-            return _WHOLE[name].from_bytes(data)
+        case [data] if name in _CONTROL_PAYLOADS:
+            return _CONTROL_PAYLOADS[name].from_bytes(data)
     raise ValueError(f"{len(parts)} parts of {name!r} are no payload")
 
 
-_WHOLE: Mapping[str, type[Whole]] = {
+_CONTROL_PAYLOADS: Mapping[str, type[ControlPayload]] = {
     kind.__name__: kind
     for kind in (
         BinHandoff,
@@ -430,16 +435,16 @@ def _encode_batch(batch: Batch) -> list[bytes]:
     columns = [batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes]
     packed = codec.encode(batch.values) if batch.packed is None else batch.packed
     if batch.keys is None or batch.hashes is None:
-        return [_PLAIN.write(columns), packed]
+        return [_KEYLESS.write(columns), packed]
     return [_KEYED.write([*columns, batch.hashes], batch.keys), packed]
 
 
 def _decode_batch(columns: bytes, packed: bytes) -> Batch:
-    keyed = _KEYED.begins(columns)
+    keyed = _KEYED.matches(columns)
     (times, origins, partitions, offsets, indexes, *hashes), keys = (
-        _KEYED if keyed else _PLAIN
+        _KEYED if keyed else _KEYLESS
     ).read(columns)
-    values = codec.decode_checked(packed)
+    values = codec.decode_strict(packed)
     if type(values) is not list or len(values) != len(times):
         raise ValueError("values and columns differ in length")
     return Batch(

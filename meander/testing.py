@@ -13,11 +13,11 @@
 
 from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import Record
+from meander.connectors.testing.in_memory_topics import Feed, Idle
 from meander.connectors.testing.simulated_flow import TestFlow
-from meander.connectors.testing.topics import Feed, Idle
 from meander.dataflow.simulation.faults import At, Control, Crash, Jump, Pause, Planted, Raise, Slow
 from meander.dataflow.simulation.in_memory import DeadLetter, Result
-from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import AddPartition, Join, Leave, MovePartition
 
 __all__ = [
     "AddPartition",
@@ -27,11 +27,11 @@ __all__ = [
     "Crash",
     "DeadLetter",
     "Feed",
-    "HandOver",
     "Idle",
     "Join",
     "Jump",
     "Leave",
+    "MovePartition",
     "Pause",
     "Planted",
     "Raise",

@@ -1,6 +1,6 @@
 """Avro records: a byte with the version of the format, then the record without its schema.
 
-A format is `<name>.avsc` in this folder. Its attribute `version` goes up with every change, and a
+A format is `<name>.avsc` in this folder. Its attribute `version` grows with every change, and a
 golden test pins its bytes. Cost: an array of byte strings takes about 0.15 us per item to read.
 `byte_strings` and `longs` write an item in 0.1 us; as a part of a record it takes three times that.
 """
@@ -33,7 +33,7 @@ class Format(Generic[Record]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._schema = _parsed(name)
+        self._schema = _load_schema(name)
         self.version = int(self._schema["version"])
 
     def encode(self, record: Record) -> bytes:
@@ -49,22 +49,22 @@ class Format(Generic[Record]):
         if version != self.version:
             raise MeanderError(
                 f"a record of format '{self.name}'",
-                f"its version is {version}, where this program reads {self.version}",
+                f"its version is {version}, but this program reads {self.version}",
                 "read it with the release that wrote it",
             )
         source = BytesIO(data)
         source.seek(1)
         try:
             return cast(Record, schemaless_reader(source, self._schema, None))
-        except Exception as error:  # what a reader of garbage raises is not agreed on
+        except Exception as error:  # fastavro documents no common base of its errors
             raise MeanderError(
                 f"a record of format '{self.name}'",
                 f"it cannot be read ({type(error).__name__}: {error})",
-                "see who else writes to its topic",
+                "look for another program that writes to its topic",
             ) from error
 
 
-def _parsed(name: str) -> dict[str, Any]:
+def _load_schema(name: str) -> dict[str, Any]:
     schema = json.loads(files("meander.schemas").joinpath(f"{name}.avsc").read_text("utf-8"))
     return cast(dict[str, Any], parse_schema(schema))
 
@@ -79,8 +79,8 @@ def byte_strings(items: Sequence[bytes], branch: int | None = None) -> bytes:
     if not items:
         return b"\0"
     lengths = list(map(len, items))
-    known = max(lengths) < len(_LENGTHS)
-    before = map(_LENGTHS.__getitem__ if known else long, lengths)
+    short = max(lengths) < len(_LENGTHS)
+    before = map(_LENGTHS.__getitem__ if short else long, lengths)
     parts = zip(before, items, strict=True)
     tag = [] if branch is None else [long(branch)]
     tagged = parts if branch is None else ((*tag, *part) for part in parts)
@@ -109,30 +109,29 @@ def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
     if numbers.min() == numbers.max():
         items = (tag + long(int(numbers[0]))) * len(numbers)
     else:
-        items = _varied(numbers, tag)
+        items = _encode_varied(numbers, tag)
     return long(len(numbers)) + items + b"\0"
 
 
-def _varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
-    left = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
-    least, most = (_size(int(one)) for one in (left.min(), left.max()))
-    sizes = np.full(len(left), least)
+def _encode_varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
+    zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
+    least, most = (_size(int(one)) for one in (zigzag.min(), zigzag.max()))
+    sizes = np.full(len(zigzag), least)
     for size in range(least, most):
-        sizes += left >= np.uint64(1 << 7 * size)
-    # All numbers get as many bytes as the greatest needs; each then keeps its own bytes.
+        sizes += zigzag >= np.uint64(1 << 7 * size)
+    # All numbers get as many bytes as the greatest number, and then lose their excess bytes.
     shifts = (7 * np.arange(most)).astype(np.uint64)
-    out = (left[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
-    out[np.arange(len(left)), sizes - 1] &= 0x7F
+    out = (zigzag[:, None] >> shifts).astype(np.uint8) | np.uint8(0x80)
+    out[np.arange(len(zigzag)), sizes - 1] &= 0x7F
     if tag:
         out = np.insert(out, 0, tag[0], axis=1)
     if least == most:
         return out.tobytes()
-    kept = np.arange(len(tag) + most) < (len(tag) + sizes)[:, None]
-    return out[kept].tobytes()
+    used = np.arange(len(tag) + most) < (len(tag) + sizes)[:, None]
+    return out[used].tobytes()
 
 
 def _size(zigzag: int) -> int:
-    """Return the number of bytes of a number."""
     return max(1, -(-zigzag.bit_length() // 7))
 
 
@@ -142,14 +141,14 @@ def long(number: int) -> bytes:
     >>> long(0).hex(), long(-1).hex(), long(64).hex()
     ('00', '01', '8001')
     """
-    left, out = (number << 1) ^ (number >> 63), bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*out, left])
+    rest, out = (number << 1) ^ (number >> 63), bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*out, rest])
 
 
-NULL, THERE = long(0), long(1)
+NULL, PRESENT = long(0), long(1)
 """The index that precedes an optional value: absent, or present."""
 _LENGTHS: Final = [long(number) for number in range(1 << 13)]
 """The encoded lengths of up to two bytes."""

@@ -1,11 +1,11 @@
 """Commands on the control topic: JSON that a person can type, validated before it takes effect.
 
 Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
-nothing else. Any other command is rejected with one sentence that tells the remedy. A record
-without the marker is no command (`meant`). Texts and quotations are bounded, so an answer fits into
-a record. The published schemas are `migrate.schema.json`, `rescale.schema.json`,
-`abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. The coordinator checks what
-depends on the past of a flow: repeated ids, closed times and active workers.
+nothing else. Any other command is rejected with one sentence that names the remedy. A record
+without the marker is no command (`is_command`). Texts and quotations are bounded, so an answer fits
+into a record. The published schemas are `migrate.schema.json`, `rescale.schema.json`,
+`abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. The coordinator checks the
+conditions that depend on the past of a flow: repeated ids, closed times and active workers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_KEY = 64 << 10
 MAX_WORKERS = 1 << 16
 """More workers than any flow will have."""
 
-QUOTED = 60
+MAX_QUOTATION = 60
 """The most characters of a quotation in a rejection."""
 
 PlainKey = (
@@ -57,7 +57,7 @@ MARKER = "meander"
 chance."""
 
 Marker = Annotated[
-    Literal["command"], Field(description="Says that the record is meant as a command.")
+    Literal["command"], Field(description="The marker that makes the record a command.")
 ]
 
 _CHOICE: list[JsonValue] = [
@@ -69,20 +69,20 @@ _CHOICE: list[JsonValue] = [
 ]
 
 
-def _marked(schema: JsonDict) -> None:
+def _require_marker(schema: JsonDict) -> None:
     """Require the marker in a written command, though a parsed command always has it."""
     required = schema["required"]
     assert isinstance(required, list)
     schema["required"] = [MARKER, *required]
 
 
-def _chosen(schema: JsonDict) -> None:
-    _marked(schema)
+def _require_choice(schema: JsonDict) -> None:
+    _require_marker(schema)
     schema["oneOf"] = _CHOICE
 
 
-class Rejected(MeanderError):
-    """A rejection of a command; its message names the remedy."""
+class CommandError(MeanderError):
+    """An error that rejects a command; its message names the remedy."""
 
     def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
         self.command = command
@@ -92,123 +92,120 @@ class Rejected(MeanderError):
 
 Id = Annotated[
     str,
-    Field(min_length=1, max_length=MAX_ID, description="Not yet used in this run of the flow."),
+    Field(min_length=1, max_length=MAX_ID, description="An id that no earlier command has."),
 ]
 
 
 Savepoint = Annotated[
     Annotated[str, Field(max_length=MAX_ID, pattern=r"^[A-Za-z_][A-Za-z0-9._-]*$")] | None,
-    Field(description="The checkpoint is kept under this name until it is dropped."),
+    Field(description="The name of the savepoint, which stays until a user drops it."),
 ]
 
 
-class Migrate(BaseModel):
-    """Bins of keys move to a worker at a logical time, while the flow runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_chosen, strict=True)
+class _Command(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
+    )
 
     meander: Marker = "command"
+
+
+class Migrate(_Command):
+    """Move bins of keys to a worker at a logical time, while the flow runs."""
+
+    model_config = ConfigDict(json_schema_extra=_require_choice)
+
     type: Literal["migrate"]
     id: Id
-    worker: Annotated[
-        int, Field(ge=0, lt=MAX_WORKERS, description="Who owns the bins from then on.")
-    ]
+    worker: Annotated[int, Field(ge=0, lt=MAX_WORKERS, description="The new owner of the bins.")]
     bins: Annotated[
         Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | Literal["all"] | None,
         Field(description="The bins to move, or all of them."),
     ] = None
     keys: Annotated[
         Annotated[list[PlainKey], Field(min_length=1)] | None,
-        Field(description="Stands for the bins that hold these keys."),
+        Field(description="Keys whose bins move."),
     ] = None
     whole_bins: Annotated[
         bool, Field(description="With keys: confirms that all keys of their bins move.")
     ] = False
     time: Annotated[
         int | None,
-        Field(ge=0, le=MAX_MILLIS, description="Milliseconds since 1970; null: at once."),
+        Field(
+            ge=0,
+            le=MAX_MILLIS,
+            description="The time of the move, milliseconds since 1970; null: at once.",
+        ),
     ] = None
     strategy: Annotated[
         Literal["batched", "fluid", "all-at-once"],
         Field(
-            description="In rounds, no worker taking part in two moves at once; bin after bin; or"
-            " all at one time."
+            description="batched: in rounds, where no worker takes part in two moves; fluid: bin"
+            " after bin; all-at-once: all bins at one time."
         ),
     ] = "batched"
     precopy: Annotated[
         bool,
         Field(
-            description="Whether the new owner fetches what lies on the state topic first, so that"
-            " little is left to move. A time that is named does not wait for that."
+            description="Whether a pre-copy writes the bins ahead of their move. A given time does"
+            " not wait for it."
         ),
     ] = True
     overlap: Annotated[
         Literal["queue", "reject"],
-        Field(description="Where others move some of the bins: wait, without a time, or not."),
+        Field(description="Whether to wait where another command moves some of the bins."),
     ] = "queue"
     order: Annotated[
         Literal["as-listed", "hottest", "coldest"],
-        Field(description="Which bins move first: as named, or by their records of late."),
+        Field(description="The order of the bins: as listed, or by their recent records."),
     ] = "as-listed"
     operator: Annotated[
         str | None,
         Field(
             min_length=1,
             max_length=MAX_ID,
-            description="Whose bins move: of an operator that moves alone; null: of all others.",
+            description="An operator whose bins move alone; null: all other operators.",
         ),
     ] = None
     dry_run: Annotated[
         bool,
-        Field(description="Only say what would be done: nothing moves, and the id stays free."),
+        Field(description="Report the plan only: no bin moves, and the id remains unused."),
     ] = False
 
 
-class Abort(BaseModel):
-    """A command that moves bins ends once what moves just now has moved; the rest stays."""
+class Abort(_Command):
+    """End a command that moves bins: running moves complete, and the other bins stay."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
-
-    meander: Marker = "command"
     type: Literal["abort"]
     id: Id
-    command: Annotated[str, Field(min_length=1, max_length=MAX_ID, description="The one to end.")]
-
-
-class Rescale(BaseModel):
-    """Workers join the running flow, or those that joined last leave it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
-
-    meander: Marker = "command"
-    type: Literal["rescale"]
-    id: Id
-    workers: Annotated[
-        int, Field(ge=1, lt=MAX_WORKERS, description="How many the flow has from then on.")
+    command: Annotated[
+        str, Field(min_length=1, max_length=MAX_ID, description="The id of the command to end.")
     ]
 
 
-class TakeCheckpoint(BaseModel):
-    """A checkpoint of all of the running flow is taken, from which it goes on when run again."""
+class Rescale(_Command):
+    """Add workers to the running flow, or remove the workers that joined last."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
+    type: Literal["rescale"]
+    id: Id
+    workers: Annotated[int, Field(ge=1, lt=MAX_WORKERS, description="The new number of workers.")]
 
-    meander: Marker = "command"
+
+class TakeCheckpoint(_Command):
+    """Take a checkpoint of the running flow, from which its next run restarts."""
+
     type: Literal["checkpoint"]
     id: Id
     policy: Annotated[
         Literal["unaligned", "unaligned_max_inflight", "aligned"] | None,
-        Field(description="How much may be in flight in it; without one the flow's own."),
+        Field(description="The policy for in-flight records; null: the policy of the flow."),
     ] = None
     savepoint: Savepoint = None
 
 
-class Stop(BaseModel):
-    """The running flow ends as by Ctrl-C, once the savepoint is taken, if one is asked for."""
+class Stop(_Command):
+    """Stop the running flow as Ctrl-C does, after its savepoint if one is named."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_marked, strict=True)
-
-    meander: Marker = "command"
     type: Literal["stop"]
     id: Id
     savepoint: Savepoint = None
@@ -217,16 +214,16 @@ class Stop(BaseModel):
 Command = Migrate | Rescale | Abort | TakeCheckpoint | Stop
 
 
-_KINDS: Mapping[object, type[Command]] = {
+_TYPES: Mapping[object, type[Command]] = {
     "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint, "stop": Stop,
 }  # fmt: skip
 
 
-def meant(data: bytes | None) -> bool:
-    """Return whether a record of the control topic is meant as a command. It then has the marker,
+def is_command(data: bytes | None) -> bool:
+    """Return whether a record of the control topic claims to be a command. It then has the marker,
     or contains the marker's name in invalid JSON.
 
-    >>> meant(b'{"meander":"command","type":"stop","id":"s1"}'), meant(b'{"type":"stop","id":"s1"}')
+    >>> is_command(b'{"meander":"command","type":"stop"}'), is_command(b'{"type":"stop"}')
     (True, False)
     """
     if data is None or f'"{MARKER}"'.encode() not in data:
@@ -241,18 +238,18 @@ def meant(data: bytes | None) -> bool:
 def parse_command(data: bytes | None, bins: int) -> Command:
     """Return the command of a record on the control topic, for a flow with `bins` bins.
 
-    Raise Rejected.
+    Raise CommandError.
 
     >>> parse_command(b'{"type":"rescale","id":"r1","workers":3}', 256)
     Rescale(meander='command', type='rescale', id='r1', workers=3)
     >>> parse_command(b'{"type":"migrate","id":"m1","bins":[256],"worker":1}', 256)
     Traceback (most recent call last):
-    meander.schemas.control.Rejected: command 'm1': there is no bin 256; name bins from 0 to 255.
+    meander.schemas.control.CommandError: command 'm1': there is no bin 256; name bins from 0 to ...
     """
     fields = _object(data)
     name = fields.get("id")
-    command = _cut(name, MAX_ID) if isinstance(name, str) and name else None
-    kind = _KINDS.get(fields.get("type"), Migrate)
+    command = _shorten(name, MAX_ID) if isinstance(name, str) and name else None
+    kind = _TYPES.get(fields.get("type"), Migrate)
     try:
         parsed = kind.model_validate(fields)
     except ValidationError as error:
@@ -263,30 +260,30 @@ def parse_command(data: bytes | None, bins: int) -> Command:
 
 
 def _object(data: bytes | None) -> Mapping[str, object]:
-    right = (
+    example = (
         'write one JSON object such as {"meander":"command","type":"migrate","id":"m1","bins":[0],'
         '"worker":1}'
     )
     if not data:
-        raise Rejected(None, "the record is empty", right)
+        raise CommandError(None, "the record is empty", example)
     if len(data) > MAX_COMMAND:
         cause = f"the record takes {len(data):,} bytes, and a command at most {MAX_COMMAND:,}"
-        raise Rejected(None, cause, 'name fewer bins or keys, or "bins": "all"')
+        raise CommandError(None, cause, 'name fewer bins or keys, or "bins": "all"')
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
-        raise Rejected(None, f"it is not JSON ({error})", right) from None
+        raise CommandError(None, f"it is not JSON ({error})", example) from None
     if not isinstance(value, dict):
-        raise Rejected(None, "it is not a JSON object", right)
+        raise CommandError(None, "it is not a JSON object", example)
     return value
 
 
-_RIGHT = {
+_REMEDIES = {
     MARKER: 'write "meander": "command"',
     "type": "the known types are 'migrate', 'rescale', 'abort', 'checkpoint' and 'stop'",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
-    "workers": "give how many workers there are to be, such as 3",
+    "workers": "give the new number of workers, such as 3",
     "bins": 'give a list of bins\' numbers such as [0, 1], or "all"',
     "keys": f"give a list of texts of at most {MAX_KEY:,} characters, numbers, booleans or nulls,"
     ' such as ["N14228"]',
@@ -299,49 +296,49 @@ _RIGHT = {
     "operator": "give the name of an operator that moves alone, or null",
     "dry_run": "give true or false",
     "command": "give the id of the command to end",
-    "savepoint": f"give a name of at most {MAX_ID} letters, digits, '.', '_' and '-' that begins"
+    "savepoint": f"give a name of at most {MAX_ID} letters, digits, '.', '_' and '-' that starts"
     " with a letter",
 }
 
 
 def _translate(
     kind: type[Command], command: str | None, fields: Mapping[str, object], error: ValidationError
-) -> Rejected:
+) -> CommandError:
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        return Rejected(command, f"it has an unknown field {_short(name)}", _known(kind))
+        return CommandError(command, f"it has an unknown field {_quote(name)}", _known(kind))
     if first["type"] == "missing":
-        return Rejected(command, f"it has no {name!r}", _RIGHT[name])
-    return Rejected(command, f"{name!r} cannot be {_short(fields[name])}", _RIGHT[name])
+        return CommandError(command, f"it has no {name!r}", _REMEDIES[name])
+    return CommandError(command, f"{name!r} cannot be {_quote(fields[name])}", _REMEDIES[name])
 
 
 def _known(kind: type[Command]) -> str:
     return "the known fields are " + ", ".join(kind.model_fields)
 
 
-def _short(value: object) -> str:
-    return _cut(repr(value), QUOTED)
+def _quote(value: object) -> str:
+    return _shorten(repr(value), MAX_QUOTATION)
 
 
-def _cut(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _check(migrate: Migrate, bins: int) -> None:
     if migrate.bins is None and migrate.keys is None:
-        raise Rejected(migrate.id, "it has neither 'bins' nor 'keys'", _RIGHT["bins"])
+        raise CommandError(migrate.id, "it has neither 'bins' nor 'keys'", _REMEDIES["bins"])
     if migrate.bins is not None and migrate.keys is not None:
-        raise Rejected(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
+        raise CommandError(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
     if migrate.keys is not None and not migrate.whole_bins:
-        raise Rejected(
+        raise CommandError(
             migrate.id,
             "all keys of a bin move together, so more would move than the keys named",
             'confirm that with "whole_bins": true, or name bins',
         )
     if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
-        raise Rejected(
+        raise CommandError(
             migrate.id,
-            f"there is no bin {_short(max(migrate.bins))}",
+            f"there is no bin {_quote(max(migrate.bins))}",
             f"name bins from 0 to {bins - 1}",
         )

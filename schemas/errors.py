@@ -1,7 +1,7 @@
 """The one error that Meander raises on purpose.
 
-Every message names the object, the cause and the remedy, in that order, one sentence each. So a
-reader of a terminal knows the next step.
+Every message names the object, the cause and the remedy, in that order. So a reader of a terminal
+finds the next step.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class MeanderError(Exception):
 
     exit_code = 1
 
-    def __init__(self, concerns: str, cause: str, remedy: str = "") -> None:
-        self.concerns, self.cause, self.remedy = concerns, cause, remedy
-        super().__init__(f"{concerns}: {cause}" + (f"; {remedy}." if remedy else "."))
+    def __init__(self, subject: str, cause: str, remedy: str = "") -> None:
+        self.subject, self.cause, self.remedy = subject, cause, remedy
+        super().__init__(f"{subject}: {cause}" + (f"; {remedy}." if remedy else "."))
 
     def __reduce__(self) -> tuple[type[MeanderError], tuple[str, str, str]]:
         """Pickle the error by its three parts.
@@ -27,7 +27,7 @@ class MeanderError(Exception):
         >>> print(pickle.loads(pickle.dumps(SetupError("topic 'flights'", "it does not exist"))))
         topic 'flights': it does not exist.
         """
-        return type(self), (self.concerns, self.cause, self.remedy)
+        return type(self), (self.subject, self.cause, self.remedy)
 
 
 class SetupError(MeanderError):

@@ -1,7 +1,7 @@
 """Log lines: the name of an event, and fields.
 
-Guarantees that an entry takes one line of text whatever its values hold (logfmt), except for the
-detail below it, such as a traceback. A name is in the past tense, with nouns of the glossary. No
+Guarantees that an entry takes one line of text (logfmt), whatever its values hold. A detail below
+it, such as a traceback, may take more. A name is in the past tense, with nouns of the glossary. No
 field may hold a setting of Kafka, as that may be a secret.
 """
 
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[^\s\"=]+")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A log line that serves as the message of a `logging.LogRecord`.
+    """A log line that is the message of a `logging.LogRecord`.
 
     >>> print(LogLine("worker_started", {"worker": 1, "host": "vm", "reason": "a new one"}))
     worker_started worker=1 host=vm reason="a new one"
@@ -32,7 +32,7 @@ class LogLine:
     """Lines of text that follow, such as a traceback."""
 
     def __str__(self) -> str:
-        pairs = (f"{name}={_written(value)}" for name, value in self.fields.items())
+        pairs = (f"{name}={_format(value)}" for name, value in self.fields.items())
         line = " ".join([self.event, *pairs])
         return f"{line}\n{self.detail}" if self.detail else line
 
@@ -74,10 +74,10 @@ class LineLogger:
         self._logger.log(level, line, exc_info=exc_info)
 
 
-def _written(value: Value) -> str:
+def _format(value: Value) -> str:
     r"""Return a value as a line shows it.
 
-    >>> [_written(value) for value in ("vm", "two words", "", 'a="b"', True, 0.12345, 7)]
+    >>> [_format(value) for value in ("vm", "two words", "", 'a="b"', True, 0.12345, 7)]
     ['vm', '"two words"', '""', '"a=\\"b\\""', 'true', '0.123', '7']
     """
     match value:

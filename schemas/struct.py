@@ -1,7 +1,7 @@
 """The base of all structs that members exchange as msgpack or JSON. A reader checks them field by
 field.
 
-Guarantees that a struct is immutable, and that type checkers know it for each subclass.
+Guarantees that a struct is immutable, and that type checkers treat each subclass so.
 """
 
 from __future__ import annotations

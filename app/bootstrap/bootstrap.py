@@ -27,7 +27,7 @@ from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.driver.lease import heartbeat_seconds, hold_lease, run_with_heartbeat
 from meander.app.driver.workers import spark_launcher
-from meander.app.flow.preflight import PreparedFlow, environ, prepare
+from meander.app.loading.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
 from meander.app.recovery.checkpoint_index import CheckpointIndex, expect_retained
 from meander.app.recovery.decision_log import to_bytes
@@ -38,11 +38,11 @@ from meander.connectors.topics import checkpoints, tombstones
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.checkpoint.compatibility import expect_fits
-from meander.dataflow.checkpoint.initial_state import Initial
-from meander.dataflow.control.decisions import Takes
+from meander.dataflow.checkpoint.initial_state import InitialStates
+from meander.dataflow.control.decisions import FirstCheckpointDecision
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.layers.manifest import Manifest
 
 Names = str | Sequence[str]
@@ -135,7 +135,7 @@ def _node(prepared: PreparedFlow, operator: str) -> KeyedNode:
 
 def _newest(prepared: PreparedFlow) -> Checkpoint | None:
     settings, names = prepared.options.kafka, prepared.names
-    with checkpoints.reading(settings, names) as there:
+    with checkpoints.open_checkpoints(settings, names) as there:
         found = there.newest()
     if found is None:
         known = CheckpointIndex.of(read_decisions(settings, names.decisions))
@@ -150,7 +150,7 @@ def _retained(
     """What the flow starts from besides. Raises SetupError where there is something in the way."""
     if before is None:
         return ()
-    if before.cut != BEGINNING:
+    if before.cut != INITIAL_CUT:
         raise SetupError(
             f"flow {prepared.flow!r}",
             f"it has run up to checkpoint {before.number}, and new states would not match the"
@@ -177,11 +177,13 @@ def _publish(checkpoint: Checkpoint, before: Checkpoint | None, prepared: Prepar
     checkpoints.append(kafka, names, checkpoint)
     if before is None:
         with contextlib.closing(DecisionTopic(kafka, names.decisions)) as decisions:
-            decisions.write(to_bytes(prepared.execution, Takes(checkpoint.cut.time)))
+            decisions.write(
+                to_bytes(prepared.execution, FirstCheckpointDecision(checkpoint.cut.time))
+            )
     else:
         replaced = set(before.manifests).difference(checkpoint.manifests)
-        checkpoints.erase(kafka, names.state, replaced)
-        checkpoints.tombstone(kafka, names.in_flight, before.parts)
+        checkpoints.delete_layers(kafka, names.state, replaced)
+        checkpoints.delete_records(kafka, names.in_flight, before.parts)
 
 
 def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> DataFrame:
@@ -190,7 +192,7 @@ def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> Dat
         _column(frame, key, "key").alias("key"), _column(frame, state, "state").alias("state")
     )
     kind = chosen.schema["state"].dataType
-    if Initial(node).has_own_codec and not isinstance(kind, BinaryType):
+    if InitialStates(node).has_own_codec and not isinstance(kind, BinaryType):
         raise SetupError(
             f"operator {node.name!r}",
             f"it has its own codec, but the states are of type {kind.simpleString()}",
@@ -246,10 +248,10 @@ def _write(
     def clear() -> None:
         _await_tasks(spark, group)
         goes = tombstones.written_by(job.execution)
-        now = tombstones.ends(job.kafka, job.topic)
-        tombstones.erase(job.kafka, job.topic, list(map(range, before, now)), goes)
+        now = tombstones.end_offsets(job.kafka, job.topic)
+        tombstones.delete_matching(job.kafka, job.topic, list(map(range, before, now)), goes)
 
-    before = tombstones.ends(job.kafka, job.topic)
+    before = tombstones.end_offsets(job.kafka, job.topic)
     try:
         rows = run_with_heartbeat(collect, status, poll, POLL, None)
     except (PySparkException, Py4JError) as error:
@@ -264,7 +266,7 @@ def _write(
     manifests = [Manifest.from_bytes(bytes(data)) for data, _ in rows if data is not None]
     failures = [Failure.from_bytes(bytes(data)) for _, data in rows if data is not None]
     if failures:
-        checkpoints.erase(job.kafka, job.topic, manifests)
+        checkpoints.delete_layers(job.kafka, job.topic, manifests)
         raise failures[0].error()
     return manifests
 

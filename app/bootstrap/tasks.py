@@ -23,16 +23,16 @@ import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from meander.app.flow.loader import Source, load_flow
+from meander.app.loading.loader import Source, load_flow
 from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.source.values import plain
 from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.initial_state import Initial
+from meander.dataflow.checkpoint.initial_state import InitialStates
 from meander.schemas.errors import MeanderError
 from meander.state.keys.bins import MAX_BITS, BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
-from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer import CHUNK_ENTRIES
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
@@ -86,12 +86,12 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     )
 
 
-def _initial(job: Job, folder: Path) -> Initial:
+def _initial(job: Job, folder: Path) -> InitialStates:
     plan = Plan(load_flow(job.source.unpack(folder)))
-    return Initial(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
+    return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
 
 
-def _entries(job: Job, initial: Initial, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _entries(job: Job, initial: InitialStates, batch: pa.RecordBatch) -> pa.RecordBatch:
     column = batch.column(1)
     values, states = plain(batch.column(0)), plain(column)
     if initial.has_fields and pa.types.is_struct(column.type):
@@ -156,7 +156,7 @@ class _Writing:
         assert context is not None
         # A second attempt of a task must not use the keys of the first.
         self._attempt = context.taskAttemptId()
-        self._bin, self._given = _FAILED, Given(job.operator)
+        self._bin, self._given = _FAILED, BootstrapInput(job.operator)
         self._writing: list[LayerWriter] = []
         self.manifests: list[Manifest] = []
         """The manifests of durable layers."""
@@ -185,9 +185,9 @@ class _Writing:
             if (bin := int(bins[start])) != self._bin:
                 self._start_bin(Bin(bin))
             self._given.add(keys[start:end], states[start:end])
-            while left := self._given.left:
+            while left := self._given.pending:
                 self._step()
-                if left == self._given.left:
+                if left == self._given.pending:
                     time.sleep(POLL)
         return True
 
@@ -195,7 +195,7 @@ class _Writing:
         self._given.end()
         self._await_layers(AT_ONCE)
         job = self._job
-        self._bin, self._given = bin, Given(job.operator)
+        self._bin, self._given = bin, BootstrapInput(job.operator)
         layer = LayerId(job.execution, COORDINATOR, self._attempt << MAX_BITS | bin)
         self._writing.append(
             first_layer(self._given, layer, job.operator, bin, job.codec, self._topic, self._tables)

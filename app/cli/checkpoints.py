@@ -11,7 +11,7 @@ from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
 from meander.app.recovery import admin
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.control import Stop, TakeCheckpoint
 
 Savepoint = Annotated[
@@ -77,7 +77,7 @@ def checkpoints(
 
     The next run uses the marked one; meander run --from selects another.
     """
-    output, cluster, topics = to.output, to.kafka(), names(to.prefix, flow)
+    output, cluster, topics = to.output, to.kafka(), topic_names(to.prefix, flow)
     if drop is not None:
         with output.working("asking Kafka"):
             admin.drop(cluster, topics, to.prefix, flow, drop)
@@ -103,7 +103,7 @@ def reset(
 
     The next run starts from scratch. The topics that the flow reads and writes stay.
     """
-    output, cluster, topics = to.output, to.kafka(), names(to.prefix, flow)
+    output, cluster, topics = to.output, to.kafka(), topic_names(to.prefix, flow)
     gone = admin.reset_topics(topics)
     if not yes:
         admin.expect_stopped(cluster, topics, to.prefix, flow)

@@ -20,8 +20,8 @@ from meander.app.status.overview import Overview, overview
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
+from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
 from meander.connectors.topics.status import StatusReader
-from meander.connectors.topics.topics import Names, expect_ran, names
 from meander.schemas.control import Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
@@ -48,13 +48,13 @@ from meander.schemas.status import (
 START = "start it with meander run"
 
 
-def produce(settings: Settings, topics: Names, flow: str, command: Command) -> int:
+def produce(settings: Settings, topics: TopicNames, flow: str, command: Command) -> int:
     """Put a command on the control topic; return its offset. Raises SetupError for no such flow."""
-    expect_ran(client.admin(settings), topics.control, flow)
-    return control.give(settings, topics.control, command.model_dump_json().encode())
+    expect_started(client.admin(settings), topics.control, flow)
+    return control.submit(settings, topics.control, command.model_dump_json().encode())
 
 
-def follow(settings: Settings, topics: Names, flow: str, command: Command) -> Iterator[Event]:
+def follow(settings: Settings, topics: TopicNames, flow: str, command: Command) -> Iterator[Event]:
     """Produce a command and yield its events to the last, with those of the moves it brings about.
 
     Raises SetupError when no driver runs the flow, MeanderError when it ends meanwhile.
@@ -81,7 +81,7 @@ def follow(settings: Settings, topics: Names, flow: str, command: Command) -> It
                     f"flow {flow!r}", f"it ended: {seen.reason or 'without an error'}"
                 )
             if isinstance(event, Recovering):
-                raise _left_behind(command, event.place, accepted)
+                raise _left_behind(command, event.restart_point, accepted)
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)
             if last or (accepted and _goes_on(event, command)):
@@ -120,7 +120,7 @@ def submit(
     show: Callable[[CommandOutput, Iterator[Event]], int] | None,
 ) -> None:
     """Put a command on the control topic and, with `show`, follow it to its end."""
-    cluster, output, topics = to.kafka(), to.output, names(to.prefix, flow)
+    cluster, output, topics = to.kafka(), to.output, topic_names(to.prefix, flow)
     if show is None:
         produce(cluster, topics, flow, command)
         output.say(f"{command.id}: written to {topics.control}")

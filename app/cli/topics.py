@@ -12,8 +12,8 @@ from confluent_kafka.admin import NewTopic
 
 from meander.app.cli.options import CommandGroup, Connection, FlowConnection, connected
 from meander.connectors.kafka import client
-from meander.connectors.kafka.topics import partitions_of
-from meander.connectors.topics.topics import Names, TopicRow, describe, names
+from meander.connectors.kafka.topic_metadata import partitions_of
+from meander.connectors.topics.internal_topics import TopicNames, TopicRow, describe, topic_names
 from meander.schemas.errors import SetupError
 
 commands = typer.Typer(
@@ -61,8 +61,8 @@ def create(
     admin = client.admin(to.kafka())
     made = admin.create_topics(
         [NewTopic(name, partitions, copies) for name in dict.fromkeys(topics)],
-        operation_timeout=client.ANSWER,
-        request_timeout=client.ANSWER,
+        operation_timeout=client.REQUEST_TIMEOUT,
+        request_timeout=client.REQUEST_TIMEOUT,
     )
     rows, hints = [], []
     for name, future in made.items():
@@ -88,7 +88,7 @@ def create(
 
 def _hint(admin: client.Admin, topic: str, found: int, asked: int) -> str:
     """Return a remedy for a topic that has another number of partitions."""
-    if any(topic in astuple(names("", flow)) for flow in _flows(admin, "")):
+    if any(topic in astuple(topic_names("", flow)) for flow in _flows(admin, "")):
         remedy = "leave it as it is: a flow's internal topic needs this number"
     elif found > asked:
         remedy = "use another name, as Kafka never removes partitions"
@@ -118,9 +118,9 @@ def _row(row: TopicRow) -> list[object]:
 def _flows(admin: client.Admin, prefix: str) -> list[str]:
     """Return the flows whose internal topics all exist."""
     try:
-        present = set(admin.list_topics(timeout=client.ANSWER).topics)
+        present = set(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)
     except KafkaException as error:
         raise client.translate(error, "Kafka", admin.bootstrap) from None
     stems = {name.removesuffix(".control") for name in present if name.endswith(".control")}
-    whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in Names.__slots__)}
+    whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in TopicNames.__slots__)}
     return sorted(stem.removeprefix(prefix) for stem in whole if stem.startswith(prefix))

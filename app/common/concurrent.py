@@ -45,7 +45,7 @@ def open_concurrently() -> Iterator[ConcurrentOpen]:
     """Yield a group of concurrent calls, whose objects stay open until the end of the block.
 
     >>> from io import StringIO
-    >>> with side_by_side() as opening:
+    >>> with open_concurrently() as opening:
     ...     first, second = opening.open(StringIO), opening.ask(lambda: 2)
     ...     print(first.result().closed, second.result())
     False 2

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.progress import (
@@ -52,7 +53,7 @@ class CommandOutput:
     def event(self, event: Event) -> None:
         """Print an event as a JSON line, unless this is a terminal."""
         if self.as_json:
-            self.line(event.model_dump(mode="json", by_alias=True))
+            self.line(msgspec.to_builtins(event))
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Print rows; columns of numbers are aligned to the right."""

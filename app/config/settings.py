@@ -145,43 +145,43 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
     path = file or FILE
     if file is None and not path.exists():
         return
-    concerns = f"file {path}"
+    subject = f"file {path}"
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise SetupError(concerns, f"it cannot be read ({reason})", "correct --config") from error
+        raise SetupError(subject, f"it cannot be read ({reason})", "correct --config") from error
     try:
         content = _File.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         # The parser's message names a place and at most one character.
-        raise SetupError(concerns, f"it is not TOML ({error})") from error
+        raise SetupError(subject, f"it is not TOML ({error})") from error
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         unknown = first["type"] == "extra_forbidden"
         cause = f"'{name}' is not known here" if unknown else f"'{name}': {first['msg'].lower()}"
         remedy = "it may hold 'bootstrap' and the table [kafka] with librdkafka's settings"
-        raise SetupError(concerns, cause, remedy) from error
+        raise SetupError(subject, cause, remedy) from error
     if content.bootstrap is not None:
         yield str(path), BOOTSTRAP, content.bootstrap
-    for name, value in _flat(concerns, "", content.kafka):
+    for name, value in _flat(subject, "", content.kafka):
         yield str(path), name, value
 
 
-def _flat(concerns: str, above: str, table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+def _flat(subject: str, above: str, table: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the leaves of nested tables, with names joined by dots."""
     for key, value in table.items():
         name = f"{above}{key}"
         if isinstance(value, dict):
-            yield from _flat(concerns, f"{name}.", value)
+            yield from _flat(subject, f"{name}.", value)
         elif isinstance(value, bool):
             yield name, str(value).lower()
         elif isinstance(value, str | int | float):
             yield name, str(value)
         else:
             cause = f"kafka.{name} is a {type(value).__name__}"
-            raise SetupError(concerns, cause, "write a text, a number, true or false")
+            raise SetupError(subject, cause, "write a text, a number, true or false")
 
 
 def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -211,9 +211,9 @@ def _try_addresses(setting: Setting) -> None:
     for address in setting.value.split(","):
         match = _ADDRESS.fullmatch(address.strip())
         if match is None or not 0 < int(match["port"] or 9092) < 65_536:
-            concerns = f"setting '{BOOTSTRAP}' ({setting.origin})"
+            subject = f"setting '{BOOTSTRAP}' ({setting.origin})"
             cause = f"'{redacted(BOOTSTRAP, address)}' is not host:port"
-            raise SetupError(concerns, cause, "write host:port, more of them after commas")
+            raise SetupError(subject, cause, "write host:port, more of them after commas")
 
 
 def _try_all(values: Mapping[str, Setting]) -> None:
@@ -256,11 +256,11 @@ def _refusal(values: Mapping[str, Setting]) -> Exception | None:
 
 
 def _refused(name: str, setting: Setting, error: Exception) -> SetupError:
-    concerns = f"setting '{name}' ({setting.origin})"
+    subject = f"setting '{name}' ({setting.origin})"
     if not isinstance(error, KafkaException):
-        return SetupError(concerns, "its value is a function of a program, not a text")
+        return SetupError(subject, "its value is a function of a program, not a text")
     message = error.args[0].str().strip()
     cause = "its value is invalid" if _SECRET.search(name) else redacted(name, message)
     known = "No such configuration property" not in message
     remedy = "librdkafka's CONFIGURATION.md lists names and values"
-    return SetupError(concerns, cause if known else "no such setting", remedy)
+    return SetupError(subject, cause if known else "no such setting", remedy)

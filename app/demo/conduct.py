@@ -200,7 +200,7 @@ class DemoRun:
         while self.steps and answered >= self.steps[0].after * len(self.flights):
             command = self.steps.popleft().command
             self._given[command.id] = command, time.time()
-            control.give(self.kafka, self.control, command.model_dump_json().encode())
+            control.submit(self.kafka, self.control, command.model_dump_json().encode())
 
     def _await(
         self, what: str, left: Callable[[], Collection[str]], seconds: float = PATIENCE

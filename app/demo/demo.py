@@ -40,7 +40,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.local_broker.default import DATA, start_local
 from meander.connectors.local_broker.kafka_jars import kafka_jars
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin
 
@@ -143,7 +143,7 @@ def _run(
     # The flow's module reads it, here and on the workers.
     os.environ["MEANDER_FLIGHTS_PREFIX"] = prefix
     signals, steps = Signals(), deque(plan(_owners(), records.times))
-    control = names(prefix, flights.flow.name).control
+    control = topic_names(prefix, flights.flow.name).control
     load_ = records.load(topics[0], rate)
     demo_run = DemoRun(kafka, control, records, load_, topics[1:], steps, signals, gauge.show)
     options = Options(kafka, WORKERS, prefix, log_level=logging.WARNING)
@@ -160,7 +160,7 @@ def _run(
 
 def _create(kafka: dict[str, str], *topics: str) -> None:
     made = client.admin(kafka).create_topics(
-        [NewTopic(topic, PARTITIONS) for topic in topics], operation_timeout=client.ANSWER
+        [NewTopic(topic, PARTITIONS) for topic in topics], operation_timeout=client.REQUEST_TIMEOUT
     )
     for topic, future in made.items():
         try:

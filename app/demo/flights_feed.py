@@ -21,7 +21,7 @@ from meander.app.demo.data import load, unpack
 from meander.app.flows.flights import topics
 from meander.app.measurement.open_loop import Load, open_loop
 from meander.connectors.kafka import client
-from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.kafka.topic_metadata import partitions_of
 from meander.schemas.errors import MeanderError
 
 

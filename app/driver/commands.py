@@ -2,60 +2,44 @@
 
 Guarantees that every command on the control topic gets an answer, even if the execution ends before
 the command does. A command counts as handled only once all decisions up to it are durable. The
-handler skips records that are no commands. The decision log holds the handled offset (`Obeys`),
-which each start reads. The offset of the consumer group only shows it to lag tools.
+handler skips records that are no commands. The decision log holds the handled offset
+(`CommandsDoneDecision`), which each start reads. The offset of the consumer group only shows it to
+lag tools.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from meander.app.driver.rescaler import Rescaler
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, Refused
-from meander.dataflow.control.decisions import Obeys
-from meander.dataflow.coordinator.coordinator import Controller
-from meander.dataflow.migration.events import Event as EngineEvent
+from meander.dataflow.control.decisions import CommandsDoneDecision
+from meander.dataflow.coordinator.coordinator import Coordinator
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.schemas import control
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     Accepted,
-    BinMoved,
-    BinUnreadable,
     CheckpointAccepted,
     Checkpointed,
     CheckpointFailed,
     CommandRejected,
     Completed,
     Event,
-    LayerUnreadable,
-    PartitionAdded,
-    PartitionMoved,
     Planned,
     Queued,
-    ReplayChecked,
     Rescaled,
     Rescaling,
 )
 
 log = LineLogger(__name__)
 
-_Unchanged = (
-    PartitionMoved | PartitionAdded | BinMoved | BinUnreadable | LayerUnreadable | Checkpointed
-    | CheckpointFailed | ReplayChecked
-)  # fmt: skip
-_UNCHANGED: Mapping[str, type[_Unchanged]] = {
-    "partition_moved": PartitionMoved, "partition_added": PartitionAdded, "bin_moved": BinMoved,
-    "bin_unreadable": BinUnreadable, "layer_unreadable": LayerUnreadable,
-    "checkpointed": Checkpointed, "checkpoint_failed": CheckpointFailed,
-    "replay_checked": ReplayChecked,
-}  # fmt: skip
-"""Events of the engine that the status topic reports with the same fields."""
 MOVES_PER_EVENT = 5_000
 """The limit of bin moves in one event, which makes a record of about 100 kB."""
 EXECUTION_ENDED = "the execution that handled the command has ended; send it again"
@@ -119,27 +103,26 @@ class CommandHandler:
         plan: Plan,
         topic: ControlTopic,
         decision_log: DecisionLog,
-        controller: Controller,
+        coordinator: Coordinator,
         rescaler: Rescaler,
         commands: OpenCommands,
     ) -> None:
         self._commands = commands
         self._plan, self._rescaler = plan, rescaler
-        self._topic, self._decision_log, self._controller = topic, decision_log, controller
+        self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._pending: deque[PendingCommand] = deque()
         self._stop: control.Stop | None = None
         """The command that ends the flow, after its savepoint if it asks for one."""
         self._saved = False
         self._logged: Callable[[], bool] = lambda: True
         """Whether the decision log holds the newest handled offset."""
-        self._offsets: dict[str, int] = {}
 
     def poll(self) -> Iterator[Event]:
         """Handle new commands; yield events, such as rejections."""
         for raw in self._topic.poll():
             name = f"offset {raw.offset}"
             self._pending.append(PendingCommand(raw.offset))
-            if not control.meant(raw.value):
+            if not control.is_command(raw.value):
                 log.debug("record_ignored", offset=raw.offset, reason="it is not a command")
                 continue
             try:
@@ -147,7 +130,7 @@ class CommandHandler:
                 name = command.id
                 self._rescaler.expect_fresh(name)
                 yield from self._handle(command, raw.offset)
-            except control.Rejected as refusal:
+            except control.CommandError as refusal:
                 name = refusal.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
             except Refused as refusal:
@@ -161,10 +144,7 @@ class CommandHandler:
             case control.Rescale():
                 self._rescaler.enqueue(command, offset)
             case control.Abort(id=by, command=other):
-                aborted = self._rescaler.abort(other, by)
-                if not aborted:
-                    self._controller.abort(other, by)
-                yield from aborted
+                yield from self._rescaler.abort(other, by)
             case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -174,14 +154,11 @@ class CommandHandler:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
             case control.Migrate():
-                moves = MoveBins.asked(command, self._plan.flow.space)
+                moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
                     yield from self._planned(moves, offset)
-                elif self._rescaler.must_wait(moves):
-                    self._rescaler.enqueue(moves, offset)
                 else:
-                    self._controller.submit(moves)
-                    self._offsets[moves.id] = offset
+                    self._rescaler.migrate(moves)
 
     def _note_handled(self) -> None:
         """Log the offset of the last command that waits for no turn and is durable."""
@@ -194,8 +171,8 @@ class CommandHandler:
             handled = self._pending.popleft().offset
         if handled is not None:
             self._commands.handled = handled + 1
-            self._logged = self._decision_log(Obeys(handled + 1))
-            self._topic.done(handled)
+            self._logged = self._decision_log(CommandsDoneDecision(handled + 1))
+            self._topic.commit(handled)
 
     @property
     def stopped(self) -> bool:
@@ -206,17 +183,23 @@ class CommandHandler:
     def events(self) -> Iterator[Event]:
         """Yield the engine's events since the last call, as events of the status topic."""
         for event in self._controller.events():
-            yield from self._translate(event)
-            self._note_savepoint(event)
+            yield from self.follow(event)
+
+    def follow(self, event: EngineEvent) -> Iterator[Event]:
+        """Note an event of the engine; yield it where it is one of the status topic."""
+        self._rescaler.note(event)
+        self._note_savepoint(event)
+        if not isinstance(event, LastMessage):
+            yield event
 
     def _note_savepoint(self, event: EngineEvent) -> None:
         """End the flow once the savepoint is complete; let it continue if the savepoint failed."""
         if self._stop is None:
             return
         match event:
-            case {"type": "checkpointed", "id": id} if id == self._stop.id:
+            case Checkpointed(id=id) if id == self._stop.id:
                 self._saved = True
-            case {"type": "checkpoint_failed", "id": id} if id == self._stop.id:
+            case CheckpointFailed(id=id) if id == self._stop.id:
                 self._stop = None
 
     def _planned(self, command: MoveBins, offset: int) -> Iterator[Event]:
@@ -237,24 +220,3 @@ class CommandHandler:
                 id=command.id, offset=offset, moves=some, rounds=len(plan.rounds),
                 estimate=plan.seconds, last=first + MOVES_PER_EVENT >= len(moves),
             )  # fmt: skip
-
-    def _translate(self, event: EngineEvent) -> Iterator[Event]:
-        match event:
-            case {"type": "accepted", "id": str(name)}:
-                yield Accepted.model_validate(event | {"offset": self._offset(name)})
-            case {"type": "queued", "id": str(name)}:
-                yield Queued.model_validate(event | {"offset": self._offset(name)})
-            case {"type": "aborted", "id": str(name)}:
-                self._offsets.pop(name, None)
-                yield Aborted.model_validate(event)
-            case {"type": "completed", "id": str(name)}:
-                self._offsets.pop(name, None)
-                yield Completed.model_validate(event)
-            case {"type": str(kind)} if kind in _UNCHANGED:
-                yield _UNCHANGED[kind].model_validate(event)
-        yield from self._rescaler.note(event)
-
-    def _offset(self, name: str) -> int:
-        """Return the offset of a command, whether it started at once or in its turn."""
-        offset = self._offsets.get(name)
-        return self._rescaler.offset(name) if offset is None else offset

@@ -26,7 +26,7 @@ from meander.app.driver.lease import (
     run_with_heartbeat,
 )
 from meander.app.driver.loop import FlowResult
-from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.restart import (
     StartCheckpoint,
     choose_checkpoint,
@@ -38,7 +38,7 @@ from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
-from meander.dataflow.metrics.stall_log import Wait, Waits
+from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 
@@ -97,13 +97,13 @@ def _await_spark(
     signals: Signals | None,
 ) -> SparkContext:
     """Start Spark, which takes seconds, with heartbeats so that no other driver takes the flow."""
-    waits = Waits(SystemClock())
+    waits = StallLog(SystemClock())
 
     def poll() -> None:
-        waits.look("Spark", {"": SPARK})
+        waits.update("Spark", {"": SPARK})
 
     context = run_with_heartbeat(spark, status, poll, heartbeat_seconds(prepared.options), signals)
-    waits.look("Spark", {})
+    waits.update("Spark", {})
     return context
 
 
@@ -124,7 +124,7 @@ def _run_executions(
                 ended.close()
                 survivors = lost.survivors
                 ended.callback(survivors.close)
-                reason = f"{lost.cause.concerns}: {lost.cause.cause}"
+                reason = f"{lost.cause.subject}: {lost.cause.cause}"
                 log.warning("execution_failed", reason=reason)
                 newest = _newest_checkpoint(lost, prepared, driver)
                 if newest is None:
@@ -151,7 +151,7 @@ def _newest_checkpoint(
     kafka = RetryUnreachable(driver.status, lost.survivors.send_heartbeats, every, driver.signals)
     kafka.call(driver.status.expect_ours)
     # Otherwise the log could name a savepoint after the checkpoint was chosen.
-    kafka.call(driver.decisions.settle)
+    kafka.call(driver.decisions.flush)
     try:
         newest = kafka.call(lambda: choose_checkpoint(prepared))
     except MeanderError as error:
@@ -168,7 +168,7 @@ def _offset(found: StartCheckpoint | None) -> int | None:
 
 def _failed_in_a_row(lost: ExecutionLost) -> MeanderError:
     return MeanderError(
-        lost.cause.concerns,
+        lost.cause.subject,
         f"{lost.cause.cause}, and {FAILURES} executions before it failed without a new checkpoint",
         "find their common cause, such as a record that kills each worker, and run the flow again",
     )

@@ -14,15 +14,15 @@ from pyspark import SparkContext
 
 from meander.app.common.concurrent import open_concurrently
 from meander.app.common.signals import Signals
-from meander.app.driver import topics as driver_topics
+from meander.app.driver import execution_topics as driver_topics
 from meander.app.driver.commands import OpenCommands
+from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
-from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.flow.preflight import PreparedFlow, environ
+from meander.app.loading.preflight import PreparedFlow, environ
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.recovery.restart import (
@@ -33,7 +33,7 @@ from meander.app.recovery.restart import (
 )
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.client import Unreachable
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, member_name
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.errors import WorkerLost
@@ -81,7 +81,9 @@ def run_execution(
     """
     options, signals = prepared.options, driver.signals
     with contextlib.ExitStack() as opened:
-        links = CurveLinks(COORDINATOR, Keys.fresh(), options.host, 2 * options.heartbeat_timeout)
+        links = CurveLinks(
+            COORDINATOR, CurveKeys.generate(), options.host, 2 * options.heartbeat_timeout
+        )
         closing_links = opened.enter_context(contextlib.ExitStack())
         closing_links.callback(links.close)
         server = RegistrationServer(options.host, links, options.heartbeat_timeout)

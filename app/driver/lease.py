@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.claiming import claim
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show

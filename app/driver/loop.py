@@ -16,11 +16,10 @@ from meander.app.common.clock import SystemClock
 from meander.app.common.signals import Signals
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
+from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
-from meander.app.driver.rescaler import Rescaler
-from meander.app.driver.topics import DriverTopics
 from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.protocol.messages import Report
 from meander.app.recovery.checkpoint_index import CheckpointRecorder
 from meander.app.recovery.decision_log import DecisionLog
@@ -34,9 +33,10 @@ from meander.connectors.links.links import CurveLinks
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
-from meander.dataflow.metrics.stall_log import Waits
+from meander.dataflow.metrics.stall_log import StallLog
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     BinMoved,
@@ -97,7 +97,7 @@ class DriverLoop:
         self._status, self._commands, self._slots = status, commands, slots
         self._decision_log = DecisionLog(decisions, execution)
         # Here, because workers may report to it before all are connected.
-        self._controller = Controller(
+        self._controller = Coordinator(
             prepared.plan, plan, links, SystemClock(), self._decision_log,
             self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
         )  # fmt: skip
@@ -110,7 +110,7 @@ class DriverLoop:
                                if isinstance(node.spec, KafkaSource)}  # fmt: skip
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
         self._observer = Observer(SystemClock())
-        self._waits = Waits(SystemClock())
+        self._waits = StallLog(SystemClock())
         self._every = heartbeat_seconds(options)
         self._heartbeat_at = self._poll_at = self._explain_at = 0.0
         self._started_at: float | None = None
@@ -238,15 +238,16 @@ class DriverLoop:
         plan, topics = self._prepared.plan, self._topics
         exactly_once = plan.flow.delivery == "exactly_once"
         recorder = CheckpointRecorder(
-            topics.checkpoints.write, topics.checkpoints.forget,
-            topics.truncated_checkpoints.forget, self._decision_log,
+            topics.checkpoints.write, topics.checkpoints.delete,
+            topics.truncated_checkpoints.truncate, self._decision_log,
             {} if found is None else found.retained, has_checkpoint,
         )  # fmt: skip
         markers = topics.truncated_markers
         return CheckpointCoordinator(
             plan, self._prepared.execution, None if found is None else found.checkpoint,
             self._links, SystemClock(), recorder.write, recorder.release,
-            MarkerRetention(markers.ask, markers.forget) if exactly_once else without_markers(),
+            MarkerRetention(markers.request_end, markers.truncate)
+            if exactly_once else without_markers(),
             () if found is None else [*found.savepoints.values()],
             0 if found is None else found.last,
             () if found is None else [*found.earlier.values()],
@@ -256,27 +257,27 @@ class DriverLoop:
 
     def _explain(self) -> None:
         """Update the stall log with all waits."""
-        self._waits.look("workers", self._pool.wait_reasons())
+        self._waits.update("workers", self._pool.wait_reasons())
         if self._rescaler is not None:
-            self._waits.look("rescales", self._rescaler.wait_reasons())
+            self._waits.update("rescales", self._rescaler.wait_reasons())
         if self.started:
             at, furthest = self._controller.frontier_blockers(), self._controller.furthest()
             blockers = self._observer.frontier_blockers(at, furthest, self._pool.stats())
-            self._waits.look("frontiers", wait_reasons.frontiers(blockers))
-            self._waits.look("calls", wait_reasons.calls(self._pool.long_calls()))
+            self._waits.update("frontiers", wait_reasons.frontiers(blockers))
+            self._waits.update("calls", wait_reasons.calls(self._pool.long_calls()))
             rounds = self._controller.migrations.rounds()
-            self._waits.look("migrations", wait_reasons.migrations(rounds))
+            self._waits.update("migrations", wait_reasons.migrations(rounds))
             self._explain_changes()
 
     def _explain_changes(self) -> None:
         """Update the waits for workers that join or leave, and for partitions that move."""
-        controller, sources = self._controller, [one.name for one in self._prepared.plan.sources]
-        unsent, under_way = controller.decisions.unsent, controller.assignment.under_way
-        look = self._waits.look
-        unread = controller.assignment.unassigned(controller.workers.active)
+        coordinator, sources = self._controller, [one.name for one in self._prepared.plan.sources]
+        unsent, under_way = coordinator.decisions.unsent, coordinator.assignment.under_way
+        look = self._waits.update
+        unread = coordinator.assignment.unassigned(coordinator.workers.active)
         look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
         look("joins", wait_reasons.joins(unsent))
-        look("leaves", wait_reasons.leaves(controller.workers.leaving, unsent))
+        look("leaves", wait_reasons.leaves(coordinator.workers.leaving, unsent))
         look("exits", wait_reasons.exits(self._pool.handles))
 
     def _send_heartbeat(self) -> None:

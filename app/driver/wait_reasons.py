@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.connectors.links.links import member_name
-from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.decisions import Decision, JoinDecision, LeaveDecision
 from meander.dataflow.coordinator.partition_assignment import PartitionTransfer, Place
 from meander.dataflow.coordinator.workers import Leaving
 from meander.dataflow.metrics.stall_log import Wait
@@ -26,7 +26,7 @@ _UNTIL = {
     "sink": "the broker has confirmed the results",
     "input": "the worker takes its next turn",
     "migration": "the new owners have installed the bins",
-    "handover": "the new reader has taken the partition over",
+    "partition_move": "the new reader has taken the partition over",
     "commands": "all workers know that no earlier command comes",
 }
 _WRITTEN = "the broker confirms the decision"
@@ -117,7 +117,7 @@ def partitions(
             found[order, "begun"] = Wait("new_partition", f"{new} reads it", fields)
             continue
         found[order, "handed"] = Wait(
-            "handover",
+            "partition_move",
             f"all partitions of the source have reached {to_millis(order.time)} ms,"
             f" {member_name(reader)} has reported where it stopped, and {new} reads on",
             fields,
@@ -130,7 +130,7 @@ def joins(unsent: Iterable[Decision]) -> dict[Hashable, Wait]:
     return {
         one: Wait("decision", _WRITTEN, {"joining_worker": one.worker})
         for one in unsent
-        if isinstance(one, Joins)
+        if isinstance(one, JoinDecision)
     }
 
 

@@ -29,7 +29,7 @@ from confluent_kafka import Producer, TopicPartition
 from meander.app.measurement.latencies import Float64s
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.topics import partitions_of
+from meander.connectors.kafka.topic_metadata import partitions_of
 from meander.schemas.errors import MeanderError
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
     """Send until all is sent or the block ends; return when each record was due."""
     partitions_of(client.admin(settings), load.topic)
     producer = client.producer(settings)
-    producer.list_topics(load.topic, timeout=client.ANSWER)
+    producer.list_topics(load.topic, timeout=client.REQUEST_TIMEOUT)
     due, free, began = array("d"), load.free, time.time()
 
     def dues() -> Iterator[float]:
@@ -275,9 +275,10 @@ def _send(settings: Settings, load: Load, topics: int) -> Float64s:
         producer.poll(0)
         client.contact(settings).check()
         time.sleep(TICK)
-    if left := producer.flush(client.ANSWER):
+    if left := producer.flush(client.REQUEST_TIMEOUT):
         raise MeanderError(
-            f"topic {load.topic!r}", f"{left} records did not arrive within {client.ANSWER:g} s"
+            f"topic {load.topic!r}",
+            f"{left} records did not arrive within {client.REQUEST_TIMEOUT:g} s",
         )
     client.contact(settings).check()
     _here.wanted.value = topics * len(due)
@@ -306,7 +307,9 @@ def _collect(settings: Settings, results: Results) -> tuple[Int64s, Float64s]:
             [
                 TopicPartition(topic, partition, client.watermarks(consumer, topic, partition)[1])
                 for topic in results.topics
-                for partition in consumer.list_topics(topic, client.ANSWER).topics[topic].partitions
+                for partition in consumer.list_topics(topic, client.REQUEST_TIMEOUT)
+                .topics[topic]
+                .partitions
             ]
         )
         # Until the first fetch is under way.

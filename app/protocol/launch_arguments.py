@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import field, structs
 
-from meander.app.flow.loader import Source
+from meander.app.loading.loader import Source
 from meander.app.protocol.messages import Restart
 from meander.app.protocol.registration import LaunchToken
 from meander.dataflow.interfaces import Wakeup, WorkerContext

@@ -20,7 +20,7 @@ from meander.connectors.links.links import LinkBroken
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.metrics.histogram import BOUNDS
-from meander.dataflow.operators.error_policy import told
+from meander.dataflow.operators.error_policy import describe
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import Value
 from meander.schemas.struct import FrozenStruct
@@ -215,7 +215,7 @@ class Failure(_Message):
 
     of: ErrorKind
     """Which error it is, as of `ERRORS`."""
-    concerns: str
+    subject: str
     cause: str
     remedy: str
     trace: str
@@ -230,10 +230,10 @@ class Failure(_Message):
     @staticmethod
     def at(member: str, error: BaseException, trace: str) -> Failure:
         """What an exception at a member tells the coordinator."""
-        known = error if isinstance(error, MeanderError) else MeanderError(member, told(error))
+        known = error if isinstance(error, MeanderError) else MeanderError(member, describe(error))
         return Failure(
             of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
-            concerns=known.concerns, cause=known.cause, remedy=known.remedy, trace=trace,
+            subject=known.subject, cause=known.cause, remedy=known.remedy, trace=trace,
             peer=known.peer if isinstance(known, LinkBroken) else None,
         )  # fmt: skip
 
@@ -241,7 +241,7 @@ class Failure(_Message):
         """As it was raised at the worker."""
         if self.peer is not None:
             return LinkBroken(WorkerId(self.peer), self.cause)
-        return ERRORS[self.of](self.concerns, self.cause, self.remedy)
+        return ERRORS[self.of](self.subject, self.cause, self.remedy)
 
 
 class Done(_Message):

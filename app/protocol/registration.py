@@ -38,7 +38,7 @@ from meander.app.protocol.messages import (
     Rejection,
     Reply,
 )
-from meander.connectors.links.links import CurveLinks, Keys, Peer, member_name
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -134,7 +134,7 @@ class RegistrationServer:
 
     def __init__(self, host: str, links: CurveLinks, heartbeat_timeout: float) -> None:
         self._links = links
-        self._keys = Keys.fresh()
+        self._keys = CurveKeys.generate()
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
@@ -315,7 +315,7 @@ def own_host(server: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def join(token: LaunchToken, keys: Keys, links: CurveLinks, startup_timeout: float) -> None:
+def join(token: LaunchToken, keys: CurveKeys, links: CurveLinks, startup_timeout: float) -> None:
     """Register a worker with the driver; return once its links to all members are open.
 
     Raises MeanderError where the driver rejects it, or is silent for `startup_timeout` seconds.

@@ -21,9 +21,14 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.checkpoints import CheckpointUnreadable
 from meander.connectors.topics.control import DecisionTopic
+from meander.connectors.topics.internal_topics import (
+    TopicNames,
+    delete,
+    ensure_internal,
+    expect_started,
+)
 from meander.connectors.topics.status import StatusTopic
-from meander.connectors.topics.topics import Names, delete, ensure_internal, expect_ran
-from meander.dataflow.control.decisions import Drops
+from meander.dataflow.control.decisions import DropDecision
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Finished
@@ -36,10 +41,12 @@ HEARTBEAT_TIMEOUT = 60.0
 
 
 @contextlib.contextmanager
-def _claimed(settings: Settings, names: Names, prefix: str, flow: str) -> Iterator[ExecutionId]:
+def _claimed(
+    settings: Settings, names: TopicNames, prefix: str, flow: str
+) -> Iterator[ExecutionId]:
     """Claim a flow while the block lasts. Raises SetupError while a driver runs it."""
     admin = client.admin(settings)
-    expect_ran(admin, names.control, flow)
+    expect_started(admin, names.control, flow)
     # A claim reads the decision log, which an interrupted reset may have deleted.
     ensure_internal(admin, prefix, flow)
     driver = uuid4().hex[:12]
@@ -52,16 +59,16 @@ def _claimed(settings: Settings, names: Names, prefix: str, flow: str) -> Iterat
             yield execution
         finally:
             status.write(Finished(driver=driver, execution=execution, counters={}))
-            status.flush(client.ANSWER)
+            status.flush(client.REQUEST_TIMEOUT)
 
 
-def expect_stopped(settings: Settings, names: Names, prefix: str, flow: str) -> None:
+def expect_stopped(settings: Settings, names: TopicNames, prefix: str, flow: str) -> None:
     """Raise SetupError while a driver runs a flow, or where no flow has that name."""
     with _claimed(settings, names, prefix, flow):
         pass
 
 
-def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: str) -> None:
+def drop(settings: Settings, names: TopicNames, prefix: str, flow: str, savepoint: str) -> None:
     """Drop a savepoint, and delete the records that it alone names.
 
     No record is deleted where a checkpoint that may share it cannot be read. Raises SetupError
@@ -75,12 +82,12 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
                 f"savepoint {savepoint!r}", "the flow has none of that name",
                 f"name one of its savepoints: {listed}",
             )  # fmt: skip
-        with checkpoints.reading(settings, names) as reader:
+        with checkpoints.open_checkpoints(settings, names) as reader:
             dropped = reader.read(index.savepoints[savepoint])
         with contextlib.closing(DecisionTopic(settings, names.decisions)) as decisions:
-            decisions.write(to_bytes(execution, Drops(savepoint)))
+            decisions.write(to_bytes(execution, DropDecision(savepoint)))
         index = CheckpointIndex.of(read_decisions(settings, names.decisions))
-        with checkpoints.reading(settings, names) as reader:
+        with checkpoints.open_checkpoints(settings, names) as reader:
             left = retained_checkpoints(reader, index)
         if isinstance(dropped, CheckpointUnreadable) or left.unreadable:
             log.warning(
@@ -91,14 +98,14 @@ def drop(settings: Settings, names: Names, prefix: str, flow: str, savepoint: st
             return
         others = left.found.values()
         chunks = {location for one in others for location in one.chunks}
-        in_flight = {location for one in others for location in one.places}
+        in_flight = {location for one in others for location in one.locations}
         orphans = [location for location in dropped.chunks if location not in chunks]
-        checkpoints.tombstone(settings, names.state, orphans)
-        orphans = [location for location in dropped.places if location not in in_flight]
-        checkpoints.tombstone(settings, names.in_flight, orphans)
+        checkpoints.delete_records(settings, names.state, orphans)
+        orphans = [location for location in dropped.locations if location not in in_flight]
+        checkpoints.delete_records(settings, names.in_flight, orphans)
 
 
-def reset_topics(names: Names) -> list[str]:
+def reset_topics(names: TopicNames) -> list[str]:
     """Return the topics that a reset deletes, in this order.
 
     Without its checkpoints a flow does not start while its decision log exists, and without its
@@ -107,7 +114,7 @@ def reset_topics(names: Names) -> list[str]:
     return [names.checkpoints, names.decisions, names.marks, names.state, names.in_flight]
 
 
-def reset(settings: Settings, names: Names, prefix: str, flow: str) -> None:
+def reset(settings: Settings, names: TopicNames, prefix: str, flow: str) -> None:
     """Delete the topics of a flow, so that its next run starts from scratch.
 
     Raises SetupError while a driver runs the flow.

@@ -15,12 +15,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable
-from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.control.decisions import Begins, Drops, Journal, Keeps, Takes
+from meander.dataflow.checkpoint.record_writer import Recorded
+from meander.dataflow.control.decisions import (
+    DropDecision,
+    FirstCheckpointDecision,
+    Journal,
+    SavepointDecision,
+    StartDecision,
+)
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.keys.ids import ExecutionId
 from meander.state.layers.topic import RecordLocation
 
@@ -36,7 +42,7 @@ class CheckpointIndex:
 
     last: ExecutionId | None
     """The execution that started last."""
-    start: Begins | None
+    start: StartDecision | None
     """The decision with which it started."""
     savepoints: dict[str, int]
     """Offsets of the savepoints, by name."""
@@ -61,37 +67,37 @@ class CheckpointIndex:
     @property
     def retained(self) -> int:
         """The number of checkpoints that the flow retains."""
-        return Begins(0, (), 0).retained if self.start is None else self.start.retained
+        return StartDecision(0, (), 0).retained if self.start is None else self.start.retained
 
     @staticmethod
     def of(decided: Iterable[Written]) -> CheckpointIndex:
         """Derive the index from the records of a decision log.
 
         >>> one = ExecutionId(5)
-        >>> decided = [(one, Begins(0, (), 1, 2)), (one, Keeps("a", 3, 0))]
-        >>> decided.append((one, Keeps("b", 4, 0)))
-        >>> late = (ExecutionId(1), Keeps("c", 5, 0))
-        >>> CheckpointIndex.of([*decided, (ExecutionId(9), Drops("a")), late])
+        >>> decided = [(one, StartDecision(0, (), 1, 2)), (one, SavepointDecision("a", 3, 0))]
+        >>> decided.append((one, SavepointDecision("b", 4, 0)))
+        >>> late = (ExecutionId(1), SavepointDecision("c", 5, 0))
+        >>> CheckpointIndex.of([*decided, (ExecutionId(9), DropDecision("a")), late])
         CheckpointIndex(last=5, start=..., savepoints={'b': 4}, checkpointed=True, ...)
         """
         last, start, savepoints, checkpointed = None, None, dict[str, int](), False
         usable_until, took_own = dict[ExecutionId, int](), False
         for execution, one in effective(decided):
-            taken = isinstance(one, Takes | Keeps)
+            taken = isinstance(one, FirstCheckpointDecision | SavepointDecision)
             checkpointed |= taken
             took_own |= taken and execution == last
             match one:
-                case Begins(checkpoint=None):
+                case StartDecision(checkpoint=None):
                     last, start = execution, one
                     # Savepoints of an earlier execution lie on a topic that was deleted.
                     savepoints.clear()
                     usable_until.clear()
-                case Begins(checkpoint=int(offset)):
+                case StartDecision(checkpoint=int(offset)):
                     _restart_from(offset, last, usable_until)
                     last, start, checkpointed, took_own = execution, one, True, True
-                case Keeps(name, offset) if execution == last:
+                case SavepointDecision(name, offset) if execution == last:
                     savepoints[name] = offset
-                case Drops(name):
+                case DropDecision(name):
                     savepoints.pop(name, None)
         return CheckpointIndex(last, start, savepoints, checkpointed, usable_until, took_own)
 
@@ -102,7 +108,7 @@ class CheckpointIndex:
         of any other checkpoint may be gone, or its execution was no longer the last one.
         """
         execution = checkpoint.execution
-        if checkpoint.cut == BEGINNING:
+        if checkpoint.cut == INITIAL_CUT:
             return not self.took_own
         ours = execution == self.last or offset == self.started_from
         before = self.oldest <= offset <= self.usable_until.get(execution, BEFORE_ALL)
@@ -147,7 +153,7 @@ def retained_checkpoints(reader: CheckpointsReader, index: CheckpointIndex) -> R
         match reader.read(offset):
             case Checkpoint() as one:
                 found[offset] = one
-            case error if offset in named or not reader.let_go(offset):
+            case error if offset in named or not reader.is_deleted(offset):
                 unreadable[offset] = error
     return RetainedCheckpoints(found, unreadable)
 
@@ -183,7 +189,7 @@ def newest_usable(
         *_, last = others
         earlier = f"restore an earlier checkpoint with meander run --from {last.number}"
         raise CheckpointUnreadable(
-            error.concerns, error.cause, f"{earlier}, or {error.remedy}"
+            error.subject, error.cause, f"{earlier}, or {error.remedy}"
         ) from error
     if found is None:
         expect_retained(index, flow, topic)
@@ -302,9 +308,11 @@ class CheckpointRecorder:
         offset, checkpoint = found
         self._offsets[checkpoint.number] = offset
         if checkpoint.savepoint:
-            logged = self._decision_log(Keeps(checkpoint.savepoint, offset, checkpoint.cut.time))
+            logged = self._decision_log(
+                SavepointDecision(checkpoint.savepoint, offset, checkpoint.cut.time)
+            )
         elif not self._has_checkpoint:
-            logged = self._decision_log(Takes(checkpoint.cut.time))
+            logged = self._decision_log(FirstCheckpointDecision(checkpoint.cut.time))
         else:
             logged = _at_once
         while not logged():

@@ -12,13 +12,15 @@ import contextlib
 import time
 from datetime import UTC, datetime, timedelta
 
+from msgspec import structs
+
 from meander.app.common.clock import SystemClock
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.connectors.topics.status import Holder, StatusReader, StatusTopic
-from meander.connectors.topics.topics import Names
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Failed, Finished, Heartbeat, Recovering, Started
@@ -52,7 +54,7 @@ def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
 
 
 def claim_for(
-    settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed,
+    settings: Settings, names: TopicNames, status: StatusTopic, flow: str, claimed: Claimed,
     wait: bool | None = None,
 ) -> ExecutionId:  # fmt: skip
     """Write a claim of a flow; return the execution id with which its driver starts.
@@ -111,7 +113,7 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
 
 
 def _first_execution(
-    settings: Settings, names: Names, status: StatusTopic, flow: str, claimed: Claimed
+    settings: Settings, names: TopicNames, status: StatusTopic, flow: str, claimed: Claimed
 ) -> ExecutionId:
     """Return an execution id beyond those of all drivers that ran the flow before."""
     with contextlib.closing(StatusReader(settings, names.status, flow)) as reader:
@@ -126,6 +128,6 @@ def _first_execution(
     if claimed.execution >= least:
         return ExecutionId(claimed.execution)
     # The next driver must see this id, even if this driver dies now.
-    status.write(claimed.model_copy(update={"execution": least}))
-    status.flush(client.ANSWER)
+    status.write(structs.replace(claimed, execution=least))
+    status.flush(client.REQUEST_TIMEOUT)
     return ExecutionId(least)

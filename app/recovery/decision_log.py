@@ -11,17 +11,17 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
-from meander.app.recovery.numbers import pack_numbers, unpack_numbers
+from meander.app.recovery.packed_numbers import pack_numbers, unpack_numbers
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.control.decisions import (
-    Begins,
+    CommandsDoneDecision,
     Decision,
-    Drops,
-    Joins,
-    Keeps,
+    DropDecision,
+    FirstCheckpointDecision,
+    JoinDecision,
     LeaveDecision,
-    Obeys,
-    Takes,
+    SavepointDecision,
+    StartDecision,
 )
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
@@ -55,11 +55,11 @@ class DecisionLog:
 def to_bytes(execution: ExecutionId, decision: Decision) -> bytes:
     """Encode a decision of an execution as a record of the decisions topic.
 
-    >>> data = to_bytes(ExecutionId(5), Joins(WorkerId(2), 7))
+    >>> data = to_bytes(ExecutionId(5), JoinDecision(WorkerId(2), 7))
     >>> data
     b'{"execution": 5, "at": 7, "type": "joins", "worker": 2}'
     >>> from_bytes(data)
-    (5, Joins(worker=2, time=7))
+    (5, JoinDecision(worker=2, time=7))
     """
     fields = {"execution": execution, "at": decision.time} | written(decision)
     return json.dumps(fields).encode()
@@ -80,7 +80,9 @@ def from_bytes(data: bytes) -> Written:
 def written(decision: Decision) -> dict[str, object]:
     """Return the fields of a decision, without those that all decisions have."""
     match decision:
-        case Begins(_, owners, workers, number, sources, groups, anew, retained, topics, oldest):
+        case StartDecision(
+            _, owners, workers, number, sources, groups, anew, retained, topics, oldest
+        ):
             start = {"owners": pack_numbers(owners), "workers": workers, "checkpoint": number,
                      "retained": retained, "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
@@ -93,24 +95,31 @@ def written(decision: Decision) -> dict[str, object]:
             place = {"source": source, "partition": partition}
             new = {} if offset is None else {"offset": offset}
             return {"type": "partition", **place, "worker": target, **new}
-        case Joins(worker):
+        case JoinDecision(worker):
             return {"type": "joins", "worker": worker}
         case LeaveDecision(worker):
             return {"type": "leaves", "worker": worker}
-        case Takes() | Keeps() | Drops() | Obeys():
+        case (
+            FirstCheckpointDecision()
+            | SavepointDecision()
+            | DropDecision()
+            | CommandsDoneDecision()
+        ):
             return _reference(decision)
 
 
-def _reference(decision: Takes | Keeps | Drops | Obeys) -> dict[str, object]:
+def _reference(
+    decision: FirstCheckpointDecision | SavepointDecision | DropDecision | CommandsDoneDecision,
+) -> dict[str, object]:
     """Return the fields of a decision that refers to a record of another topic."""
     match decision:
-        case Takes():
+        case FirstCheckpointDecision():
             return {"type": "takes"}
-        case Keeps(savepoint, offset):
+        case SavepointDecision(savepoint, offset):
             return {"type": "keeps", "savepoint": savepoint, "offset": offset}
-        case Drops(savepoint):
+        case DropDecision(savepoint):
             return {"type": "drops", "savepoint": savepoint}
-        case Obeys(offset):
+        case CommandsDoneDecision(offset):
             return {"type": "obeys", "offset": offset}
 
 
@@ -122,7 +131,7 @@ def _read(fields: dict[str, Any]) -> Decision:
             anew = tuple(starmap(ReplayFrom, fields["anew"].items()))
             retained, topics = fields["retained"], tuple(fields["topics"])
             owned, oldest = tuple(map(WorkerId, unpack_numbers(owners))), fields["oldest"]
-            return Begins(at, owned, workers, number, *names, anew, retained, topics, oldest)
+            return StartDecision(at, owned, workers, number, *names, anew, retained, topics, oldest)
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))
         case {"type": "revoked", "id": id}:
@@ -131,7 +140,7 @@ def _read(fields: dict[str, Any]) -> Decision:
             offset = fields.get("offset")
             return ReassignPartition(source, Partition(partition), at, WorkerId(worker), offset)
         case {"type": "joins", "worker": worker}:
-            return Joins(WorkerId(worker), at)
+            return JoinDecision(WorkerId(worker), at)
         case {"type": "leaves", "worker": worker}:
             return LeaveDecision(WorkerId(worker), at)
     return _read_reference(fields, at)
@@ -140,11 +149,11 @@ def _read(fields: dict[str, Any]) -> Decision:
 def _read_reference(fields: dict[str, Any], at: int) -> Decision:
     match fields:
         case {"type": "takes"}:
-            return Takes(at)
+            return FirstCheckpointDecision(at)
         case {"type": "keeps", "savepoint": savepoint, "offset": offset}:
-            return Keeps(savepoint, offset, at)
+            return SavepointDecision(savepoint, offset, at)
         case {"type": "drops", "savepoint": savepoint}:
-            return Drops(savepoint, at)
+            return DropDecision(savepoint, at)
         case {"type": "obeys", "offset": offset}:
-            return Obeys(offset, at)
+            return CommandsDoneDecision(offset, at)
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

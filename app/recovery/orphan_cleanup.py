@@ -18,11 +18,11 @@ from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_chec
 from meander.app.recovery.restart import read_decisions, up_to_start
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import checkpoints, tombstones
-from meander.connectors.topics.topics import Names
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.checkpoint.orphans import Unnamed
+from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.ids import ExecutionId
 
 log = LineLogger(__name__)
@@ -43,7 +43,7 @@ class OrphanCleanup:
     def __init__(
         self,
         settings: Settings,
-        names: Names,
+        names: TopicNames,
         execution: ExecutionId,
         before: Checkpoint | None,
         ends: Mapping[str, Sequence[int]],
@@ -67,20 +67,22 @@ class OrphanCleanup:
             orphans = self._orphans()
             for topic, ends in self._ends.items():
                 spans = [range(end) for end in ends]
-                tombstones.erase(self._settings, topic, spans, orphans.goes, self._paced)
+                tombstones.delete_matching(
+                    self._settings, topic, spans, orphans.includes, self._paced
+                )
         except MeanderError as error:
             log.warning("orphan_cleanup_failed", reason=str(error))
 
-    def _orphans(self) -> Unnamed:
+    def _orphans(self) -> Orphans:
         decided = read_decisions(self._settings, self._names.decisions)
         index = CheckpointIndex.of(up_to_start(decided, self._execution))
-        with checkpoints.reading(self._settings, self._names) as reader:
+        with checkpoints.open_checkpoints(self._settings, self._names) as reader:
             found = retained_checkpoints(reader, index)
         for error in found.unreadable.values():
             # The records that an unreadable checkpoint names are unknown, and must stay.
             raise error
         before = [] if self._before is None else [self._before]
-        return Unnamed.of([*found.found.values(), *before])
+        return Orphans.of([*found.found.values(), *before])
 
     def _paced(self, size: int) -> bool:
         return self._closed.wait(max(size, RECORD) / PACE)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from meander.app.common.concurrent import open_concurrently
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.checkpoint_index import (
     CheckpointIndex,
     earlier_checkpoints,
@@ -29,21 +29,21 @@ from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.transactions import transactional_id
-from meander.connectors.kafka.source.lost_records import SKIP, Lost
-from meander.connectors.kafka.source.source import KafkaSource, gone
+from meander.connectors.kafka.source.lost_records import SKIP_REMEDY, LostRecords
+from meander.connectors.kafka.source.source import KafkaSource, lost_records
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, DecisionTopic
-from meander.connectors.topics.full_read import whole
-from meander.connectors.topics.topics import Names
+from meander.connectors.topics.full_read import read_all
+from meander.connectors.topics.internal_topics import TopicNames
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits, misplaced
+from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits, renumbered
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
-from meander.dataflow.control.decisions import Begins, Joins, Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision, JoinDecision, StartDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
 from meander.state.keys.ids import ExecutionId, WorkerId
 
 log = LineLogger(__name__)
@@ -85,7 +85,7 @@ def choose_checkpoint(
     """
     settings, topic = prepared.options.kafka, prepared.names.checkpoints
     index = CheckpointIndex.of(read_decisions(settings, prepared.names.decisions))
-    with checkpoints.reading(settings, prepared.names) as reader:
+    with checkpoints.open_checkpoints(settings, prepared.names) as reader:
         among = retained_checkpoints(reader, index)
         if wanted is None:
             found = newest_usable(reader, index, prepared.flow, topic)
@@ -98,7 +98,7 @@ def choose_checkpoint(
             offset = find_checkpoint(among, index, wanted)
             checkpoint = among.found[offset]
         most = prepared.plan.flow.checkpoints.retained - 1
-        bootstrapped = checkpoint.cut == BEGINNING
+        bootstrapped = checkpoint.cut == INITIAL_CUT
         earlier = {} if bootstrapped else earlier_checkpoints(among, index, offset, most)
         last, savepoints = reader.number, read_savepoints(reader, index)
     before = [one.number for one in earlier.values()]
@@ -125,15 +125,15 @@ def _expect_restorable(
     plan, options = prepared.plan, prepared.options
     mismatches, lost = lost_positions(options.kafka, plan, checkpoint)
     if index.start is not None:
-        mismatches += misplaced(index.start, plan)
+        mismatches += renumbered(index.start, plan)
         sources = [one.name for one in plan.sources]
         mismatches += other_topics(index.start, dict(zip(sources, prepared.topics, strict=True)))
     left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
-    twice = [] if options.allow_nondeterminism else come_twice(checkpoint, plan, history)
+    twice = [] if options.allow_nondeterminism else duplicated_results(checkpoint, plan, history)
     if not options.skip_lost:
         mismatches += lost
     # Workers skip lost records when they open their sources, and name them then.
-    skip = SKIP if lost and not options.skip_lost else ""
+    skip = SKIP_REMEDY if lost and not options.skip_lost else ""
     expect_fits(left, plan, options.allow_dropped_state, mismatches, twice, before, skip)
 
 
@@ -149,18 +149,22 @@ def lost_positions(
     for one in checkpoint.cut.positions:
         if one.source in topics:
             positions[topics[one.source]][one.partition] = one.offset
-    found = [one for topic, offsets in positions.items() for one in gone(settings, topic, offsets)]
-    lost = [str(one) for one in found if isinstance(one, Lost) and one.expired]
+    found = [
+        one
+        for topic, offsets in positions.items()
+        for one in lost_records(settings, topic, offsets)
+    ]
+    lost = [str(one) for one in found if isinstance(one, LostRecords) and one.expired]
     return [sentence for sentence in map(str, found) if sentence not in lost], lost
 
 
-def other_topics(start: Begins, topics: Mapping[str, str]) -> list[str]:
+def other_topics(start: StartDecision, topics: Mapping[str, str]) -> list[str]:
     """Return, in sentences, which sources read another topic than in the last execution.
 
     Offsets of the former topic say nothing about the new one. `topics` maps each source to the
     topic that it reads now.
 
-    >>> start = Begins(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
+    >>> start = StartDecision(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
     >>> other_topics(start, {"a": "lines 1", "b": "words 3", "c": "new 4"})
     ["source 'b' has read topic 'words' of id 2, and is to read topic 'words' of id 3"]
     """
@@ -204,7 +208,9 @@ def start_execution(
     return RestorePlan.of(plan, options.workers, checkpoint, history)
 
 
-def needed_history(plan: Plan, settings: Settings, names: Names, execution: ExecutionId) -> History:
+def needed_history(
+    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId
+) -> History:
     """Return what a started execution needs to know of earlier executions.
 
     A flow that delivers at least once needs no commit markers. It needs moves of bins only where
@@ -213,7 +219,7 @@ def needed_history(plan: Plan, settings: Settings, names: Names, execution: Exec
     """
     if plan.flow.delivery == "exactly_once":
         return full_history(plan, settings, names, execution)
-    if not plan.arrivals:
+    if not plan.processing_inputs:
         return NO_HISTORY
     decided = up_to_start(read_decisions(settings, names.decisions), execution)
     return History(
@@ -222,12 +228,12 @@ def needed_history(plan: Plan, settings: Settings, names: Names, execution: Exec
 
 
 def full_history(
-    plan: Plan, settings: Settings, names: Names, execution: ExecutionId | None = None
+    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId | None = None
 ) -> History:
     """Return the history before the start of an execution; of all executions for None."""
     with open_concurrently() as reading:
         decided = reading.ask(lambda: read_decisions(settings, names.decisions))
-        markers = map(CommitMarker.from_bytes, whole(settings, names.marks))
+        markers = map(CommitMarker.from_bytes, read_all(settings, names.marks))
         before = up_to_start(decided.result(), execution)
     return History(plan.flow.space, before, (one for one in markers if one.execution != execution))
 
@@ -242,7 +248,7 @@ def up_to_start(decided: Iterable[Written], execution: ExecutionId | None) -> It
 
 def read_decisions(settings: Settings, topic: str) -> Iterator[Written]:
     """Read all decisions of all executions from the decisions topic."""
-    return map(from_bytes, whole(settings, topic))
+    return map(from_bytes, read_all(settings, topic))
 
 
 def handled_offset(decided: Iterable[Written]) -> int | None:
@@ -252,17 +258,18 @@ def handled_offset(decided: Iterable[Written]) -> int | None:
     start of a later one do not count.
 
     >>> one, other = ExecutionId(5), ExecutionId(6)
-    >>> decided = [(one, Begins(0, (), 1)), (one, Obeys(4)), (other, Begins(0, (), 1))]
-    >>> late = [*decided, (other, Obeys(7)), (one, Obeys(9))]
+    >>> start = StartDecision(0, (), 1)
+    >>> decided = [(one, start), (one, CommandsDoneDecision(4)), (other, start)]
+    >>> late = [*decided, (other, CommandsDoneDecision(7)), (one, CommandsDoneDecision(9))]
     >>> handled_offset(decided), handled_offset(late), handled_offset([])
     (4, 7, None)
     """
     last, handled = None, None
     for execution, one in effective(decided):
         match one:
-            case Begins():
+            case StartDecision():
                 last = execution
-            case Obeys(offset) if execution == last:
+            case CommandsDoneDecision(offset) if execution == last:
                 handled = offset
     return handled
 
@@ -278,9 +285,9 @@ def resume_commands(
     if handled is None:
         decided = read_decisions(settings, prepared.names.decisions)
         handled = handled_offset(up_to_start(decided, execution))
-    start = control.begin(handled)
+    start = control.start(handled)
     if start != handled:
-        decisions.write(to_bytes(execution, Obeys(start)))
+        decisions.write(to_bytes(execution, CommandsDoneDecision(start)))
     return start
 
 
@@ -288,15 +295,16 @@ def used_worker_ids(decided: Iterable[Written]) -> set[WorkerId]:
     """Return the ids of all workers of all executions. A command may skip many.
 
     >>> one = ExecutionId(1)
-    >>> sorted(used_worker_ids([(one, Begins(0, (), 2)), (one, Joins(WorkerId(999), 5))]))
+    >>> start, join = StartDecision(0, (), 2), JoinDecision(WorkerId(999), 5)
+    >>> sorted(used_worker_ids([(one, start), (one, join)]))
     [0, 1, 999]
     """
     used = set[WorkerId]()
     for _, decision in decided:
         match decision:
-            case Begins(workers=workers):
+            case StartDecision(workers=workers):
                 used.update(map(WorkerId, range(workers)))
-            case Joins(worker):
+            case JoinDecision(worker):
                 used.add(worker)
     return used
 

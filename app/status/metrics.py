@@ -40,7 +40,10 @@ COUNTERS = {
         "meander_late_adjusted",
         "Records whose time was raised to their partition's frontier.",
     ),
-    "bumped_ms": ("meander_bumped_ms", "Milliseconds by which their times were raised, together."),
+    "late_adjusted_ms": (
+        "meander_late_adjusted_ms",
+        "Milliseconds by which their times were raised, together.",
+    ),
     "future_ignored": (
         "meander_future_ignored",
         "Records whose time was too far ahead of the clock.",

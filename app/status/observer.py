@@ -15,11 +15,11 @@ from meander.app.status.aggregates import stays
 from meander.app.status.lag import Lag
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import member_name
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.schemas.status import BlockedFrontier, LongCall, Restoring, Throughput
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
@@ -67,23 +67,23 @@ class Observer:
         self._totals: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=WINDOW)
 
     def look(
-        self, controller: Controller, heard: WorkerStats, lag: Lag, bins: Mapping[WorkerId, int]
+        self, coordinator: Coordinator, heard: WorkerStats, lag: Lag, bins: Mapping[WorkerId, int]
     ) -> StatusSnapshot:
         """The flow as it is now."""
         frontiers = {}
-        for name, frontier in controller.frontiers().items():
-            times = [outer(time) for time in frontier]
+        for name, frontier in coordinator.frontiers().items():
+            times = [outer_time(time) for time in frontier]
             if times:
                 frontiers[name] = to_millis(min(times))
         workers = len(heard.working)
         return StatusSnapshot(
             workers, workers, heard, frontiers, lag.partitions, bins,
-            self.frontier_blockers(controller.frontier_blockers(), controller.furthest(), heard),
+            self.frontier_blockers(coordinator.frontier_blockers(), coordinator.furthest(), heard),
             throughput=self.throughput(heard),
             restoring=self.restoring(heard),
             outlooks={
                 name: {"fetched": ready, "eta": eta}
-                for name, (ready, eta) in controller.migrations.estimates().items()
+                for name, (ready, eta) in coordinator.migrations.estimates().items()
             },
         )  # fmt: skip
 
@@ -190,7 +190,7 @@ def _words(holding: FrontierBlocker) -> str:
             return f"operator {holding.name!r}: what is on its way to it has not been taken yet"
         case "migration":
             return f"operator {holding.name!r}: state of bins is on its way"
-        case "handover":
+        case "partition_move":
             of = f" of source {holding.name!r}" if holding.name else ""
             return f"a partition{of} is on its way to another worker"
         case "commands":

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from meander.connectors.topics.status import Told
+from msgspec.structs import replace
+
+from meander.connectors.topics.status import StatusRecord
 from meander.schemas.status import (
     Aborted,
     Accepted,
@@ -63,7 +65,7 @@ class Overview:
     omitted: int = 0
     """How many more are under way than `migrations` holds."""
     _claimed: set[str] = field(default_factory=set)
-    _claim: Told | None = None
+    _claim: StatusRecord | None = None
     """The claim of a driver that has sent no heartbeat yet."""
     _before_claim: tuple[str, str] = ("", "")
     """State and reason before that claim."""
@@ -76,7 +78,7 @@ class Overview:
         alive = self.state in {"starting", "running"}
         return alive and now_ms - heard > timeout * 1000
 
-    def take(self, told: Told) -> None:
+    def take(self, told: StatusRecord) -> None:
         """Follow one more event."""
         match told.event:
             case Heartbeat() as beat:
@@ -111,25 +113,18 @@ class Overview:
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
         self.heartbeat_ms, self.beat, self._claim = millis, beat, None
-        count = len(beat.bins)
-        self._learn(
-            # What older versions do not say.
-            worker_ids=beat.worker_ids or [*range(count)],
-            inflight=beat.inflight or [0] * count,
-            spilled=beat.spilled or [0] * count,
-        )
         self.migrations |= {one.id: one for one in beat.moving}
         known = sum(one.state in OPEN for one in self.migrations.values())
         self.omitted = len(beat.moving) + beat.omitted - known
 
     def _learn(self, **fields: object) -> None:
         """What the last heartbeat does not say."""
-        self.beat = self.beat.model_copy(update=fields)
+        self.beat = replace(self.beat, **fields)
 
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason, self._claim = state, reason, None
         self.migrations = {
-            name: one.model_copy(update={"state": "ended"}) if one.state in OPEN else one
+            name: replace(one, state="ended") if one.state in OPEN else one
             for name, one in self.migrations.items()
         }
 
@@ -146,24 +141,22 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
             reason = f"waits for {', '.join(after)}"
             migrations[name] = Migration(id=name, state="queued", reason=reason)
         case BinMoved() as moved if (known := migrations.get(moved.id)) is not None:
-            migrations[moved.id] = known.model_copy(
-                update={
-                    "moved": known.moved + 1,
-                    "bytes": known.bytes + moved.bytes,
-                    "keys": known.keys + moved.keys,
-                }
+            migrations[moved.id] = replace(
+                known,
+                moved=known.moved + 1,
+                bytes=known.bytes + moved.bytes,
+                keys=known.keys + moved.keys,
             )
         case Completed() | Aborted() as done if (known := migrations.get(done.id)) is not None:
             already_there = max(0, known.bins - done.bins - len(done.unmoved))
-            migrations[done.id] = known.model_copy(
-                update={
-                    "state": done.type,
-                    "ms": done.ms,
-                    "already_there": already_there,
-                    "fetched": 0,
-                    "eta": None,
-                    "reason": _stay(done),
-                }
+            migrations[done.id] = replace(
+                known,
+                state=done.type,
+                ms=done.ms,
+                already_there=already_there,
+                fetched=0,
+                eta=None,
+                reason=_stay(done),
             )
         case CommandRejected(id=name, reason=reason) if name not in migrations:
             # A second command under an id in use says nothing of the first.
@@ -174,7 +167,7 @@ def _stay(done: Completed | Aborted) -> str:
     return f"{len(done.unmoved)} bins stay where they were" if done.unmoved else ""
 
 
-def overview(flow: str, events: Iterable[Told]) -> Overview:
+def overview(flow: str, events: Iterable[StatusRecord]) -> Overview:
     """All events drawn together."""
     seen = Overview(flow)
     for told in events:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import TypeVar
 
-from pydantic import BaseModel
+import msgspec
+from msgspec import structs
 
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.app.recovery.claiming import expect_ours
 from meander.app.status.aggregates import latencies, partitions, queues
 from meander.app.status.metrics import MetricsCollector
@@ -30,7 +31,7 @@ from meander.schemas.status import (
     Started,
 )
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=msgspec.Struct)
 
 log = LineLogger(__name__)
 
@@ -89,7 +90,7 @@ class FlowStatus:
         if max(self._beat - last, self._status.silence()) >= options.heartbeat_timeout:
             self.expect_ours()
         moving = [
-            one.model_copy(update=figures.outlooks.get(one.id, {}))
+            structs.replace(one, **figures.outlooks.get(one.id, {}))
             for one in self._migrations.values()
             if one.state in OPEN
         ]
@@ -184,5 +185,5 @@ def fitting(parts: Sequence[M]) -> list[M]:
     >>> len(fitting([part])), len(fitting([part] * 1000))
     (1, 76)
     """
-    sizes = accumulate(len(part.model_dump_json()) + 1 for part in parts)
+    sizes = accumulate(len(msgspec.json.encode(part)) + 1 for part in parts)
     return [part for part, size in zip(parts, sizes, strict=True) if size <= ROOM]

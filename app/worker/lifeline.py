@@ -16,14 +16,14 @@ import zmq
 
 from meander.app.protocol.messages import REPLY, Alive, HeartbeatAck
 from meander.app.protocol.registration import LaunchToken, drop_when_silent
-from meander.connectors.links.links import Keys
+from meander.connectors.links.links import CurveKeys
 
 
 class Lifeline:
     """A connection of a worker to the registration server, for one thread."""
 
     def __init__(self, token: LaunchToken, heartbeat_timeout: float) -> None:
-        self._token, keys = token.token, Keys.fresh()
+        self._token, keys = token.token, CurveKeys.generate()
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.curve_publickey, self._dealer.curve_secretkey = keys.public, keys.secret

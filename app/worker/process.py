@@ -54,13 +54,13 @@ from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters
-from meander.connectors.kafka.sink.sink import KafkaSink, batch_bytes
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.sink import KafkaSink, max_batch_bytes
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions, transactional_id
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer, member_name
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer, member_name
 from meander.connectors.topics import checkpoints
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import Names, names
 from meander.dataflow.api.nodes import SinkNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
@@ -69,14 +69,14 @@ from meander.dataflow.control.reports import SnapshotStored, WorkerReport
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
-from meander.dataflow.metrics.stall_log import Wait, Waits
+from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.dataflow.operators.error_policy import FunctionFailed, failure
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 
 log = LineLogger(__name__)
 
@@ -121,7 +121,7 @@ class WorkerProcess:
         self._stop = self._exit = self._left = self._over = False
         self._restart: Restart | None = None
         self._worker: Worker | None = None
-        self._waits = Waits(SystemClock())
+        self._waits = StallLog(SystemClock())
         self._keepalive = Keepalive(self._keep_alive)
 
     def run(self) -> Arguments | None:
@@ -129,7 +129,7 @@ class WorkerProcess:
 
         Raises MeanderError where the driver cannot receive it any more.
         """
-        keys = Keys.fresh()
+        keys = CurveKeys.generate()
         host = own_host(self._arguments.server)
         self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.heartbeat_timeout)
         self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
@@ -157,14 +157,14 @@ class WorkerProcess:
 
     def _fail(self, error: BaseException) -> None:
         log.debug("worker_failed", exc_info=error)
-        self._links.part()
+        self._links.detach()
         self._send(Failure.at(member_name(self._me), error, trace_of(error)))
 
     @contextlib.contextmanager
     def _open(self, topics: _Opening) -> Iterator[Worker]:
         """Yield the worker with all its topics, stores and readers."""
         arguments, opening = self._arguments, topics.opening
-        internal = names(arguments.prefix, arguments.flow)
+        internal = topic_names(arguments.prefix, arguments.flow)
         plan, database = self._state.plan, self._state.database
         context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._keepalive)
         transacting = opening.ask(lambda: self._transactions(plan, context, internal))
@@ -178,14 +178,14 @@ class WorkerProcess:
             topic=topics.state.result(),
             dead=dead,
             open_store=database.store,
-            open_shelf=lambda name: Shelf(database, name),
+            open_spill_store=lambda name: SpillStore(database, name),
             open_reader=lambda node, rests: node.spec.open(context, dead, rests),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
-            pulse=self._keepalive,
+            keepalive=self._keepalive,
             transactions=transactions,
         )
         with contextlib.closing(Worker(plan, environment, self._links)) as worker:
@@ -193,7 +193,7 @@ class WorkerProcess:
 
     def _start_opening(self, opening: ConcurrentOpen) -> _Opening:
         arguments, wakeup = self._arguments, self._links.wakeup
-        topics = names(arguments.prefix, arguments.flow)
+        topics = topic_names(arguments.prefix, arguments.flow)
         state, in_flight = (
             opening.open(partial(KafkaStateTopic, arguments.kafka, topic, self._me, wakeup))
             for topic in (topics.state, topics.in_flight)
@@ -201,7 +201,7 @@ class WorkerProcess:
         return _Opening(opening, state, in_flight)
 
     def _transactions(
-        self, plan: Plan, context: WorkerContext, topics: Names
+        self, plan: Plan, context: WorkerContext, topics: TopicNames
     ) -> KafkaTransactions | None:
         if plan.flow.delivery == "at_least_once":
             return None
@@ -209,7 +209,8 @@ class WorkerProcess:
         disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
             context.settings, id, topics.marks, context.wakeup, context.max_waiting,
-            partial(Spool, disk, self._state.folder), batch_bytes(context.outside, context.outside),
+            partial(TransactionBuffer, disk, self._state.folder),
+            max_batch_bytes(context.sink_topics, context.sink_topics),
         )  # fmt: skip
 
     def _work(self, worker: Worker) -> None:
@@ -231,8 +232,8 @@ class WorkerProcess:
                 return
             started = self._keepalive.since = time.monotonic()
             worked = worker.step()
-            self._waits.look("credit", CREDIT if worker.full else NOTHING)
-            self._waits.look("links", credit_waits(worker.starved()))
+            self._waits.update("credit", CREDIT if worker.full else NOTHING)
+            self._waits.update("links", credit_waits(worker.starved()))
             for reports in in_frames(worker.reports()):
                 self._send(Report(reports))
             self._keep_contact(worker)
@@ -252,7 +253,7 @@ class WorkerProcess:
         self._left = True
         for peer in self._links.peers:
             if peer != COORDINATOR:
-                self._links.tell(peer, PeerLeft().to_bytes())
+                self._links.send_message(peer, PeerLeft().to_bytes())
         self._send(heartbeat_of(worker))
         self._send(Done(counters=dict(worker.counters)))
 
@@ -274,14 +275,14 @@ class WorkerProcess:
             self._receive()  # messages may have come during a long function call
         silent = now - self._received_at
         waits = self._silence if silent > 2 * self._heartbeat_every else NOTHING
-        self._waits.look("driver", waits)
+        self._waits.update("driver", waits)
         if silent > self._arguments.heartbeat_timeout:
             raise LinkBroken(
                 COORDINATOR, f"nothing was heard for {self._arguments.heartbeat_timeout:g} s"
             )
 
     def _receive(self) -> None:
-        for sender, data in self._links.told():
+        for sender, data in self._links.receive_messages():
             if sender != COORDINATOR:
                 self._receive_from_peer(sender, data)
                 continue
@@ -290,7 +291,7 @@ class WorkerProcess:
                 case StopExecution():
                     self._stop = True
                     # From here on a peer may close its link before this worker gets its own `Exit`.
-                    self._links.part()
+                    self._links.detach()
                 case Exit():
                     self._exit = True
                 case Restart() as restart:
@@ -301,7 +302,7 @@ class WorkerProcess:
                     self._links.connect([peer], joining=True)
                     self._send(PeerAdded(worker=info.worker))
                 case DropPeer(worker=worker):
-                    self._links.loosen(WorkerId(worker))
+                    self._links.release(WorkerId(worker))
                 case WorkerHeartbeat():
                     pass
 
@@ -312,7 +313,7 @@ class WorkerProcess:
         except ValueError as error:
             cause = "it sent a message that only the driver may send"
             raise MeanderError(member_name(sender), cause) from error
-        self._links.loosen(sender)
+        self._links.release(sender)
         self._send(Released(worker=sender))
 
     def _await_exit(self) -> None:
@@ -349,7 +350,7 @@ class WorkerProcess:
         return self._arguments.heartbeat_timeout if self._left else AFTER_FAILURE
 
     def _send(self, message: FromWorker) -> None:
-        self._links.tell(COORDINATOR, message.to_bytes())
+        self._links.send_message(COORDINATOR, message.to_bytes())
 
     def _watch(self) -> None:
         """Report that the process lives, and end it where the loop itself cannot.
@@ -375,13 +376,13 @@ class WorkerProcess:
                     os._exit(1)
 
 
-def _restore_plan(plan: Plan, arguments: Arguments, topics: Names) -> RestorePlan:
+def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> RestorePlan:
     """Return the restore plan of the execution. A joining worker restores no states."""
     execution = ExecutionId(arguments.execution)
     history = needed_history(plan, arguments.kafka, topics, execution)
     if arguments.checkpoint is None or arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
-    with checkpoints.reading(arguments.kafka, topics) as reader:
+    with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:
         found = reader.at(arguments.checkpoint)
     return RestorePlan.of(plan, arguments.workers, found, history)
 

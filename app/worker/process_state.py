@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from meander.app.flow.loader import Source, load_flow
+from meander.app.loading.loader import Source, load_flow
 from meander.dataflow.api.plan import Plan
 from meander.state.store.store import Database
 
@@ -30,7 +30,7 @@ class ProcessState:
     def end_execution(self) -> None:
         """Note that an execution has ended, so the next one may restore its states."""
         if "database" in self.__dict__:
-            self.database.outlive()
+            self.database.end_execution()
 
     def close(self) -> None:
         """Release the files."""

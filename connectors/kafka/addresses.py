@@ -12,15 +12,15 @@ PORT = 9092
 """The port of an address that names none."""
 
 
-def knock(bootstrap: str, seconds: float) -> str:
+def try_connect(bootstrap: str, seconds: float) -> str:
     """Connect to one of the addresses, separated by commas, and disconnect. Return '' where one
     accepts, else the reason of the last failure. `seconds` bounds all attempts together."""
     addresses, refusal = bootstrap.split(","), ""
     for address in addresses:
-        place = urlsplit(f"//{address.strip().rpartition('://')[2]}")
-        where = place.hostname or "", place.port or PORT
+        url = urlsplit(f"//{address.strip().rpartition('://')[2]}")
+        endpoint = url.hostname or "", url.port or PORT
         try:
-            socket.create_connection(where, seconds / len(addresses)).close()
+            socket.create_connection(endpoint, seconds / len(addresses)).close()
         except OSError as error:
             refusal = error.strerror or str(error)
         else:

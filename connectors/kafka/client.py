@@ -16,10 +16,17 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
-from meander.connectors.kafka.addresses import knock
+from meander.connectors.kafka.addresses import try_connect
 from meander.connectors.kafka.source.topic_ids import TopicIds
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
@@ -30,15 +37,16 @@ T = TypeVar("T")
 Settings = Mapping[str, str]
 Values = dict[str, str | int | float | bool]
 
-ANSWER = 15.0
+REQUEST_TIMEOUT = 15.0
 """The seconds that a call at the start waits for the broker."""
-HANDSHAKE = 2.0
+STARTUP_SECONDS = 2.0
 """The seconds for which a starting broker may close new connections at once."""
-_LISTEN = 0.05
+_ANY_TOPIC = TopicCollection(["__consumer_offsets"])
+_POLL_SECONDS = 0.05
 """The seconds between two polls for reported errors during a wait for an answer."""
 GRACE = 1.0
 """The seconds of silence before a report."""
-QUIET = 10.0
+REPORT_PAUSE = 10.0
 """The seconds between the end of an outage and the next report."""
 
 PARTITIONER = "murmur2_random"
@@ -48,7 +56,7 @@ _ALWAYS: Values = {
     "log_level": 2,
     "socket.nagle.disable": True,
     # librdkafka waits half of this between its first two connections. A new client then has its
-    # first answer in 17 ms instead of 57, and a recovery waits for several.
+    # first answer in 17 ms instead of 57, and a recovery waits for several clients.
     "reconnect.backoff.ms": 20,
     # A broker that returns after minutes should not have to wait for clients.
     "reconnect.backoff.max.ms": 1000,
@@ -70,7 +78,7 @@ _CONSUMER_MUST: Values = {
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
 }
-MESSAGE_MOST = 1_000_000
+MAX_MESSAGE_BYTES = 1_000_000
 """The most bytes of a record that a client accepts without a setting."""
 _PRODUCER: Values = {
     # Batches form while earlier ones are in flight. At 500 records/s, the median latency of an echo
@@ -89,18 +97,18 @@ _PRODUCER_MUST: Values = {
     "message.timeout.ms": 0,
 }
 
-TRANSACTION = 60.0
+TRANSACTION_TIMEOUT = 60.0
 """The seconds after which Kafka aborts an open transaction. Until then, a reader of committed
 records waits. A worker must send all results of one time within them."""
-AGAIN = 0.02
+PRODUCER_ID_RETRY = 0.02
 """The seconds between two requests for a producer id."""
-SOON = 0.03
+FIRST_WATERMARK_TIMEOUT = 0.03
 """The seconds between two requests at a partition's end; each wait doubles."""
 _TRANSACTIONAL_MUST: Values = {
     "enable.idempotence": True,
-    "transaction.timeout.ms": int(TRANSACTION * 1000),
-    # A batch that has not arrived by then comes back with its whole transaction.
-    "message.timeout.ms": int(TRANSACTION * 1000),
+    "transaction.timeout.ms": int(TRANSACTION_TIMEOUT * 1000),
+    # Kafka aborts the whole transaction of a batch that has not arrived by then.
+    "message.timeout.ms": int(TRANSACTION_TIMEOUT * 1000),
 }
 
 FIXED: Mapping[str, str | int | float | bool] = _CONSUMER_MUST | _PRODUCER_MUST
@@ -114,7 +122,7 @@ class Unreachable(SetupError):
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
-def _unheard(_: KafkaError | None, __: list[TopicPartition]) -> None:
+def _ignore_commit(_: KafkaError | None, __: list[TopicPartition]) -> None:
     """Ignore the result of a commit."""
 
 
@@ -137,7 +145,7 @@ class ConsumedMessage(Protocol):
         """Return its headers."""
 
     def timestamp(self) -> tuple[int, int]:
-        """Return the clock that the timestamp comes from, and milliseconds since 1970."""
+        """Return the clock of the timestamp, and milliseconds since 1970."""
 
     def error(self) -> KafkaError | None:
         """Return the error that the consumer reports instead of a record."""
@@ -147,8 +155,8 @@ class ConsumedMessage(Protocol):
 
 
 def consumer(
-    settings: Settings, group: str, on_commit: OnCommit = _unheard, ids: TopicIds | None = None,
-    **tuning: str | float,
+    settings: Settings, group: str, on_commit: OnCommit = _ignore_commit,
+    ids: TopicIds | None = None, **tuning: str | float,
 ) -> Consumer:  # fmt: skip
     """Return a consumer for `assign()`. `tuning` (underscores for dots) holds defaults that the
     user may override. `ids` receives the ids of topics."""
@@ -175,7 +183,7 @@ def reader(settings: Settings, topic: str) -> Consumer:
 
 
 def producer(settings: Settings, **tuning: str | float) -> Producer:
-    """Return an idempotent producer that never gives up a record by itself."""
+    """Return an idempotent producer that never drops a record by itself."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _PRODUCER_MUST
     try:
         return Producer(values, error_cb=contact(settings).on_error)
@@ -185,25 +193,25 @@ def producer(settings: Settings, **tuning: str | float) -> Producer:
 
 def transactional(settings: Settings, id: str, **tuning: str | float) -> Producer:
     """Return a producer with a transactional id. It fences earlier producers of that id and aborts
-    their open transaction. Raise MeanderError after `ANSWER` seconds."""
+    their open transaction. Raise MeanderError after `REQUEST_TIMEOUT` seconds."""
     values = _ALWAYS | _PRODUCER | _tuned(tuning, settings) | _TRANSACTIONAL_MUST
     try:
         made = Producer(values | {"transactional.id": id}, error_cb=contact(settings).on_error)
 
         # Kafka refuses the id while it aborts the earlier transaction, which takes milliseconds.
         # The client alone would retry after half a second or more.
-        def begin() -> None:
+        def initialize() -> None:
             made.poll(0)
             contact(settings).check()
-            made.init_transactions(AGAIN)
+            made.init_transactions(PRODUCER_ID_RETRY)
 
-        patiently(begin, ANSWER)
+        retry_transactional(initialize, REQUEST_TIMEOUT)
     except KafkaException as error:
         raise translate(error, f"transactions of {id!r}") from None
     return made
 
 
-def patiently(step: Callable[[], None], seconds: float = math.inf) -> None:
+def retry_transactional(step: Callable[[], None], seconds: float = math.inf) -> None:
     """Repeat a step of a transactional producer until Kafka answers, at most `seconds`. Repetitions
     are harmless. Raise KafkaException."""
     deadline = time.monotonic() + seconds
@@ -218,68 +226,75 @@ def patiently(step: Callable[[], None], seconds: float = math.inf) -> None:
 
 
 class Admin(AdminClient):
-    """A client that asks questions and creates topics at a start. Its calls block up to `ANSWER`
-    seconds."""
+    """A client that describes and creates topics at a start. Its calls block up to
+    `REQUEST_TIMEOUT` seconds."""
 
     def __init__(self, settings: Settings) -> None:
         self._refusal: KafkaError | None = None
-        self._down = False
+        self._all_down = False
         super().__init__(_ALWAYS | dict(settings), error_cb=self._on_error)
         self.bootstrap = settings["bootstrap.servers"]
         """The addresses of the brokers."""
 
-    def greet(self) -> None:
+    def await_broker(self) -> None:
         """Wait until a broker has answered. Raise SetupError at once where one refuses the login.
         Raise Unreachable where none answers, early where one closes all connections."""
-        asked, soon = self.describe_cluster(request_timeout=ANSWER), time.monotonic() + HANDSHAKE
+        # librdkafka ends the process where it asks for the cluster and a broker, which its
+        # controller has just fenced, answers that there is no broker. A topic is always an answer.
+        answers = self.describe_topics(_ANY_TOPIC, request_timeout=REQUEST_TIMEOUT)
+        (answer,) = answers.values()
+        startup_end = time.monotonic() + STARTUP_SECONDS
         while True:
             try:
-                asked.result(_LISTEN)
+                answer.result(_POLL_SECONDS)
             except TimeoutError:
                 self.poll(0)
             except KafkaException as error:
+                if error.args[0].code() > 0:  # A broker's answer, such as "no such topic".
+                    return
                 raise translate(error, "Kafka", self.bootstrap) from None
             else:
                 return
             if self._refusal is not None:
                 raise translate(self._refusal, f"Kafka at {self.bootstrap}")
-            if self._down and time.monotonic() > soon and not knock(self.bootstrap, GRACE):
+            started = self._all_down and time.monotonic() > startup_end
+            if started and not try_connect(self.bootstrap, GRACE):
                 raise Unreachable(
                     f"Kafka at {self.bootstrap}",
-                    "a broker takes connections and ends them: it is about to start or to stop, or"
-                    " it expects another security.protocol",
+                    "a broker accepts connections and closes them: it is about to start or to stop,"
+                    " or it expects another security.protocol",
                     "wait for it, or set security.protocol and sasl.* (meander config shows them)",
                 )
 
     def _on_error(self, error: KafkaError) -> None:
         """Record an error that librdkafka reports in `poll`."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._down = True
-        elif refused(error):
+            self._all_down = True
+        elif is_refused(error):
             self._refusal = error
 
 
 def admin(settings: Settings) -> Admin:
-    """Return a client for questions at a start. Raise SetupError for invalid settings, and errors
-    as `Admin.greet` does. Other clients report a refused login only later, in `poll`."""
+    """Return an admin client once a broker has answered. Raise SetupError for invalid settings, and
+    errors as `Admin.await_broker` does. Other clients report a refused login later, in `poll`."""
     try:
-        made = Admin(settings)
+        client = Admin(settings)
     except KafkaException as error:
         raise translate(error, "Kafka settings") from None
-    made.greet()
-    return made
+    client.await_broker()
+    return client
 
 
 def expect_group(settings: Settings, group: str) -> None:
     """Raise SetupError for a group that the broker does not let this user read. A consumer would
-    take the refusal for silence and ask forever."""
-    asking = admin(settings)
-    asked = asking.describe_consumer_groups([group], request_timeout=ANSWER)
+    mistake the refusal for silence and retry forever."""
+    client = admin(settings)
+    groups = client.describe_consumer_groups([group], request_timeout=REQUEST_TIMEOUT)
     try:
-        asked[group].result()
+        groups[group].result()
     except KafkaException as error:
         # Other calls report a group that does not exist yet, or a broker that does not answer.
-        if refused(error.args[0]):
+        if is_refused(error.args[0]):
             raise translate(error, f"consumer group {group!r}") from None
 
 
@@ -290,7 +305,7 @@ def _tuned(tuning: Values, settings: Settings) -> Values:
     >>> _tuned({"batch_size": 5_000}, {"batch.size": "90000", "message.max.bytes": "10"})
     {'message.max.bytes': 1000000, 'batch.size': 5000}
     """
-    own = {"message.max.bytes": MESSAGE_MOST, **_dotted(tuning)}
+    own = {"message.max.bytes": MAX_MESSAGE_BYTES, **_dotted(tuning)}
     values = own | dict(settings)
     for name, bound in (("message.max.bytes", max), ("batch.size", min)):
         # The client itself refuses a value that is not a number, and names the setting.
@@ -313,8 +328,8 @@ class Contact:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
         self._silent_since: float | None = None
-        self._told = False
-        self._back_at = float("-inf")
+        self._reported = False
+        self._returned_at = float("-inf")
         self._failure: MeanderError | None = None
 
     @property
@@ -330,12 +345,12 @@ class Contact:
         elif error.fatal() or code in _REFUSED:
             self._failure = translate(error, f"Kafka at {self._bootstrap}")
 
-    def heard(self) -> None:
+    def record_answer(self) -> None:
         """Record an answer of a broker."""
         since, self._silent_since = self._silent_since, None
-        if since is not None and self._told:
-            self._told, self._back_at = False, time.monotonic()
-            seconds = self._back_at - since
+        if since is not None and self._reported:
+            self._reported, self._returned_at = False, time.monotonic()
+            seconds = self._returned_at - since
             log.warning("broker_returned", bootstrap=self._bootstrap, seconds=round(seconds, 1))
 
     def check(self) -> None:
@@ -343,10 +358,10 @@ class Contact:
         if self._failure is not None:
             raise self._failure
         since = self._silent_since
-        if since is not None and not self._told:
+        if since is not None and not self._reported:
             now = time.monotonic()
-            if now - since >= GRACE and now - self._back_at >= QUIET:
-                self._told = True
+            if now - since >= GRACE and now - self._returned_at >= REPORT_PAUSE:
+                self._reported = True
                 log.warning("broker_lost", bootstrap=self._bootstrap)
 
 
@@ -385,7 +400,7 @@ _SILENT = {
     KafkaError._DESTROY_BROKER,
     KafkaError._UNKNOWN_BROKER,
 }
-_SETTLING = {
+_NOT_READY = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
@@ -403,48 +418,48 @@ _SETTLING = {
     KafkaError._WAIT_COORD,
 }
 _LOCAL = re.compile(r"(\w+://)?(127\.|localhost\b|\[::1\])")
-_LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+_EXPIRED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
-def transient(error: KafkaError) -> bool:
+def is_transient(error: KafkaError) -> bool:
     """Return whether the client recovers from an error by itself."""
-    return error.code() in _SILENT | _SETTLING or error.retriable()
+    return error.code() in _SILENT | _NOT_READY or error.retriable()
 
 
-def expired(error: KafkaError) -> bool:
-    """Return whether an error says that an offset has no record any more."""
-    return error.code() in _LOST
+def is_expired(error: KafkaError) -> bool:
+    """Return whether an error reports an offset without a record."""
+    return error.code() in _EXPIRED
 
 
-def refused(error: KafkaError) -> bool:
-    """Return whether an error says that the broker denies this user access."""
+def is_refused(error: KafkaError) -> bool:
+    """Return whether an error reports that the broker denies this user access."""
     return error.code() in _REFUSED
 
 
-def absent(error: KafkaError) -> bool:
-    """Return whether an error says that a topic or a partition does not exist."""
+def is_missing(error: KafkaError) -> bool:
+    """Return whether an error reports that a topic or a partition does not exist."""
     return error.code() in _MISSING
 
 
-def answered(ask: Callable[[], T], concerns: str) -> T:
-    """Return the answer to a question at a start. Raise MeanderError after `ANSWER` seconds without
-    one.
+def retry_request(request: Callable[[], T], subject: str) -> T:
+    """Repeat a request at a start until it succeeds; return its answer. Raise MeanderError after
+    `REQUEST_TIMEOUT` seconds.
 
-    A partition of a new topic may have no leader yet, or a leader that does not know of it.
+    A partition of a new topic may have no leader yet, or a leader that has not learned of it.
     """
-    deadline = time.monotonic() + ANSWER
+    deadline = time.monotonic() + REQUEST_TIMEOUT
     while True:
         try:
-            return ask()
+            return request()
         except KafkaException as error:
-            passing = transient(error.args[0]) or absent(error.args[0])
+            passing = is_transient(error.args[0]) or is_missing(error.args[0])
             if not passing or time.monotonic() > deadline:
-                raise translate(error, concerns) from None
+                raise translate(error, subject) from None
             time.sleep(0.05)
 
 
 def translate(
-    error: KafkaError | KafkaException, concerns: str, bootstrap: str | None = None
+    error: KafkaError | KafkaException, subject: str, bootstrap: str | None = None
 ) -> MeanderError:
     """Return an error of Kafka in words for the user; `bootstrap` holds the brokers' addresses, if
     known.
@@ -456,48 +471,48 @@ def translate(
     code, text = reason.code(), reason.str()
     if code in _REFUSED:
         return SetupError(
-            concerns,
+            subject,
             _REFUSED[code],
-            "have its administrator grant this user what is missing, or correct the settings "
+            "have its administrator grant this user access, or correct the settings "
             "security.protocol and sasl.* (meander config shows them)",
         )
     if code in _MISSING:
-        return missing(concerns)
+        return missing_topic(subject)
     if code in _SILENT:
-        return unreachable(concerns, text, bootstrap)
-    if transient(reason):
+        return unreachable(subject, text, bootstrap)
+    if is_transient(reason):
         return Unreachable(
-            concerns,
+            subject,
             f"its broker is not ready ({text})",
-            "look at the brokers of the cluster and at the topic's leaders",
+            "check the brokers of the cluster and the topic's leaders",
         )
     if code == KafkaError._INVALID_ARG:
-        return SetupError(concerns, text, "correct it: meander config shows where it comes from")
+        return SetupError(subject, text, "correct it: meander config shows where it comes from")
     if code == KafkaError.TOPIC_EXCEPTION:
         return SetupError(
-            concerns,
+            subject,
             "that is no name of a topic",
             "use letters, digits, '.', '_' and '-' only, at most 249",
         )
     if code == KafkaError.INVALID_RECORD:
         return MeanderError(
-            concerns,
+            subject,
             "the broker refuses a record, as a compacted topic does one without a key",
             "call key_by before the sink, or set the topic's cleanup.policy to delete",
         )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
         return MeanderError(
-            concerns,
-            "a record is larger than it takes",
+            subject,
+            "a record exceeds its size limit",
             "raise its max.message.bytes, and message.max.bytes in the settings",
         )
-    if code in _LOST:
+    if code in _EXPIRED:
         return MeanderError(
-            concerns,
+            subject,
             f"the records to be read next are no longer on the broker ({text})",
-            "lengthen its retention, and start the flow anew",
+            "lengthen its retention, and run meander reset",
         )
-    return MeanderError(concerns, f"Kafka answers {reason.name()}: {text}")
+    return MeanderError(subject, f"Kafka answers {reason.name()}: {text}")
 
 
 def _refusal(error: KafkaError) -> KafkaError:
@@ -508,7 +523,7 @@ def _refusal(error: KafkaError) -> KafkaError:
     return next((one for one in known if ended and one.str() in error.str()), error)
 
 
-def unreachable(concerns: str, reason: str, bootstrap: str | None) -> Unreachable:
+def unreachable(subject: str, reason: str, bootstrap: str | None) -> Unreachable:
     """Return the error for a cluster that does not answer; `bootstrap` holds its addresses, if
     known.
 
@@ -522,13 +537,13 @@ def unreachable(concerns: str, reason: str, bootstrap: str | None) -> Unreachabl
         if local
         else "start it, or correct bootstrap.servers (--bootstrap or MEANDER_BOOTSTRAP)"
     )
-    return Unreachable(concerns, f"no broker answers{at} ({reason})", remedy)
+    return Unreachable(subject, f"no broker answers{at} ({reason})", remedy)
 
 
-def missing(concerns: str) -> SetupError:
+def missing_topic(subject: str) -> SetupError:
     """Return the error for a missing topic."""
     return SetupError(
-        concerns,
+        subject,
         "it does not exist",
         "create it (meander topics create), or correct its name",
     )
@@ -537,8 +552,8 @@ def missing(concerns: str) -> SetupError:
 def watermarks(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
     """Return the first offset of a partition, and the offset behind the last committed record."""
     place = TopicPartition(topic, partition)
-    # A client without a connection may wait 0.7 s in vain; a second request has the answer at once.
-    patience = (min(SOON * 2**n, ANSWER / 4) for n in count())
-    return answered(
-        lambda: consumer.get_watermark_offsets(place, timeout=next(patience)), f"topic {topic!r}"
+    # A client without a connection may wait 0.7 s for no answer; a second request gets it at once.
+    timeouts = (min(FIRST_WATERMARK_TIMEOUT * 2**n, REQUEST_TIMEOUT / 4) for n in count())
+    return retry_request(
+        lambda: consumer.get_watermark_offsets(place, timeout=next(timeouts)), f"topic {topic!r}"
     )

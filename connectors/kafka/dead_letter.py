@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.formats import encoder, plain_key
 from meander.connectors.kafka.sink.producer import Headers
-from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.dataflow.interfaces import WorkerContext
-from meander.dataflow.operators.error_policy import failure, shown
+from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
 
 log = LineLogger(__name__)
 
-MAX_SAID = 300
+MAX_LOGGED = 300
 """The most characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
 """The most characters of a traceback. Its end remains, as it names the cause."""
 MAX_DEAD_RECORD = 16 << 20
-"""The most bytes of a record on the dead-letter topic; longer ones are cut."""
+"""The most bytes of a record on the dead-letter topic; longer records are cut."""
 MAX_VALUE = MAX_DEAD_RECORD // 2
 """The most bytes of a value, from its start. The rest of a record serves its key and headers."""
 MAX_KEY = MAX_HEADERS = MAX_DEAD_RECORD // 8
@@ -39,7 +39,7 @@ _json = encoder("json")
 
 @dataclass(frozen=True, slots=True)
 class MalformedRecord:
-    """A malformed record that a reader sets aside, as the value of a batch's row."""
+    """A malformed record of a reader, as the value of a batch's row."""
 
     topic: str
     key: bytes | None
@@ -53,7 +53,9 @@ class KafkaDeadLetters:
 
     def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
         self._worker, self._named = worker, set[str]()
-        self._sender = Sender(settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD)
+        self._producer = RecordProducer(
+            settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD
+        )
 
     @staticmethod
     def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
@@ -63,7 +65,7 @@ class KafkaDeadLetters:
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Send one record as a dead letter without blocking. Raise the broker's refusal of an
         earlier one."""
-        self._sender.pump()
+        self._producer.pump()
         value = batch.values[row]
         if isinstance(value, MalformedRecord):
             key = value.key
@@ -76,13 +78,13 @@ class KafkaDeadLetters:
                 operator=operator,
                 partition=int(batch.partitions[row]),
                 offset=int(batch.offsets[row]),
-                key=(key or b"")[:MAX_SAID].decode("utf-8", "backslashreplace"),
-                topic=self._sender.topic,
-                reason=reason[:MAX_SAID],
+                key=(key or b"")[:MAX_LOGGED].decode("utf-8", "backslashreplace"),
+                topic=self._producer.topic,
+                reason=reason[:MAX_LOGGED],
                 others="counted only",
             )
         added: Headers = [
-            ("meander.reason", _text(reason[:MAX_TRACE])),
+            ("meander.reason", _header_text(reason[:MAX_TRACE])),
             ("meander.operator", operator),
             ("meander.partition", str(batch.partitions[row])),
             ("meander.offset", str(batch.offsets[row])),
@@ -90,13 +92,13 @@ class KafkaDeadLetters:
             ("meander.worker", str(self._worker)),
         ]
         if trace:
-            added.append(("meander.trace", _text(trace)[-MAX_TRACE:]))
+            added.append(("meander.trace", _header_text(trace)[-MAX_TRACE:]))
         if isinstance(value, MalformedRecord):
             added.append(("meander.topic", value.topic))
-            self._send(value.value, key, _kept(value.headers), added)
+            self._send(value.value, key, _within_bound(value.headers), added)
         else:
             added.append(("meander.origin", str(batch.origins[row])))
-            self._send(_written(value), key, [], added)
+            self._send(_encoded_value(value), key, [], added)
 
     def _send(
         self, value: bytes | None, key: bytes | None, headers: Headers, added: Headers
@@ -107,46 +109,46 @@ class KafkaDeadLetters:
         if key is not None and len(key) > MAX_KEY:
             added.append(("meander.key_truncated", str(len(key))))
             key = key[:MAX_KEY]
-        self._sender.send(value, key, noted, [*headers, *added])
+        self._producer.send(value, key, ignore_delivery, [*headers, *added])
 
     def pending(self) -> int:
         """Return the number of dead letters that are not yet durable. Raise MeanderError when the
         broker refused one."""
-        self._sender.pump()
-        return len(self._sender)
+        self._producer.pump()
+        return len(self._producer)
 
     def close(self) -> None:
         """Drop unsent records and release connections."""
-        self._sender.close()
+        self._producer.close()
 
 
-def _kept(headers: Headers) -> Headers:
-    """Return the headers of a record within their bound, with the number of omitted ones."""
+def _within_bound(headers: Headers) -> Headers:
+    """Return the headers of a record within their bound, with the number of omitted headers."""
     found, room = Headers(), MAX_HEADERS
     for name, value in headers:
         room -= len(name) + len(value or b"")
         if room >= 0:
             found.append((name, value))
-    lost = len(headers) - len(found)
-    return [*found, ("meander.headers_left_out", str(lost))] if lost else found
+    omitted = len(headers) - len(found)
+    return [*found, ("meander.headers_left_out", str(omitted))] if omitted else found
 
 
-def _text(said: str) -> bytes:
+def _header_text(text: str) -> bytes:
     """Encode text as a header, including text that UTF-8 cannot encode."""
-    return said.encode("utf-8", "backslashreplace")
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _key(key: bytes) -> bytes | None:
     try:
         return plain_key(key)
     except (ValueError, TypeError):
-        return _text(shown(codec.decode(key)))
+        return _header_text(safe_repr(codec.decode(key)))
 
 
-def _written(value: object) -> bytes | None:
+def _encoded_value(value: object) -> bytes | None:
     if isinstance(value, bytes):
         return value
     try:
         return _json(value)
-    except failure():  # the value's own code may take part
-        return _text(shown(value))
+    except failure():  # the value's own code may run
+        return _header_text(safe_repr(value))

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
-from meander.state.times.time import whole
+from meander.state.times.time import checked_millis
 
 Format = Literal["json", "bytes", "str"]
 Decoder = Callable[[bytes], object]
@@ -43,7 +43,7 @@ class HeaderTime:
             if name == self.name:
                 if value is None:
                     raise ValueError(f"header {name!r} is null")
-                return whole(int(value))
+                return checked_millis(int(value))
         raise ValueError(f"there is no header {self.name!r}")
 
 
@@ -62,7 +62,7 @@ class FieldTime:
         if not isinstance(value, dict) or self.name not in value:
             raise ValueError(f"there is no field {self.name!r}")
         found: object = value[self.name]
-        return whole(found)
+        return checked_millis(found)
 
 
 TimeExtractor = HeaderTime | FieldTime | Callable[[object], int]
@@ -94,11 +94,11 @@ def check_format(what: str, form: object, names: Sequence[str] = get_args(Format
         raise SetupError(what, f"it is {form!r}", f"give {named} or a function")
 
 
-def read_all(
+def decode_all(
     decode: Callable[[bytes | None], object], data: Iterable[bytes | None]
 ) -> list[object]:
     """Decode many values or keys with a built-in decoder."""
-    return list(data if decode is _same else map(decode, data))
+    return list(data if decode is _identity else map(decode, data))
 
 
 def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
@@ -108,7 +108,7 @@ def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
     ({'a': 1}, 'a', 3)
     """
     if form == "bytes":
-        return _same
+        return _identity
     decode = _DECODERS[form] if isinstance(form, str) else form
     return lambda data: None if data is None else decode(data)
 
@@ -133,18 +133,18 @@ def plain_key(key: bytes) -> bytes:
     >>> [plain_key(codec.encode(key)) for key in ("N14228", b"raw", 7, ("AA", 1))]
     [b'N14228', b'raw', b'7', b'["AA",1]']
     """
-    if (written := codec.verbatim(key)) is not None:
-        return written
+    if (verbatim := codec.verbatim(key)) is not None:
+        return verbatim
     value = codec.decode(key)
     if isinstance(value, str):
         return value.encode()
     return value if isinstance(value, bytes) else _to_json(value)
 
 
-def written_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> list[bytes | None]:
+def encode_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> list[bytes | None]:
     """Encode many values with a built-in encoder, in native code where possible.
 
-    >>> written_all(encoder("json"), [1, 22]), written_all(plain_key, [codec.encode("N14228")])
+    >>> encode_all(encoder("json"), [1, 22]), encode_all(plain_key, [codec.encode("N14228")])
     ([b'1', b'22'], [b'N14228'])
     """
     if encode is _to_bytes and _BYTES.issuperset(map(type, values)):
@@ -163,7 +163,7 @@ def written_all(encode: Callable[[T], bytes | None], values: Sequence[T]) -> lis
     return list(map(encode, values))
 
 
-def _same(data: bytes | None) -> object:
+def _identity(data: bytes | None) -> object:
     return data
 
 

@@ -38,7 +38,7 @@ class LoopWakeup:
         """Wake the loop."""
         with self._closing:
             if self._writer.fileno() < 0:
-                return  # a caller in another thread cannot know that the loop has ended
+                return  # a caller in another thread may come after the end of the loop
             try:
                 self._writer.send(b"\0")
             except BlockingIOError:

@@ -28,15 +28,15 @@ from uuid import uuid4
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from meander.connectors.local_broker.home import make
+from meander.connectors.local_broker.home import make_folder
 from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import KAFKA, kafka_jars
 from meander.schemas.errors import SetupError
 
 HOST = "127.0.0.1"
 PORTS = range(19_000, 29_000)
-"""Ports below those that systems give to clients. So no client takes a killed broker's port, and no
-client connects to itself by repeated attempts."""
+"""Ports below the ports that systems assign to clients. So no client occupies a killed broker's
+port, and no client connects to itself by repeated attempts."""
 START_WITHIN = 60.0
 """The seconds after which a start without an answer fails."""
 STOP_WITHIN = 20.0
@@ -51,7 +51,7 @@ SETTINGS: dict[str, str | int] = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     # A missing topic is an error that the user should see.
     "auto.create.topics.enable": "false",
-    # There is one broker, so internal topics have one replica, and few partitions to open.
+    # One broker needs one replica per internal topic, and few partitions to open.
     "offsets.topic.replication.factor": 1,
     "offsets.topic.num.partitions": 4,
     "transaction.state.log.replication.factor": 1,
@@ -73,8 +73,8 @@ SETTINGS: dict[str, str | int] = {
     "num.network.threads": 2,
     "num.io.threads": 4,
     "background.threads": 2,
-    # A controller without news of its only broker must not take its partitions away. The broker was
-    # only starved of time, and clients keep the earlier epochs.
+    # A controller without heartbeats of its only broker must not remove its partitions. The broker
+    # was only starved of time, and clients have the earlier epochs.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 60_000,
 }
@@ -99,20 +99,20 @@ class Ports:
     """The ports of one broker."""
 
     clients: int
-    controller: int
+    coordinator: int
 
 
 class LocalBroker:
-    """A broker that keeps its data in a folder; as a context manager it is started and closed.
+    """A broker that stores its data in a folder; as a context manager it is started and closed.
 
     The broker creates a missing `data` folder. Without `data` it has a temporary folder, which
-    `close` removes. `port` is for clients; without it the broker takes and keeps a free one.
+    `close` removes. `port` is for clients; without it the broker chooses a free port once.
     """
 
     def __init__(self, data: Path | None = None, *, port: int | None = None) -> None:
         self._temporary = data is None
         self._home = Path(tempfile.mkdtemp(prefix="meander-kafka-")) if data is None else data
-        self._wish = port
+        self._wanted_port = port
         self._ports = Ports(0, 0)
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
@@ -138,7 +138,7 @@ class LocalBroker:
         if self.pid is not None:
             return
         self._reap()
-        self._ports = _prepare(self._home, self._wish)
+        self._ports = _prepare(self._home, self._wanted_port)
         self._process = _spawn(self._home)
         self._watcher = watch(self._process.pid)
         process = self._process
@@ -211,7 +211,7 @@ class BrokerStatus:
 def broker_start(data: Path, port: int | None = None) -> str:
     """Start a broker that outlives this process, unless one runs; return its bootstrap address.
 
-    Raise SetupError where it does not answer in time, or runs on another port than the given one.
+    Raise SetupError where it does not answer in time, or already runs on another port.
     """
     running = broker_status(data)
     if running is not None:
@@ -262,26 +262,26 @@ def _pid_file(home: Path) -> Path:
     return home / "broker.json"
 
 
-def _prepare(home: Path, wish: int | None) -> Ports:
-    """Write the configuration and format the storage; return the ports, the former ones if there
-    were any."""
-    make(home, "name another with --data")
-    kept = home / "ports.json"
-    ports = Ports(**json.loads(kept.read_text())) if kept.exists() else None
-    if ports is None or wish not in (None, ports.clients):
-        clients = wish or free_port()
+def _prepare(home: Path, wanted_port: int | None) -> Ports:
+    """Write the configuration and format the storage; return the ports, which are the former ports
+    where possible."""
+    make_folder(home, "name another with --data")
+    saved = home / "ports.json"
+    ports = Ports(**json.loads(saved.read_text())) if saved.exists() else None
+    if ports is None or wanted_port not in (None, ports.clients):
+        clients = wanted_port or free_port()
         ports = Ports(clients, free_port(clients))
-    for port in (ports.clients, ports.controller):
+    for port in (ports.clients, ports.coordinator):
         if not is_free(port):
             cause = "another process listens there"
-            raise SetupError(f"{HOST}:{port}", cause, "end it, or give another port")
-    kept.write_text(json.dumps(asdict(ports)))
-    listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
+            raise SetupError(f"{HOST}:{port}", cause, "end it, or choose another port")
+    saved.write_text(json.dumps(asdict(ports)))
+    listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.coordinator}"
     data = home / "data"
     properties = SETTINGS | {
         "listeners": listeners,
         "advertised.listeners": listeners,
-        "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
+        "controller.quorum.voters": f"1@{HOST}:{ports.coordinator}",
         "log.dirs": str(data),
     }
     if (data / "meta.properties").exists() and not (data / ".kafka_cleanshutdown").exists():
@@ -312,8 +312,8 @@ def _jvm(home: Path, *flags: str) -> list[str]:
 
 
 def _spawn(home: Path) -> subprocess.Popen[bytes]:
-    """Start the server in its own process group, as Ctrl-C is meant for the flow. It stays in the
-    session, since Linux shares cores by session (`sched_autogroup_enabled`). Beside another
+    """Start the server in its own process group, as Ctrl-C should end the flow alone. It belongs to
+    this session, since Linux shares cores by session (`sched_autogroup_enabled`). Beside another
     session's flow, its threads got no time for half a second and more."""
     flags = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError")
     command = [*_jvm(home, *flags), "kafka.Kafka", str(home / "server.properties")]
@@ -364,7 +364,7 @@ def _until(condition: Callable[[], bool], within: float) -> bool:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a child has ended, without reaping it, so that its number stays its own."""
+    """Return whether a child has ended. Do not reap it, so no other process gets its number."""
     if process.returncode is not None:
         return True
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -381,7 +381,7 @@ def _started(pid: int) -> str:
 
 
 def free_port(*taken: int) -> int:
-    """Return a free port that is not among those already taken."""
+    """Return a free port other than the `taken` ports."""
     while True:
         port = random.choice(PORTS)
         if port not in taken and is_free(port):

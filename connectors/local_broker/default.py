@@ -13,10 +13,7 @@ PORT = 9092
 
 
 def start_local(data: Path) -> str:
-    """Start the broker at port 9092, or at a free port where that is taken; return its address.
-
-    A broker that runs already is used.
-    """
+    """Start the broker, unless it runs, at port 9092 or else a free port; return its address."""
     running = broker_status(data)
     if running is not None:
         return running.bootstrap

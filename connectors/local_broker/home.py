@@ -20,21 +20,21 @@ def home() -> Path:
         return Path("/")
 
 
-def make(folder: Path, otherwise: str) -> None:
+def make_folder(folder: Path, alternative: str) -> None:
     """Create a folder, unless it exists. Raise SetupError where it cannot be created or written to;
-    `otherwise` tells how to choose another.
+    `alternative` names a way to choose another folder.
 
-    >>> make(Path("/proc/mine"), "name another with --data")
+    >>> make_folder(Path("/proc/mine"), "name another with --data")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: folder /proc/mine: it cannot be made (...); give ...
+    meander.schemas.errors.SetupError: folder /proc/mine: it cannot be created (...); set ...
     """
     cause = "this user may not write to it"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        cause = f"it cannot be made ({error.strerror})"
+        cause = f"it cannot be created ({error.strerror})"
     else:
         if os.access(folder, os.W_OK):
             return
-    remedy = f"give this user a HOME that it may write to, or {otherwise}"
+    remedy = f"set HOME to a folder that this user may write to, or {alternative}"
     raise SetupError(f"folder {folder}", cause, remedy)

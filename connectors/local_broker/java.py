@@ -1,6 +1,6 @@
-"""Java: the search for one that runs Kafka and Spark, and its installation where that is allowed.
+"""Java: the search for a version that runs Kafka and Spark, and its installation where allowed.
 
-Guarantee: a caller gets a Java of at least version `WANTED`, or a SetupError that names the
+Guarantee: a caller gets a Java of at least version `MIN_VERSION`, or a SetupError that names the
 package. JAVA_HOME overrides the PATH, as for Spark. Cost: one start of a JVM, about 50 ms. The
 Makefile calls `python -m meander.connectors.local_broker.java`. Only that call installs Java.
 """
@@ -16,27 +16,26 @@ from pathlib import Path
 
 from meander.schemas.errors import SetupError
 
-WANTED = 17
+MIN_VERSION = 17
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 """Debian's suitable packages. The first one in a release is installed."""
 
 
 def java() -> str:
-    """Return the path of the Java to run. Raise SetupError where there is none, or one that is too
-    old."""
-    remedy = f"install the package {PACKAGES[0]} (on Fedora java-{WANTED}-openjdk-headless)"
+    """Return the path of the Java to run. Raise SetupError where it is missing or too old."""
+    remedy = f"install the package {PACKAGES[0]} (on Fedora java-{MIN_VERSION}-openjdk-headless)"
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:
-        raise SetupError("Java", f"{WANTED} or newer is wanted, and none is installed", remedy)
+        raise SetupError("Java", f"{MIN_VERSION} or newer is wanted, and none is installed", remedy)
     try:
         answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         cause = f"{found} does not run: {error}"
         raise SetupError("Java", cause, "correct JAVA_HOME or " + remedy) from error
     version = major_version(answer.stderr)
-    if version < WANTED:
-        cause = f"{WANTED} or newer is wanted, {found} is version {version}"
+    if version < MIN_VERSION:
+        cause = f"{MIN_VERSION} or newer is wanted, {found} is version {version}"
         raise SetupError("Java", cause, remedy + ", or set JAVA_HOME")
     return found
 

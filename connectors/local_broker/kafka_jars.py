@@ -1,9 +1,8 @@
 """The jars of Apache Kafka, fetched once from Maven Central and verified at every start.
 
-Invariant: no jar runs unless its SHA-256 is the one that `kafka_jars.sha256` (part of this package)
-pins, from the first download on. The jars lie in ~/.cache/meander/kafka-VERSION, or below
-MEANDER_CACHE. Ivy, which pyspark contains, resolves them. Cost: about 45 MB the first time, then
-0.2 s to verify.
+Invariant: no jar runs unless `kafka_jars.sha256` (part of this package) pins its SHA-256, from the
+first download on. The folder of the jars is ~/.cache/meander/kafka-VERSION, or below MEANDER_CACHE.
+Ivy, which pyspark contains, resolves them. Cost: about 45 MB the first time, then 0.2 s to verify.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from meander.connectors.local_broker.home import home, make
+from meander.connectors.local_broker.home import home, make_folder
 from meander.connectors.local_broker.java import java
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -62,28 +61,28 @@ class Jar:
         return f"{self.module}-{self.revision}.jar"
 
 
-Fetched = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """A callback that receives the number of fetched jars and the total."""
 
 
-def _quietly(_: int, __: int) -> None:
+def _ignore_progress(_: int, __: int) -> None:
     """Ignore the progress."""
 
 
 def cache() -> Path:
     """Return the folder of the jars on this machine."""
-    given = os.environ.get("MEANDER_CACHE")
-    return (Path(given) if given else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
+    chosen = os.environ.get("MEANDER_CACHE")
+    return (Path(chosen) if chosen else home() / ".cache" / "meander") / f"kafka-{KAFKA}"
 
 
-def kafka_jars(fetched: Fetched = _quietly) -> Path:
-    """Return the folder of verified jars, and fetch missing ones first. Raise SetupError where that
+def kafka_jars(on_progress: OnProgress = _ignore_progress) -> Path:
+    """Fetch missing jars; return the folder of the verified jars. Raise SetupError where the fetch
     fails.
 
-    `fetched` receives the number of fetched jars and the total during the download.
+    `on_progress` receives the number of fetched jars and the total during the download.
     """
     folder = cache()
-    make(folder, "name a folder in MEANDER_CACHE")
+    make_folder(folder, "name a folder in MEANDER_CACHE")
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wrong = mismatches(folder, pins())
@@ -92,7 +91,7 @@ def kafka_jars(fetched: Fetched = _quietly) -> Path:
             log.warning("jars_rejected", folder=str(folder), jars=",".join(corrupt))
         if wrong:
             log.info("fetch_started", kafka=KAFKA, jars=len(wrong), folder=str(folder))
-            _fetch(folder, wrong, fetched)
+            _fetch(folder, wrong, on_progress)
     return folder
 
 
@@ -112,11 +111,11 @@ def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
     return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
 
 
-def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
-    """Resolve jars beside `folder`, and move the verified ones in."""
+def _fetch(folder: Path, jars: list[Jar], on_progress: OnProgress) -> None:
+    """Resolve jars beside `folder`, and move them there once they are verified."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
-        _resolve(work, jars, fetched)
+        _resolve(work, jars, on_progress)
         for jar in mismatches(work / "jars", jars):
             found = _sha256(work / "jars" / jar.name) or "nothing"
             cause = f"SHA-256 {jar.digest} is pinned, {found} was fetched"
@@ -126,7 +125,7 @@ def _fetch(folder: Path, jars: list[Jar], fetched: Fetched) -> None:
             (work / "jars" / jar.name).replace(folder / jar.name)
 
 
-def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
+def _resolve(work: Path, jars: list[Jar], on_progress: OnProgress) -> None:
     """Let Ivy fetch the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
@@ -139,13 +138,13 @@ def _resolve(work: Path, jars: list[Jar], fetched: Fetched) -> None:
         "-ivy", "module.xml", "-retrieve", "jars/[artifact]-[revision].[ext]",
     ]  # fmt: skip
     log_file = work / "ivy.log"
-    with log_file.open("w") as said_by_ivy:
-        ivy = subprocess.Popen(command, cwd=work, stdout=said_by_ivy, stderr=said_by_ivy)
+    with log_file.open("w") as output:
+        ivy = subprocess.Popen(command, cwd=work, stdout=output, stderr=output)
         while _runs(ivy):
-            fetched(len(list((work / "cache").rglob("*.jar"))), len(jars))
+            on_progress(len(list((work / "cache").rglob("*.jar"))), len(jars))
     if ivy.returncode != 0:
-        said = [line.strip(": \t") for line in log_file.read_text().splitlines()]
-        causes = [line for line in said if "not found" in line or "Host" in line or "rror" in line]
+        lines = [line.strip(": \t") for line in log_file.read_text().splitlines()]
+        causes = [line for line in lines if "not found" in line or "Host" in line or "rror" in line]
         cause = (
             f"its jars could not be fetched from Maven Central ({(causes or ['Ivy failed'])[0]})"
         )

@@ -2,9 +2,9 @@
 
 Guarantees each committed record between the earliest offset and the end of each partition at the
 time of planning, once, in offset order per partition. Spark gets one input partition per topic
-partition, so as many tasks read the topic. The position tells the end, as transaction markers and
+partition, so as many tasks read the topic. The position marks the end, as transaction markers and
 compacted records occupy offsets. Cost: one consumer per task, about 6 us per record, less with
-fewer columns. Arrow parses JSON here, as Spark's parser would take longer than all else.
+fewer columns. Arrow parses JSON, as Spark's parser would take longer than all other steps.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.schemas.errors import MeanderError, SetupError
 
 FORMAT = "meander-kafka"
 BATCH = 10_000
 """The records of an Arrow batch: enough to make Arrow's own cost vanish, about 5 MB at most."""
-PATIENCE = 60.0
+READ_TIMEOUT = 60.0
 """The seconds without an answer from the broker after which a read fails."""
 
 COLUMNS = (
@@ -145,7 +145,7 @@ class _Reader(DataSourceReader):
         every = [
             TopicPartition(topic, number)
             for topic in self._topics
-            for number in range(topics.partitions_of(admin, topic))
+            for number in range(topic_metadata.partitions_of(admin, topic))
         ]
         starts = _offsets(admin, every, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         ends = _offsets(admin, every, OffsetSpec.latest())  # type: ignore[no-untyped-call]
@@ -156,8 +156,8 @@ class _Reader(DataSourceReader):
         """Yield Arrow batches of one range, in offset order."""
         assert isinstance(partition, _Range)
         consumer = client.consumer(self._settings, FORMAT)
-        # No object here is part of a cycle, and a batch has many objects. A search for cycles would
-        # take a quarter of the time.
+        # No object of a batch is part of a cycle, and a batch has many objects. A search for cycles
+        # would take a quarter of the time.
         gc.disable()
         try:
             consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
@@ -174,14 +174,14 @@ def _offsets(
     answers = admin.list_offsets(
         dict.fromkeys(every, which),
         isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=client.ANSWER,
+        request_timeout=client.REQUEST_TIMEOUT,
     )
     return {at: answer.result().offset for at, answer in answers.items()}
 
 
 def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
     position = span.start
-    held: list[ConsumedMessage] = []
+    buffered: list[ConsumedMessage] = []
     last_answer = time.monotonic()
     while position < span.end:
         # At the end of the log, `consume` waits for its whole timeout; `poll` does not.
@@ -190,7 +190,7 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
         for message in cast(list[ConsumedMessage], found):
             error = message.error()
             if error is None:
-                held.append(message)
+                buffered.append(message)
                 position = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 # Lower offsets that were not delivered hold no records.
@@ -199,15 +199,15 @@ def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
                 raise client.translate(error, f"topic '{span.topic}'")
         if found:
             last_answer = time.monotonic()
-        elif time.monotonic() - last_answer > PATIENCE:
+        elif time.monotonic() - last_answer > READ_TIMEOUT:
             raise MeanderError(
                 f"partition {span.partition} of topic '{span.topic}'",
-                f"no answer for {PATIENCE:.0f} s at offset {position} of {span.end}",
-                "look whether the broker runs",
+                f"no answer for {READ_TIMEOUT:.0f} s at offset {position} of {span.end}",
+                "check that the broker runs",
             )
-        if len(held) >= BATCH or position >= span.end:
-            whole = [message for message in held if message.offset() < span.end]
-            held = []
+        if len(buffered) >= BATCH or position >= span.end:
+            whole = [message for message in buffered if message.offset() < span.end]
+            buffered = []
             if whole:
                 yield whole
 
@@ -278,7 +278,7 @@ def _parsed(span: _Range, values: list[bytes | None], fields: pa.StructType) -> 
     try:
         table = read_json(
             pa.BufferReader(data),
-            # One block gives one chunk.
+            # One block becomes one chunk.
             ReadOptions(use_threads=False, block_size=len(data) + 1),
             ParseOptions(
                 explicit_schema=pa.schema(list(fields)), unexpected_field_behavior="ignore"

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
-Said = Literal["queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"]
-_GOOD: dict[str, Said] = {
-    "queued": "queued", "accepted": "accepted", "completed": "completed", "aborted": "aborted",
-    "rescaling": "rescaling", "rescaled": "rescaled",
-}  # fmt: skip
+from meander.dataflow.coordinator.events import EngineEvent
+from meander.schemas.status import (
+    Aborted,
+    Accepted,
+    CommandRejected,
+    Completed,
+    Queued,
+    Rescaled,
+    Rescaling,
+)
+
+CommandState = Literal[
+    "queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"
+]
+_STATES = Queued | Accepted | Completed | Aborted | Rescaling | Rescaled
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer that holds the last event of a command so far."""
 
-    said: Said
+    state: CommandState
     """The type of the event."""
     reason: str = ""
     """The reason of a rejection, and the remedy."""
     moved: int = 0
-    """The number of bins that have moved, without those that were already there."""
+    """The number of moved bins, without bins that were already there."""
 
     @classmethod
-    def of(cls, id: str, events: Sequence[Mapping[str, object]]) -> Answer | None:
+    def of(cls, id: str, events: Iterable[EngineEvent]) -> Answer | None:
         """Return the answer to a command; None where no event names it.
 
         An event of another command with the same id, which is rejected for that, does not count.
 
-        >>> Answer.of("m1", [{"type": "completed", "id": "m1", "bins": 4}])
-        Answer(said='completed', reason='', moved=4)
+        >>> Answer.of("m1", [Completed("m1", ms=2.0, bins=4, bytes=9)])
+        Answer(state='completed', reason='', moved=4)
         """
-        answer, moved = None, _moved(id, events)
+        answer, moved = None, 0
         for event in events:
-            match event:
-                case {"id": name, "type": type} if name == id and type in _GOOD:
-                    answer = cls(_GOOD[str(type)], moved=moved)
-                case {"id": name, "reason": str(reason)} if name == id and answer is None:
-                    answer = cls("rejected", reason)
-        return answer
-
-
-def _moved(id: str, events: Sequence[Mapping[str, object]]) -> int:
-    """Return the number of bins moved by a command and by the migrations that it started."""
-    done = [event for event in events if event["type"] == "completed"]
-    ours = [event for event in done if f"{event['id']}/".startswith(f"{id}/")]
-    return sum(int(str(event["bins"])) for event in ours)
+            if isinstance(event, Completed) and f"{event.id}/".startswith(f"{id}/"):
+                # The command may have started several migrations.
+                moved += event.bins
+            if isinstance(event, _STATES) and event.id == id:
+                answer = cls(cast(CommandState, event.type))
+            elif isinstance(event, CommandRejected) and event.id == id and answer is None:
+                answer = cls("rejected", event.reason)
+        return answer and replace(answer, moved=moved)

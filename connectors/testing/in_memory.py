@@ -1,8 +1,8 @@
 """Topics in memory for flows on simulated workers, with the records that Kafka would hold.
 
-Guarantees that a record passes the formats of the flow's sources and sinks, and lies on its topic
-with its key and headers. The seed chooses how many records a poll returns and when a result counts
-as delivered.
+Guarantees that a record passes the formats of the flow's sources and sinks, and that its topic
+holds it with its key and headers. The seed chooses how many records a poll returns and when a
+result counts as delivered.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import decoder
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder
-from meander.connectors.kafka.source.chunks import Intake
+from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import Chunk, Partition
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.in_memory import InMemoryReader, Result, Unhurried, results
+from meander.dataflow.simulation.in_memory import DelayedWriter, InMemoryReader, Result, results
 from meander.state.keys.ids import WorkerId
 
-AT_ONCE = (1, 8, 64, 512)
+POLL_SIZES = (1, 8, 64, 512)
 """The most records that a poll may return from one partition."""
 
 Headers = Sequence[tuple[str, bytes | str | None]]
@@ -84,7 +84,7 @@ class InMemoryMessage:
 
 @dataclass(slots=True)
 class Topic:
-    """A topic that keeps all records in their order, and marks the flow's results among them."""
+    """A topic that retains all records in their order, and the flow's results among them."""
 
     logs: list[list[ConsumedMessage]]
     """The records of each partition."""
@@ -119,28 +119,28 @@ class Topic:
 class TopicReader(InMemoryReader):
     """A reader that reads one worker's partitions of a topic; implements `SourceReader`.
 
-    `held` returns the partitions without new records for now, `ending` whether no records will
-    follow, and `room` how many records the reader may return now.
+    `paused` returns whether a partition looks empty for now. `ending` returns whether no records
+    will follow. `room` returns how many records the reader may return now.
     """
 
     def __init__(
         self,
         topic: Topic,
         partitions: Sequence[Partition],
-        intake: Intake,
+        chunk_reader: ChunkReader,
         rng: random.Random,
-        held: Callable[[Partition], bool],
+        paused: Callable[[Partition], bool],
         ending: Callable[[], bool],
         room: Callable[[], int],
     ) -> None:
         super().__init__(topic.logs, partitions, rng)
-        self._topic, self._intake = topic, intake
-        self._held, self._ending, self._room = held, ending, room
+        self._topic, self._chunk_reader = topic, chunk_reader
+        self._is_paused, self._ending, self._room = paused, ending, room
 
     @property
     def unreadable(self) -> int:
         """Return the number of records that could not be decoded so far."""
-        return self._intake.unreadable
+        return self._chunk_reader.unreadable
 
     def poll(self) -> list[Chunk]:
         """Return some records of some partitions."""
@@ -150,27 +150,28 @@ class TopicReader(InMemoryReader):
             if partition in self._paused or self.idle(partition) or self._rng.random() < 0.5:
                 continue
             first = self._next[partition]
-            last = first + min(self._rng.choice(AT_ONCE), room)
+            last = first + min(self._rng.choice(POLL_SIZES), room)
             taken = self._topic.logs[partition][first:last]
             self._next[partition] = first + len(taken)
             room -= len(taken)
-            chunks.append(self._intake.chunk(partition, taken))
+            chunks.append(self._chunk_reader.read(partition, taken))
         return [chunk for chunk in chunks if chunk.values]
 
     def idle(self, partition: Partition) -> bool:
         """Return whether all visible records of a partition have been handed out."""
-        return self._held(partition) or self._all_read(partition)
+        return self._is_paused(partition) or self._all_read(partition)
 
     def ended(self, partition: Partition) -> bool:
         """Return whether all records have been handed out and none will follow."""
-        return self._ending() and self._all_read(partition) and self._intake.settled
+        read = self._ending() and self._all_read(partition)
+        return read and self._chunk_reader.dead_letters_durable
 
 
 Row = tuple[bytes | None, bytes | None, Headers, int]
 """The value, key, headers and partition of a record."""
 
 
-class TopicWriter(Unhurried):
+class TopicWriter(DelayedWriter):
     """A writer that appends one worker's results to a topic; implements `SinkWriter`."""
 
     def __init__(
@@ -182,14 +183,14 @@ class TopicWriter(Unhurried):
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(rng)
-        self._rows = RecordEncoder(spec, worker, NO_KEEPALIVE)
+        self._encoder = RecordEncoder(spec, worker, NO_KEEPALIVE)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
-    def made(self, batch: Batch) -> Callable[[], None]:
-        """Return the function that appends a batch. Raise RowRefused for a row that cannot be
+    def prepared(self, batch: Batch) -> Callable[[], None]:
+        """Return the function that appends a batch. Raise RowError for a row that cannot be
         written."""
-        values, keys, headers = self._rows.written(batch)
+        values, keys, headers = self._encoder.encode(batch)
         places = partitions_of_keys(keys, self._topic.partitions, 0)
         headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
         made = results(self._worker, batch, keys, list(map(self._decode, values)))
@@ -197,9 +198,9 @@ class TopicWriter(Unhurried):
         return partial(self._append, rows, made)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it would lie on the topic. Raise RowRefused as `made`
-        does."""
-        return self._rows.checksum(batch)
+        """Return the checksum of a batch as the topic would hold it. Raise RowError as
+        `prepared` does."""
+        return self._encoder.checksum(batch)
 
     def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
         now = self._now_ms()

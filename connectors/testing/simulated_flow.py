@@ -3,7 +3,7 @@
 Guarantees that the flow is the user's own, unchanged: its sources and sinks read and write topics
 in memory through their real formats, and everything between is the engine. Simulated are the clock,
 the network, the state topic and the order of turns. A run is a function of its flow, its records,
-its seed and its faults (`meander.testing`), and a failure says how to repeat it.
+its seed and its faults (`meander.testing`). A failure names the arguments that repeat it.
 
 >>> from meander import KafkaSink, KafkaSource
 >>> from meander import Flow
@@ -24,35 +24,38 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
+
+from msgspec import to_builtins
 
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned
 from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import (
-    AT_ONCE,
+    POLL_SIZES,
     Headers,
     Record,
     TopicReader,
     TopicWriter,
 )
-from meander.connectors.testing.topics import Feed, Idle, InMemoryTopics
+from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.command import MoveBins
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
+from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import (
@@ -69,14 +72,12 @@ from meander.dataflow.simulation.faults import (
 )
 from meander.dataflow.simulation.in_memory import (
     DeadLetter,
-    ListDead,
+    ListDeadLetters,
     ListSink,
     ListSource,
     Result,
 )
-from meander.dataflow.simulation.rescaler import SimulatedRescaler
 from meander.dataflow.simulation.simulator import (
-    AbortMoves,
     AddPartition,
     Command,
     DurableWorld,
@@ -87,22 +88,24 @@ from meander.dataflow.simulation.simulator import (
     simulate,
 )
 from meander.dataflow.simulation.transactions import (
-    InMemory,
-    KeptWriter,
+    InMemoryWriter,
     ListTransactions,
-    OnceWriter,
+    OutboxWriter,
+    TransactionalWriter,
 )
+from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas import control
-from meander.schemas.control import Rejected, parse_command
+from meander.schemas.control import CommandError, parse_command
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.status import CommandRejected, Event, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 
-REST = 250
+IDLE_STEPS = 250
 """The steps without a change after which a flow counts as at rest."""
 
 
@@ -110,9 +113,9 @@ class TestFlow:
     """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
     `states` are its initial states by operator and key.
 
-    Times are milliseconds since 1970. A test feeds topics before or between `settle`, `advance` and
-    `run`. It may ask for results at any time, and for keyed state while no bin moves. Tests of the
-    engine read lists (`ListSource`), script `commands`, and keep the `world` of a flow.
+    Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`,
+    `advance` and `run`. It may read results at any time, and keyed state while no bin moves. Tests
+    of the engine read lists (`ListSource`), script `commands`, and reuse the `world` of a flow.
 
     >>> from meander import KafkaSink, KafkaSource
     >>> from meander import Flow
@@ -121,12 +124,12 @@ class TestFlow:
     >>> sums.fold("sum", lambda: 0, lambda s, v: (s + v, s + v)).sink(KafkaSink("out"))
     >>> with TestFlow(flow, faults=[At(Raise("sum"), records=2)]) as run:
     ...     run.feed("in", 1, 2, b"{oops")
-    ...     run.settle()
+    ...     run.run_until_idle()
     ...     run.control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
     ...     run.feed("in", 3, 4)
     ...     run.run()
     ...     totals = run.states("sum")
-    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").said
+    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").state
     (['source in', 'sum'], 'completed')
     """
 
@@ -144,7 +147,7 @@ class TestFlow:
         commands: Sequence[Command] = (),
         databases: Databases | None = None,
         namespace: int = 0,
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
         world: DurableWorld | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
@@ -156,18 +159,24 @@ class TestFlow:
             f"workers={workers}, seed={seed}, faults={[*faults]!r}, partitions={partitions}"
         )
         self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
-        self._traps, self._pending = FaultInjector(), PendingFaults([*faults])
-        self._over: MeanderError | None = None
-        self._dead = ListDead()
-        self._plan = Plan(self._traps.laid(flow))
+        self._injector, self._pending = FaultInjector(), PendingFaults([*faults])
+        self._failure: MeanderError | None = None
+        self._dead = ListDeadLetters()
+        self._plan = Plan(self._injector.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
-            self._put(states)
+            self._write_states(states)
         self.sim: Simulation = simulate(
             self._plan, workers, self._rng, self._build, self.world, commands, past
         )
-        self._hiring = SimulatedRescaler(self.sim, self.act)
+        self._rescaler = Rescaler(
+            self.sim.coordinator, SimulatedPool(self.sim), self.sim.clock, slots=None
+        )
+        self._commands = self._noted = 0
+        """The number of records on the control topic, and of events noted by the rescaler."""
+        self._giving = False
+        """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
     def __enter__(self) -> Self:
         return self
@@ -180,8 +189,8 @@ class TestFlow:
     ) -> None:
         if error is not None:
             error.add_note(
-                f"It came at step {self.sim.actions} of {type(self).__name__}(flow,"
-                f" {self._repeat}), which takes the same course each time."
+                f"The failure occurred at step {self.sim.actions} of {type(self).__name__}(flow,"
+                f" {self._repeat}). A run with these arguments repeats it."
             )
         for worker in self.workers:
             worker.close()
@@ -202,58 +211,58 @@ class TestFlow:
     ) -> None:
         """Put records onto a topic that the flow reads; see `Feed`."""
         for value in values:
-            self.strike(Feed(topic, value, key, ms, partition, headers))
+            self.inject(Feed(topic, value, key, ms, partition, headers))
 
     def run(self) -> None:
-        """Strike all faults, end the topics, and run the flow to its end. Raise AssertionError
-        where it does not end or a fault cannot strike, and the error that ends the flow."""
+        """Inject all faults, end the topics, and run the flow to its end. Raise AssertionError
+        where it does not end or a fault is never due, and the error that ends the flow."""
         if self._topics.sources:
-            self.settle()
+            self.run_until_idle()
             while self._pending.left:
-                self._hasten()
-                self.settle()
+                self._advance_to_fault()
+                self.run_until_idle()
             self._topics.ended = True
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while not self.sim.done:
             self.act()
         self.sim.collect()
-        self._hiring.step()
+        self._rescale()
         left = self._pending.left
-        assert not left, f"the flow came to its end before {left[0]} could strike"
+        assert not left, f"the flow ended before {left[0]} was due"
 
-    def settle(self) -> None:
+    def run_until_idle(self) -> None:
         """Run until the flow is at rest, as far as possible without much time. A test may feed more
         records then."""
-        self.sim.began = self.sim.actions
+        self.sim.actions_before = self.sim.actions
         while True:
-            before = self._standing()
-            for _ in range(REST):
+            before = self._activity()
+            for _ in range(IDLE_STEPS):
                 self.act()
-            if before == self._standing():
-                if self._calm:
+            if before == self._activity():
+                if self._is_quiescent:
                     return
                 # Running work waits for time to pass.
                 self.sim.clock.advance(min(worker.wait_seconds() for worker in self.workers))
 
     def advance(self, seconds: float) -> None:
-        """Settle the flow, let time pass, and settle it again."""
-        self.settle()
+        """Run until the flow is idle, let time pass, and run until it is idle again."""
+        self.run_until_idle()
         self.sim.clock.advance(seconds)
-        self.settle()
+        self.run_until_idle()
 
     def act(self) -> None:
-        """Strike the faults that are due, then take one step of the schedule."""
-        if self._over is not None:
-            raise self._over
+        """Inject the faults that are due, then run one step of the schedule."""
+        if self._failure is not None:
+            raise self._failure
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
-            for at in self._pending.due(*now, giving=self._hiring.giving):
-                self.strike(at.fault)
+            for at in self._pending.due(*now, submitting=self._giving or self._rescaler.starting):
+                self.inject(at.fault)
         self.sim.act()
-        self._hiring.step()
+        self._rescale()
 
-    def strike(self, fault: Fault | Command) -> None:
-        """Strike a fault, or submit a command, now. Raise SetupError for one that does not fit the
+    def inject(self, fault: Fault | Command) -> None:
+        """Inject a fault, or submit a command, now. Raise SetupError where it does not fit the
         flow."""
         match fault:
             case Feed():
@@ -265,33 +274,40 @@ class TestFlow:
             case Control(command):
                 self.control(command)
             case Fault():
-                self._disturb(fault)
+                self._disturb_workers(fault)
             case _:
-                self._hiring.submit(fault)
+                self._submit(fault)
 
     def control(self, command: Mapping[str, object] | bytes) -> None:
         """Put a command on the control topic, as any producer would."""
         data = command if isinstance(command, bytes) else _written(command)
-        space = self._plan.flow.space
+        space, name = self._plan.flow.space, ""
+        self._commands += 1
         try:
-            asked = parse_command(data, space.count)
-            match asked:
+            parsed = parse_command(data, space.count)
+            name = parsed.id
+            self._rescaler.expect_fresh(name)
+            match parsed:
                 case control.Rescale():
-                    self._hiring.ask(asked)
-                case control.Abort():
-                    self._hiring.submit(AbortMoves(asked.id, asked.command))
+                    self._rescaler.enqueue(parsed, self._commands)
+                case control.Abort(command=other):
+                    self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
-                    self._hiring.submit(MoveBins.asked(asked, space))
-        except Rejected as refusal:
-            name = refusal.command or ""
-            self.events.append({"type": "rejected", "id": name, "reason": str(refusal)})
+                    self._submit(MoveBins.from_command(parsed, space, self._commands))
+        except (CommandError, Refused) as refusal:
+            if isinstance(refusal, CommandError):
+                name = refusal.command or ""
+            self.sim.events.append(CommandRejected(name, self._commands, str(refusal)))
+        self.sim.collect()
+        self._await_workers()
 
     # -- results
 
     @property
     def events(self) -> list[dict[str, object]]:
-        """Return the events of all commands in the form of the status topic."""
-        return self.sim.events
+        """Return the events of all commands in the form of the status topic. The offset of a
+        command is its number."""
+        return [to_builtins(event) for event in self.sim.events]
 
     @property
     def workers(self) -> list[Worker]:
@@ -301,7 +317,7 @@ class TestFlow:
     @property
     def counters(self) -> Counter[str]:
         """Return the sums of all workers' counters since the start: records read, unreadable,
-        written, late (`late_adjusted`), future, set aside and skipped."""
+        written, late (`late_adjusted`), future, dead letters and skipped."""
         return sum((worker.counters for worker in self.workers), self.sim.counters)
 
     @property
@@ -324,7 +340,7 @@ class TestFlow:
 
     def results(self, topic: str) -> list[Result]:
         """Return the results with partition, offset, key and worker of each. A value that a
-        function encoded stays bytes."""
+        function encoded remains bytes."""
         return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
     def records(self, topic: str) -> list[Record]:
@@ -336,16 +352,16 @@ class TestFlow:
 
         A repeated id returns the answer to its first command; `events` also holds the rejection.
         """
-        return Answer.of(id, self.events)
+        return Answer.of(id, self.sim.events)
 
     def frontier(self, name: str) -> int | None:
         """Return the frontier of a probe or sink in milliseconds since 1970; None once no record
-        can come."""
-        frontiers = self.sim.controller.frontiers()
+        can arrive."""
+        frontiers = self.sim.coordinator.frontiers()
         if name not in frontiers:
             raise SetupError(f"probe {name!r}", "the flow has none of that name",
                              f"name one of {', '.join(frontiers)}")  # fmt: skip
-        least = min(map(outer, frontiers[name]), default=None)
+        least = min(map(outer_time, frontiers[name]), default=None)
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:
@@ -374,30 +390,30 @@ class TestFlow:
 
     def owner(self, key: object, operator: str = DEFAULT_GROUP) -> int:
         """Return the owner of a key after all decided moves: in an operator with its own moves, or
-        in all others."""
+        in all operators that move together."""
         bin = self._plan.flow.space.bin_of(codec.encode_key(key))
-        return self.sim.controller.owners()[self._plan.groups.number(operator, bin)]
+        return self.sim.coordinator.owners()[self._plan.groups.number(operator, bin)]
 
     # -- inside
 
     @property
-    def _calm(self) -> bool:
+    def _is_quiescent(self) -> bool:
         """Return whether no fault delays the flow and no started work is pending."""
-        return self.sim.calm and self._topics.calm
+        return self.sim.calm and self._topics.is_quiescent
 
     @property
     def _read(self) -> int:
-        """Return the number of records read so far, unreadable ones included."""
+        """Return the number of records read so far, including unreadable records."""
         counters = self.counters
         return counters["read"] + counters["unreadable"]
 
-    def _standing(self) -> tuple[object, ...]:
+    def _activity(self) -> tuple[object, ...]:
         """Return all values that change while a flow has work."""
-        controller = self.sim.controller
+        coordinator = self.sim.coordinator
         inflight = [worker.inflight for worker in self.workers]
-        return self.counters, inflight, len(self.events), controller.frontiers()
+        return self.counters, inflight, len(self.sim.events), coordinator.frontiers()
 
-    def _hasten(self) -> None:
+    def _advance_to_fault(self) -> None:
         """Advance a flow at rest to the next fault."""
         left = self._pending.left
         waits = [at.seconds for at in left if at.seconds is not None]
@@ -406,12 +422,12 @@ class TestFlow:
             clock = self.sim.clock
             clock.advance(max(0.0, min(waits) - clock.monotonic()))
         elif steps:
-            self.sim.began = self.sim.actions
+            self.sim.actions_before = self.sim.actions
             while self.sim.actions < min(steps):
                 self.act()
         else:
             raise AssertionError(
-                f"{left[0]} never strikes, as only {self._read} records have been read"
+                f"{left[0]} is never due, as only {self._read} records have been read"
             )
 
     def _is_list(self, source: str) -> bool:
@@ -432,9 +448,46 @@ class TestFlow:
         name = topics[source]
         partition = self._topics.topic(name).grow()
         for ms, value in records:
-            self.strike(Feed(name, value, ms=ms, partition=partition))
+            self.inject(Feed(name, value, ms=ms, partition=partition))
 
-    def _disturb(self, fault: Fault) -> None:
+    def _submit(self, command: Command) -> None:
+        """Submit a command once the flow is ready for it, and wait for a joining worker."""
+        if isinstance(command, MoveBins) and self._rescaler.must_wait(command):
+            self._rescaler.enqueue(command, command.offset)
+            self._await_workers()
+            return
+        self._giving = True
+        while not self.sim.coordinator.ready:
+            self.act()
+        next_worker = self.sim.next_worker
+        self.sim.submit(command)
+        while (
+            self.sim.next_worker > next_worker
+            and next_worker not in self.sim.coordinator.workers.active
+        ):
+            self.act()
+        self._giving = False
+
+    def _await_workers(self) -> None:
+        """Run the flow until the next command has started and its joining workers have joined."""
+        while self._rescaler.starting and not self._giving:
+            self.act()
+
+    def _rescale(self) -> None:
+        """Let the rescaler note new events of the engine, and take its next step."""
+        self._rescaler.next_id = max(self._rescaler.next_id, self.sim.next_worker)
+        new = self.sim.events[self._noted :]
+        self._noted = len(self.sim.events)
+        for event in new:
+            self._rescaler.note(event)
+        if not self._giving:
+            self._report(self._rescaler.step())
+
+    def _report(self, events: Iterable[Event]) -> None:
+        """Add events of the rescaler, except those that the engine has reported already."""
+        self.sim.events += (event for event in events if not isinstance(event, Left))
+
+    def _disturb_workers(self, fault: Fault) -> None:
         match fault:
             case Pause(worker, steps):
                 self.sim.pauses[self._member(worker)] = self.sim.actions + steps
@@ -442,20 +495,20 @@ class TestFlow:
                 link = self._member(sender), self._member(receiver)
                 self.sim.slowed[link] = self.sim.actions + steps
             case Crash(worker):
-                self._over = lost(member_name(self._member(worker)), KILLED)
-                raise self._over
+                self._failure = worker_lost(member_name(self._member(worker)), KILLED)
+                raise self._failure
             case Raise(operator, calls):
-                self._traps.arm(operator, calls)
+                self._injector.arm(operator, calls)
             case Jump(seconds):
                 self.sim.clock.jump(seconds)
             case _:
-                raise SetupError(f"fault {fault}", "simulated workers do not know it",
+                raise SetupError(f"fault {fault}", "simulated workers do not support it",
                                  "use one of meander.testing")  # fmt: skip
 
     def _member(self, number: int) -> WorkerId:
         known = [COORDINATOR, *(worker.me for worker in self.workers)]
         if number not in known:
-            raise SetupError(f"worker {number}", "it takes no part in the flow",
+            raise SetupError(f"worker {number}", "it is no worker of the flow",
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
 
@@ -471,21 +524,21 @@ class TestFlow:
                 return TopicReader(
                     self._topics.open(topic),
                     assigned(topic, self._topics.partitions, me, self._count),
-                    source.intake(self._dead, NO_KEEPALIVE),
+                    source.chunk_reader(self._dead, NO_KEEPALIVE),
                     self._rng,
                     partial(self._topics.paused, topic),
                     lambda: self._topics.ended,
-                    self._readable,
+                    self._readable_records,
                 )
         raise SetupError(f"source {node.name!r}", "simulated workers cannot read it",
-                         "give it a KafkaSource")  # fmt: skip
+                         "use a KafkaSource")  # fmt: skip
 
-    def _readable(self) -> int:
-        """Return how many records the flow may read before a fault strikes."""
+    def _readable_records(self) -> int:
+        """Return how many records the flow may read before a fault is due."""
         waits = [at.records for at in self._pending.left if at.records is not None]
-        return min(waits) - self._read if waits else AT_ONCE[-1]
+        return min(waits) - self._read if waits else POLL_SIZES[-1]
 
-    def _writer(self, node: SinkNode, me: WorkerId) -> InMemory:
+    def _writer(self, node: SinkNode, me: WorkerId) -> InMemoryWriter:
         match node.spec:
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
@@ -494,9 +547,9 @@ class TestFlow:
                     sink, self._topics.open(topic), me, self._rng, lambda: self.sim.clock.now_ms()
                 )
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
-                         "give it a KafkaSink")  # fmt: skip
+                         "use a KafkaSink")  # fmt: skip
 
-    def _put(self, states: Mapping[str, Mapping[object, object]]) -> None:
+    def _write_states(self, states: Mapping[str, Mapping[object, object]]) -> None:
         """Start the flow from these states, as from a bootstrap."""
         manifests = tuple(write(self._plan, states, self.world.state))
         space = self._plan.flow.space
@@ -514,7 +567,7 @@ class TestFlow:
             writer = self._writer(node, me)
             if transactions is None:
                 return writer
-            once = KeptWriter if node.name in self._plan.outboxes else OnceWriter
+            once = OutboxWriter if node.name in self._plan.outboxes else TransactionalWriter
             return once(transactions, writer)
 
         site = WorkerEnvironment(
@@ -524,7 +577,7 @@ class TestFlow:
             topic,
             self._dead,
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
-            lambda name: Shelf(database, f"{self._namespace}/{name}"),
+            lambda name: SpillStore(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),
             opened,
             self.world.execution,
@@ -543,5 +596,5 @@ def _written(command: Mapping[str, object]) -> bytes:
         raise SetupError(
             f"command {command!r}",
             f"it cannot be written as JSON ({error})",
-            "give texts, numbers and lists, or bytes as they are",
+            "pass texts, numbers and lists, or encoded bytes",
         ) from error

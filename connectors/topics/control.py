@@ -1,8 +1,8 @@
 """The control topic and the decisions topic: commands come in, decisions go out.
 
 Guarantees that a flow reads each command after its first start, in the order of the topic. The
-caller knows the offset to start from, as the group's offset expires. A decision's callback runs
-only once the decision is durable, in the order of decisions. No call blocks except to open, begin
+caller supplies the offset to start from, as the group's offset expires. A decision's callback runs
+only once the decision is durable, in the order of decisions. No call blocks except to open, start
 and close. Each topic has one partition, so the order is total.
 """
 
@@ -20,12 +20,12 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
-from meander.connectors.kafka.sink.record_producer import Sender, noted
+from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.schemas.errors import MeanderError
 
-_MOST = 100
+_MAX_COMMANDS = 100
 """The most commands per poll."""
 
 
@@ -45,7 +45,7 @@ class ControlTopic:
     def __init__(self, settings: Settings, topic: str, group: str) -> None:
         self._topic = topic
         self._contact = client.contact(settings)
-        topics.partitions_of(client.admin(settings), topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
         self._group = group
         self._consumer = client.consumer(settings, group)
         try:
@@ -54,37 +54,37 @@ class ControlTopic:
             self._consumer.close()
             raise
 
-    def begin(self, place: int | None) -> int:
-        """Read from an offset on; return it. Without a known place, that is the group's offset from
-        an older release, or, at a first start, the end of the topic."""
+    def start(self, offset: int | None) -> int:
+        """Read from an offset on; return it. Without one, read from the group's committed offset,
+        or, at a first start, from the end of the topic."""
         low, high = client.watermarks(self._consumer, self._topic, 0)
-        if place is None:
-            committed = client.answered(self._committed, f"consumer group {self._group!r}")
-            place = committed if committed >= 0 else high
-        # Expired commands, and those of a topic that was recreated, no longer exist.
-        begins = place if low <= place <= high else low
-        start = TopicPartition(self._topic, 0, begins)
+        if offset is None:
+            committed = client.retry_request(self._committed, f"consumer group {self._group!r}")
+            offset = committed if committed >= 0 else high
+        # Expired commands, and commands of a recreated topic, no longer exist.
+        first = offset if low <= offset <= high else low
+        start = TopicPartition(self._topic, 0, first)
         self._consumer.assign([start])
-        client.answered(
+        client.retry_request(
             lambda: self._consumer.commit(offsets=[start], asynchronous=False),
             f"consumer group {self._group!r}",
         )
-        return begins
+        return first
 
     def poll(self) -> list[RawCommand]:
         """Return the commands since the last call. Raise MeanderError for a permanent error."""
         self._contact.check()
         commands = []
-        for message in cast(list[ConsumedMessage], self._consumer.consume(_MOST, 0)):
+        for message in cast(list[ConsumedMessage], self._consumer.consume(_MAX_COMMANDS, 0)):
             error = message.error()
             if error is None:
                 millis = message.timestamp()[1]
                 commands.append(RawCommand(message.offset(), message.value(), millis))
-            elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
+            elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
                 raise client.translate(error, f"topic {self._topic!r}")
         return commands
 
-    def done(self, offset: int) -> None:
+    def commit(self, offset: int) -> None:
         """Record that the command at an offset is done. Lag tools see it; a later start asks the
         decision log."""
         place = TopicPartition(self._topic, 0, offset + 1)
@@ -96,27 +96,27 @@ class ControlTopic:
 
     def _committed(self) -> int:
         place = TopicPartition(self._topic, 0)
-        (committed,) = self._consumer.committed([place], timeout=client.ANSWER)
+        (committed,) = self._consumer.committed([place], timeout=client.REQUEST_TIMEOUT)
         if committed.error is not None:
             raise KafkaException(committed.error)
         return committed.offset
 
 
-def give(settings: Settings, topic: str, command: bytes) -> int:
+def submit(settings: Settings, topic: str, command: bytes) -> int:
     """Put a command on the control topic; return its offset. Raise MeanderError if it is not
     accepted."""
     delivered: list[Message] = []
-    with contextlib.closing(Sender(settings, topic)) as sender:
-        sender.send(command, None, delivered.append, [])
-        sender.flush(client.ANSWER)
+    with contextlib.closing(RecordProducer(settings, topic)) as producer:
+        producer.send(command, None, delivered.append, [])
+        producer.flush(client.REQUEST_TIMEOUT)
     (message,) = delivered
     offset = message.offset()
     if offset is None:
         # A repeated send might execute the command twice.
         raise MeanderError(
             f"topic {topic!r}",
-            "Kafka has had the command before, and does not say where it lies",
-            "see what has become of it: meander status",
+            "Kafka has received the command before, and does not report its offset",
+            "check its outcome with meander status",
         )
     return offset
 
@@ -125,31 +125,27 @@ class DecisionTopic:
     """A writer that appends decisions to their topic, for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
-        topics.partitions_of(client.admin(settings), topic)
-        self._sender = Sender(settings, topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
+        self._producer = RecordProducer(settings, topic)
 
     def append(self, decision: bytes, then: Callable[[], None]) -> None:
         """Write one decision; a later `pump` calls `then` once it is durable."""
-        self._sender.send(decision, None, _then(then), [])
+        self._producer.send(decision, None, lambda _: then(), [])
 
-    def write(self, decision: bytes, seconds: float = client.ANSWER) -> None:
+    def write(self, decision: bytes, seconds: float = client.REQUEST_TIMEOUT) -> None:
         """Write one decision, and wait until it is durable. Raise Unreachable after `seconds`; the
         decision may still become durable."""
-        self._sender.send(decision, None, noted, [])
-        self.settle(seconds)
+        self._producer.send(decision, None, ignore_delivery, [])
+        self.flush(seconds)
 
-    def settle(self, seconds: float = client.ANSWER) -> None:
+    def flush(self, seconds: float = client.REQUEST_TIMEOUT) -> None:
         """Wait until all decisions are durable. Raise Unreachable after `seconds`."""
-        self._sender.flush(min(seconds, client.ANSWER))
+        self._producer.flush(min(seconds, client.REQUEST_TIMEOUT))
 
     def pump(self) -> None:
         """Call back for durable decisions. Raise the broker's refusal."""
-        self._sender.pump()
+        self._producer.pump()
 
     def close(self) -> None:
         """Drop unsent decisions and release connections."""
-        self._sender.close()
-
-
-def _then(call: Callable[[], None]) -> Callable[[Message], None]:
-    return lambda _: call()
+        self._producer.close()

@@ -15,32 +15,32 @@ from confluent_kafka import KafkaError, TopicPartition
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 
-_AT_ONCE = 10_000
-SILENCE = 60.0
+_BATCH_RECORDS = 10_000
+READ_TIMEOUT = 60.0
 """The seconds without an answer of a broker after which the read fails."""
 
 
-def whole(settings: Settings, topic: str) -> list[bytes]:
+def read_all(settings: Settings, topic: str) -> list[bytes]:
     """Return the values of all records of a topic, in order. Raise MeanderError."""
     found: list[bytes] = []
-    heard = time.monotonic()
+    answered_at = time.monotonic()
     with contextlib.closing(client.reader(settings, topic)) as consumer:
         low, high = client.watermarks(consumer, topic, 0)
         if low == high:
             return found
         consumer.assign([TopicPartition(topic, 0, low)])
-        while time.monotonic() - heard < SILENCE:
+        while time.monotonic() - answered_at < READ_TIMEOUT:
             first = consumer.poll(0.5)
-            more = [] if first is None else [first, *consumer.consume(_AT_ONCE, 0)]
+            more = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS, 0)]
             for message in cast(list[ConsumedMessage], more):
                 error = message.error()
                 if error is None:
-                    heard = time.monotonic()
+                    answered_at = time.monotonic()
                     found.append(message.value() or b"")
                     if message.offset() >= high - 1:
                         return found
                 elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= high:
                     return found
-                elif error.code() != KafkaError._PARTITION_EOF and not client.transient(error):
+                elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
                     raise client.translate(error, f"topic {topic!r}")
     raise client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r}")

@@ -1,9 +1,9 @@
 """The status topic: events of commands, heartbeats of the flow, and claims of its drivers.
 
 Guarantees that events arrive in the order written. Of all drivers that claim a flow, the first
-claim without another live driver wins. A driver lives from its claim until its end event, or until
-its silence exceeds its own lease by the broker's clock. All readers see one order, so all agree on
-the holder. A read of recent events takes the same time after an hour and after a week.
+claim without another live driver wins. A driver is live from its claim until its end event, or
+until its silence exceeds its own lease by the broker's clock. All readers see one order, so all
+agree on the holder. A read of recent events takes the same time after an hour and after a week.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
-from meander.connectors.kafka.sink.record_producer import Sender
-from meander.connectors.topics.topics import expect_ran
+from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.topics.internal_topics import expect_started
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import Claimed, Event, Failed, Finished, Heartbeat, parse_event
@@ -34,17 +34,17 @@ class StatusTopic:
     """A writer that appends the events of one flow."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
-        topics.partitions_of(client.admin(settings), topic)
+        topic_metadata.partitions_of(client.admin(settings), topic)
         self._settings, self._topic = settings, topic
-        self._sender = Sender(settings, topic)
-        self._taken: int | None = None
+        self._producer = RecordProducer(settings, topic)
+        self._last_millis: int | None = None
         self._silence = 0
 
     def claim(self, flow: str, claimed: Claimed) -> Holder:
         """Claim a flow; return its holder: this driver, or another that was first."""
         while True:
             self.write(claimed)
-            self.flush(client.ANSWER)
+            self.flush(client.REQUEST_TIMEOUT)
             if (found := self.holder(flow)) is not None:
                 return found
             # Another driver held the flow at this claim, and has ended meanwhile; so claim it
@@ -57,16 +57,16 @@ class StatusTopic:
 
     def write(self, event: Event) -> None:
         """Append one event without blocking."""
-        self._sender.send(event.to_bytes(), event.key.encode(), self._done, [])
+        self._producer.send(event.to_bytes(), event.key.encode(), self._delivered, [])
 
     def pump(self) -> None:
         """Send waiting events. Raise the broker's refusal."""
-        self._sender.pump()
+        self._producer.pump()
 
     def flush(self, seconds: float) -> None:
         """Wait until all events are written, at the end of a flow. Raise MeanderError after
         `seconds`."""
-        self._sender.flush(seconds)
+        self._producer.flush(seconds)
 
     def silence(self) -> float:
         """Return the longest gap between two events by the broker's clock since the last call,
@@ -76,16 +76,16 @@ class StatusTopic:
 
     def close(self) -> None:
         """Drop unsent events and release connections."""
-        self._sender.close()
+        self._producer.close()
 
-    def _done(self, message: Message) -> None:
-        last, self._taken = self._taken, message.timestamp()[1]
+    def _delivered(self, message: Message) -> None:
+        last, self._last_millis = self._last_millis, message.timestamp()[1]
         if last is not None:
-            self._silence = max(self._silence, self._taken - last)
+            self._silence = max(self._silence, self._last_millis - last)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StatusRecord:
     """An event that was read from the topic."""
 
     offset: int
@@ -102,7 +102,7 @@ class StatusReader:
 
     def __init__(self, settings: Settings, topic: str, flow: str) -> None:
         admin = client.admin(settings)
-        expect_ran(admin, topic, flow)
+        expect_started(admin, topic, flow)
         self._topic, self._bootstrap = topic, admin.bootstrap
         self._consumer = client.consumer(settings, "meander.status")
         try:
@@ -111,7 +111,7 @@ class StatusReader:
             self._consumer.close()
             raise
 
-    def recent(self) -> list[Told]:
+    def recent(self) -> list[StatusRecord]:
         """Return the last events at construction, in order.
 
         These are `RECENT` events, or more until one is a heartbeat; all if there are fewer.
@@ -119,16 +119,16 @@ class StatusReader:
         step = RECENT
         while True:
             start = max(self.low, self.high - step)
-            told = list(self._between(start, self.high))
-            if start == self.low or any(isinstance(t.event, Heartbeat) for t in told):
-                return told
+            records = list(self._between(start, self.high))
+            if start == self.low or any(isinstance(record.event, Heartbeat) for record in records):
+                return records
             step *= 2
 
-    def all(self) -> Iterator[Told]:
+    def all(self) -> Iterator[StatusRecord]:
         """Yield all events at construction, in order."""
         return self._between(self.low, self.high)
 
-    def follow(self) -> Iterator[Told | None]:
+    def follow(self) -> Iterator[StatusRecord | None]:
         """Yield the events since construction, without an end.
 
         Yield None about twice a second without events, so that the caller can check the clock or
@@ -140,38 +140,37 @@ class StatusReader:
         """Release connections."""
         self._consumer.close()
 
-    def _between(self, start: int, end: int) -> Iterator[Told]:
+    def _between(self, start: int, end: int) -> Iterator[StatusRecord]:
         if start >= end:
             return
-        heard = time.monotonic()
-        for told in self._from(start):
-            if told is not None:
-                yield told
-                if told.offset >= end - 1:
+        answered_at = time.monotonic()
+        for record in self._from(start):
+            if record is not None:
+                yield record
+                if record.offset >= end - 1:
                     return
-                heard = time.monotonic()
-            elif time.monotonic() - heard > client.ANSWER:
+                answered_at = time.monotonic()
+            elif time.monotonic() - answered_at > client.REQUEST_TIMEOUT:
                 silence = KafkaError(KafkaError._TIMED_OUT)
                 raise client.translate(silence, f"topic {self._topic!r}", self._bootstrap)
 
-    def _from(self, start: int) -> Iterator[Told | None]:
+    def _from(self, start: int) -> Iterator[StatusRecord | None]:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
         while True:
             message = cast(ConsumedMessage | None, self._consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None:
                 event = self._event(message)
-                told = message.timestamp()[1]
-                yield None if event is None else Told(message.offset(), told, event)
+                millis = message.timestamp()[1]
+                yield None if event is None else StatusRecord(message.offset(), millis, event)
                 continue
             known = error is None or error.code() == KafkaError._PARTITION_EOF
-            if error is not None and not known and not client.transient(error):
+            if error is not None and not known and not client.is_transient(error):
                 raise client.translate(error, f"topic {self._topic!r}")
             yield None
 
     def _event(self, message: ConsumedMessage) -> Event | None:
-        """Return the event of a message, None for one that this version of Meander does not
-        know."""
+        """Return the event of a message, None for an event of another version of Meander."""
         try:
             return parse_event(message.value() or b"")
         except ValueError:
@@ -194,22 +193,22 @@ class Holder:
     heartbeat_timeout: float
 
 
-def holder(events: Iterable[Told]) -> Holder | None:
+def holder(records: Iterable[StatusRecord]) -> Holder | None:
     """Return the holder of the flow after these events. They are all, or contain a heartbeat."""
     found: Holder | None = None
-    for told in events:
-        match told.event:
-            case Claimed() as word if found is None or _silent(found, told.millis):
-                found = Holder(word.driver, told.millis, word.heartbeat_timeout)
-            case Heartbeat() as word if found is None or found.driver == word.driver:
+    for record in records:
+        match record.event:
+            case Claimed() as event if found is None or _is_silent(found, record.millis):
+                found = Holder(event.driver, record.millis, event.heartbeat_timeout)
+            case Heartbeat() as event if found is None or found.driver == event.driver:
                 # A heartbeat of another driver comes from an earlier holder whose lease has
                 # expired.
-                found = Holder(word.driver, told.millis, word.heartbeat_timeout)
+                found = Holder(event.driver, record.millis, event.heartbeat_timeout)
             case Finished(driver=driver) | Failed(driver=driver):
                 if found is not None and found.driver == driver:
                     found = None
     return found
 
 
-def _silent(last: Holder, millis: int) -> bool:
+def _is_silent(last: Holder, millis: int) -> bool:
     return millis - last.millis >= last.heartbeat_timeout * 1000

@@ -1,8 +1,8 @@
 """Tombstones for orphans on the state topic and the in-flight topic.
 
-Guarantees that a tombstone follows a record whose key is to go, and no key gets a second one. Calls
-block. Cost: all records written to the topic since then are read again, one partition after the
-other. Memory holds one key per deleted record.
+Guarantees that one tombstone follows each orphan. Calls block. Cost: all records written to the
+topic since then are read again, one partition after the other. Memory holds one key per deleted
+record.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
-from meander.connectors.kafka.sink.record_producer import Sender, noted
-from meander.connectors.topics.checkpoints import DURABLE
-from meander.connectors.topics.topics import STATE_PARTITIONS
+from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
+from meander.connectors.topics.checkpoints import WRITE_TIMEOUT
+from meander.connectors.topics.internal_topics import STATE_PARTITIONS
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, ExecutionId, LayerId
 
 
-def ends(settings: Settings, topic: str) -> list[int]:
+def end_offsets(settings: Settings, topic: str) -> list[int]:
     """Return the end offset of each partition of a state topic."""
     with contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer:
         return [client.watermarks(consumer, topic, p)[1] for p in range(STATE_PARTITIONS)]
@@ -39,61 +39,61 @@ def _never(_: int) -> bool:
     return False
 
 
-def erase(
+def delete_matching(
     settings: Settings,
     topic: str,
     spans: Sequence[range],
-    goes: Callable[[bytes], bool],
-    leave_off: Callable[[int], bool] = _never,
+    matches: Callable[[bytes], bool],
+    stop: Callable[[int], bool] = _never,
 ) -> None:
-    """Let compaction delete the records whose key `goes`, within some offsets of each partition.
-    `leave_off` receives the bytes of each record, and may end the scan. Raise MeanderError where
-    the broker does not answer."""
+    """Let compaction delete the records whose keys match, within some offsets of each partition.
+    `stop` receives the bytes of each record, and may end the scan. Raise MeanderError where the
+    broker does not answer."""
     with (
         contextlib.closing(client.consumer(settings, f"meander.{topic}")) as consumer,
-        contextlib.closing(Sender(settings, topic)) as sender,
+        contextlib.closing(RecordProducer(settings, topic)) as producer,
     ):
         for partition, span in enumerate(spans):
-            if leave_off(0):
+            if stop(0):
                 return
             low, high = client.watermarks(consumer, topic, partition)
             found = set[bytes]()
             first, end = max(low, span.start), min(high, span.stop)
             if first < end:
-                place = TopicPartition(topic, partition, first)
-                for key, size in _records(settings, consumer, place, end):
-                    if goes(key):
+                start = TopicPartition(topic, partition, first)
+                for key, size in _records(settings, consumer, start, end):
+                    if matches(key):
                         (found.add if size is not None else found.discard)(key)
-                    if leave_off(len(key) + (size or 0)):
+                    if stop(len(key) + (size or 0)):
                         return
             for key in found:
-                sender.send(None, key, noted, [], partition)
-            sender.flush(DURABLE)
+                producer.send(None, key, ignore_delivery, [], partition)
+            producer.flush(WRITE_TIMEOUT)
 
 
 def _records(
-    settings: Settings, consumer: Consumer, place: TopicPartition, end: int
+    settings: Settings, consumer: Consumer, start: TopicPartition, end: int
 ) -> Iterator[tuple[bytes, int | None]]:
     """Yield the keys between two offsets of a partition, with the bytes of each value, None for a
     tombstone."""
-    contact, deadline = client.contact(settings), time.monotonic() + DURABLE
-    consumer.assign([place])
+    contact, deadline = client.contact(settings), time.monotonic() + WRITE_TIMEOUT
+    consumer.assign([start])
     while time.monotonic() < deadline:
         contact.check()
         message = cast(ConsumedMessage | None, consumer.poll(0.5))
         error = None if message is None else message.error()
-        if message is None or (error is not None and client.transient(error)):
+        if message is None or (error is not None and client.is_transient(error)):
             continue
-        deadline = time.monotonic() + DURABLE
+        deadline = time.monotonic() + WRITE_TIMEOUT
         if error is None:
             value = message.value()
             if message.offset() < end:
                 yield message.key() or b"", None if value is None else len(value)
         elif error.code() != KafkaError._PARTITION_EOF:
-            raise client.translate(error, f"topic {place.topic!r}")
+            raise client.translate(error, f"topic {start.topic!r}")
         if message.offset() >= end - (error is None):
             return
     raise MeanderError(
-        f"topic {place.topic!r}", f"nothing came from it for {DURABLE:g} s",
-        "see whether its brokers answer",
+        f"topic {start.topic!r}", f"it returned no record for {WRITE_TIMEOUT:g} s",
+        "check that its brokers answer",
     )  # fmt: skip

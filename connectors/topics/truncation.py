@@ -21,21 +21,21 @@ from meander.schemas.log_lines import LineLogger
 log = LineLogger(__name__)
 
 
-class TrimmedTopic:
+class TruncatedTopic:
     """A topic that a thread truncates for the coordinator only."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
         self._settings, self._topic = settings, topic
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trimming")
 
-    def ask(self) -> Callable[[], int | None]:
+    def request_end(self) -> Callable[[], int | None]:
         """Start to ask for the end offset; return a function that returns it once it is known."""
-        asked = self._thread.submit(self._end)
-        return lambda: _answer(asked)
+        request = self._thread.submit(self._end)
+        return lambda: _answer(request)
 
-    def forget(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """Let the records before an offset go."""
-        self._thread.submit(self._delete, end).add_done_callback(_told)
+        self._thread.submit(self._delete, end).add_done_callback(_log_failure)
 
     def close(self) -> None:
         """Stop all requests."""
@@ -56,15 +56,15 @@ class TrimmedTopic:
         # The client lives until it has answered; an earlier deletion would never return.
         admin = client.admin(self._settings)
         try:
-            admin.delete_records([place])[place].result(client.ANSWER)
+            admin.delete_records([place])[place].result(client.REQUEST_TIMEOUT)
         except (KafkaException, MeanderError, TimeoutError) as error:
             log.warning("truncation_failed", topic=self._topic, offset=end, reason=str(error))
 
 
-def _told(done: Future[None]) -> None:
+def _log_failure(done: Future[None]) -> None:
     if not done.cancelled() and (error := done.exception()) is not None:
         log.error("truncation_failed", exc_info=error)
 
 
-def _answer(asked: Future[int | None]) -> int | None:
-    return asked.result() if asked.done() and not asked.cancelled() else None
+def _answer(request: Future[int | None]) -> int | None:
+    return request.result() if request.done() and not request.cancelled() else None

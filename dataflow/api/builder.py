@@ -11,7 +11,7 @@ from meander.state.keys.bins import BinSpace
 
 
 class Definition:
-    """A definition that streams add nodes to."""
+    """A definition to which streams add nodes."""
 
     def __init__(self, name: str, space: BinSpace, delivery: Guarantee) -> None:
         self.name, self.space, self.delivery = name, space, delivery
@@ -24,20 +24,22 @@ class Definition:
         self.nodes.append(node)
         return node
 
-    def exchanged(self, at: Output, group: str, on_error: OnError) -> Output:
+    def exchange_for(self, at: Output, group: str, on_error: OnError) -> Output:
         """Return the output at which the owners of a group's bins have the records of a keyed
-        stream. It is `at` itself or the output of a new exchange. Directly behind `key_by` the new
-        exchange reads beside that of `key_by`, so no record travels twice."""
+        stream: `at` itself, or the output of a new exchange.
+
+        Directly behind `key_by` the new exchange replaces that of `key_by` on this path, so no
+        record travels twice.
+        """
         if group_of(at.node) == group:
             return at
         if isinstance(at.node, ExchangeNode):
             at = at.node.upstream
         return self._behind_exchange(at, group, on_error)
 
-    def placed(self, at: Output, on_error: OnError) -> Output:
+    def exchange_by_partition(self, at: Output, on_error: OnError) -> Output:
         """Return the output at which the owners of partitions' bins have records without keys.
-        These owners know which of their results are committed, independent of the reader of a
-        partition."""
+        These owners know which results are committed, whichever worker reads the partition."""
         return self._behind_exchange(at, DEFAULT_GROUP, on_error, keyless=True)
 
     def _behind_exchange(
@@ -46,15 +48,15 @@ class Definition:
         name = self.name_for(f"{at.node.name} exchange")
         return Output.of(self.add(ExchangeNode(name, at, on_error, group, keyless)))
 
-    def name_for(self, wanted: str) -> str:
-        """Return `wanted`, with a number behind it where another node has the name."""
-        taken = {node.name for node in self.nodes}
-        numbered = (f"{wanted}-{n}" for n in range(2, len(taken) + 3))
-        return next(name for name in (wanted, *numbered) if name not in taken)
+    def name_for(self, base: str) -> str:
+        """Return `base`, with a number behind it where another node has the name."""
+        used = {node.name for node in self.nodes}
+        numbered = (f"{base}-{n}" for n in range(2, len(used) + 3))
+        return next(name for name in (base, *numbered) if name not in used)
 
-    def own_name(self, wanted: str) -> str:
-        """Return a name for a state. Raises SetupError where another node has the name."""
-        if wanted in {node.name for node in self.nodes}:
-            raise SetupError(f"operator {wanted!r}", "another operator of the flow has its name",
+    def unused_name(self, name: str) -> str:
+        """Return the name of a state. Raises SetupError where another node has it."""
+        if name in {node.name for node in self.nodes}:
+            raise SetupError(f"operator {name!r}", "another operator of the flow has its name",
                              "give each stateful operator a name of its own")  # fmt: skip
-        return wanted
+        return name

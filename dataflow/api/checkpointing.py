@@ -20,7 +20,7 @@ POLICIES: Final[tuple[Policy, ...]] = get_args(Policy)
 class Checkpointing:
     """The options that control the checkpoints of a flow. Raises SetupError for a wrong value.
 
-    >>> Checkpointing(interval=10.0).room("unaligned_max_inflight")
+    >>> Checkpointing(interval=10.0).max_bytes_at_freeze("unaligned_max_inflight")
     1048576
     """
 
@@ -28,8 +28,8 @@ class Checkpointing:
     """Seconds between the starts of two checkpoints. None: only a command starts one."""
     policy: Policy = "unaligned"
     max_inflight: int = 1 << 20
-    """Bytes in flight for `unaligned_max_inflight`, as sources have read them. Records that a
-    recovery has returned do not count."""
+    """Bytes in flight for `unaligned_max_inflight`, as sources have read them. Restored records
+    do not count."""
     min_pause: float = 0.0
     """Seconds from the end of a checkpoint to the start of the next, at least."""
     timeout: float = 600.0
@@ -38,7 +38,7 @@ class Checkpointing:
     """The number of consecutive failed checkpoints that the flow tolerates before it ends. None:
     any number."""
     retained: int = 3
-    """The number of retained checkpoints besides savepoints. Older ones are retired."""
+    """The number of retained checkpoints besides savepoints. The coordinator drops older ones."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -58,11 +58,10 @@ class Checkpointing:
             raise SetupError("a flow's checkpoints", f"their {name} is {getattr(self, name)}",
                              "give it a number that is greater")  # fmt: skip
 
-    def room(self, policy: Policy) -> int | None:
+    def max_bytes_at_freeze(self, policy: Policy) -> int | None:
         """Return the bytes that may be in flight at the freeze, or None for any number."""
-        return {"unaligned": None, "unaligned_max_inflight": self.max_inflight, "aligned": 0}[
-            policy
-        ]
+        bytes = {"unaligned": None, "unaligned_max_inflight": self.max_inflight, "aligned": 0}
+        return bytes[policy]
 
 
 ON_COMMAND: Final = Checkpointing()

@@ -1,6 +1,6 @@
 """Declarations of users about their functions.
 
-Guarantees that a declaration goes with its function wherever a flow uses it. Cost: an attribute.
+Guarantees that a declaration belongs to its function wherever a flow uses it. Cost: an attribute.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from meander.schemas.errors import SetupError
 
 F = TypeVar("F", bound=Callable[..., object])
-_VARIES: Final = "__meander_nondeterministic__"
+_ATTRIBUTE: Final = "__meander_nondeterministic__"
 
 
 def nondeterministic(function: F) -> F:
@@ -21,19 +21,19 @@ def nondeterministic(function: F) -> F:
     behind it wait for the checkpoint that holds them.
 
     Declare the function that the flow receives, and one that no other code shares. A declaration of
-    a function that it calls has no effect. Raises SetupError for an object that takes no
+    a function that it calls has no effect. Raises SetupError for an object that cannot have a
     declaration.
 
     >>> import random
     >>> @nondeterministic
     ... def drawn(value):
     ...     return value, random.random()
-    >>> varies(drawn), varies(len)
+    >>> is_nondeterministic(drawn), is_nondeterministic(len)
     (True, False)
     """
     try:
         # The declaration of a method belongs to its function.
-        setattr(getattr(function, "__func__", function), _VARIES, True)
+        setattr(getattr(function, "__func__", function), _ATTRIBUTE, True)
     except (AttributeError, TypeError):
         raise SetupError(
             f"{function!r}", "nothing can be declared of it", "declare a function that calls it"
@@ -41,8 +41,8 @@ def nondeterministic(function: F) -> F:
     return function
 
 
-def varies(function: object) -> bool:
+def is_nondeterministic(function: object) -> bool:
     """Return whether a function, or the function of a `partial`, is declared nondeterministic."""
-    if isinstance(function, partial) and varies(function.func):
+    if isinstance(function, partial) and is_nondeterministic(function.func):
         return True
-    return getattr(function, _VARIES, False) is True
+    return getattr(function, _ATTRIBUTE, False) is True

@@ -1,7 +1,7 @@
 """The entry point of the user's API: a module defines a flow once, and `meander run` runs it.
 
 A stream is a value: two uses of it fork it. `key_by` exchanges records by key. The stateful
-operators that follow keep the key, and so do map, filter, flat_map and inspect. A chain of stateful
+operators behind it keep the key, and so do map, filter, flat_map and inspect. A chain of stateful
 operators on one key therefore needs one exchange.
 
 >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -44,8 +44,8 @@ class Flow(Definition):
     `max_spill` bounds these bytes on the disk of each worker. The encoded results of one
     transaction may take as many bytes again.
 
-    `link_credit` bounds the bytes that a worker has sent and its peer has not taken, per exchange
-    and link. The last message may exceed it.
+    `link_credit` bounds the bytes that a worker has sent and its peer has not consumed, per
+    exchange and link. The last message may exceed it.
 
     `state_memory` bounds the bytes of state that each worker process holds in memory.
 
@@ -95,9 +95,9 @@ class Flow(Definition):
             "max_inflight": max_inflight, "max_waiting": max_waiting, "max_spill": max_spill,
             "link_credit": link_credit, "move_memory": move_memory,
         }  # fmt: skip
-        for what, bytes in bounds.items():
+        for option, bytes in bounds.items():
             if bytes is not None and bytes < 1:
-                raise SetupError(f"flow {name!r}", f"its {what} is {bytes}, so nothing could pass",
+                raise SetupError(f"flow {name!r}", f"its {option} is {bytes}, so no record passes",
                                  "give it a number of bytes")  # fmt: skip
         if delivery not in get_args(Guarantee):
             raise SetupError(f"flow {name!r}", f"its delivery is {delivery!r}",

@@ -26,35 +26,36 @@ from meander.dataflow.api.nodes import (
 )
 from meander.state.checkpoint.checkpoint import InputLineage
 
-Ways = Mapping[tuple[str, int], InputLineage]
-"""The input lineage by operator and number of the input."""
+Lineages = Mapping[tuple[str, int], InputLineage]
+"""The input lineages, by operator and number of the input."""
 Readers = Mapping[str, Sequence[tuple[Node, int]]]
 """The readers of each operator, with the number of the input that reads."""
 
 
-def ways(nodes: Sequence[Node], outboxes: Collection[str]) -> Ways:
-    """Return the lineage of each input that takes records, in order of definition."""
+def input_lineages(nodes: Sequence[Node], outboxes: Collection[str]) -> Lineages:
+    """Return the lineage of each input that receives records, in order of definition."""
     readers = defaultdict[str, list[tuple[Node, int]]](list)
-    coming = dict[tuple[str, int], tuple[Node, tuple[str, ...]]]()
+    found = dict[tuple[str, int], tuple[Node, tuple[str, ...]]]()
     for node in nodes:
         for number, upstream in enumerate(upstreams(node)):
             readers[upstream.node.name].append((node, number))
-            coming[node.name, number] = node, _behind(upstream)
+            found[node.name, number] = node, _operators_passed(upstream)
         match node:
             case FeedbackNode(loop=loop):
                 readers[node.name].append((loop, 1))
-                coming[loop.name, 1] = loop, (*_behind(node.upstream), f"operator {node.name!r}")
+                passed = (*_operators_passed(node.upstream), f"operator {node.name!r}")
+                found[loop.name, 1] = loop, passed
             case SinkNode() if node.name in outboxes:
-                coming[node.name, 1] = coming[node.name, 0]
+                found[node.name, 1] = found[node.name, 0]
     return {
         (name, number): InputLineage(
-            name, number, behind, tuple(sorted(_ends(node, number, readers)))
+            name, number, passed, tuple(sorted(_ends(node, number, readers)))
         )
-        for (name, number), (node, behind) in coming.items()
+        for (name, number), (node, passed) in found.items()
     }
 
 
-def _behind(output: Output) -> tuple[str, ...]:
+def _operators_passed(output: Output) -> tuple[str, ...]:
     """Return the operators that records of an output have passed."""
     found = list[str]()
     while True:
@@ -81,7 +82,7 @@ def _output(name: str, node: str) -> str:
 
 
 def _ends(node: Node, number: int, readers: Readers) -> set[str]:
-    """Return the ends that records of an input reach. A probe is an end, and so are the ends behind
+    """Return the ends that records of an input reach. A probe is an end, besides those behind
     it."""
     match node:
         case KeyedNode(name=name):

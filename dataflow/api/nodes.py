@@ -27,7 +27,7 @@ Guarantee = Literal["at_least_once", "exactly_once"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output that records leave a node by, with its number."""
+    """An output of a node, with its number."""
 
     node: Node
     number: int
@@ -132,7 +132,7 @@ class KeyedNode:
 
 @dataclass(frozen=True, slots=True)
 class LoopNode:
-    """A node that lets records enter a loop, and takes those of the feedback edge."""
+    """A node that receives the records of a loop: new ones, and those of the feedback edge."""
 
     name: str
     upstream: Output
@@ -140,12 +140,12 @@ class LoopNode:
 
 @dataclass(frozen=True, slots=True)
 class FeedbackNode:
-    """A node that returns records for another iteration, for at most `most` iterations."""
+    """A node that returns records for another iteration, up to `max_iterations`."""
 
     name: str
     upstream: Output
     loop: LoopNode
-    most: int
+    max_iterations: int
     on_error: OnError
 
 
@@ -198,8 +198,8 @@ def scope_of(node: Node) -> Scope:
         case LoopNode():
             return Scope(node.name, node.upstream.scope)
         case LoopExitNode():
-            assert node.upstream.scope.around is not None
-            return node.upstream.scope.around
+            assert node.upstream.scope.parent is not None
+            return node.upstream.scope.parent
         case _:
             return max((o.scope for o in upstreams(node)), key=lambda scope: scope.depth)
 
@@ -227,7 +227,7 @@ def has_keys(output: Output) -> bool:
         case StepsNode(steps=steps) if any(isinstance(step, KeyBy) for step in steps):
             return True
         case FeedbackNode(loop=loop):
-            # Records of the feedback edge join the loop's stream, whose first records decide.
+            # Records of the feedback edge join the stream of the loop.
             return has_keys(loop.upstream)
         case node:
             (upstream,) = upstreams(node)

@@ -1,8 +1,8 @@
-"""The plan: builds the graph of a flow, equal on all members, as definition order numbers
-locations.
+"""The plan: the graph of a flow, in which the order of definition numbers the locations.
 
-A chain of stateless steps without a fork becomes one operator. The plan adds the control source at
-the coordinator. It adds the migrator with an edge to each stateful operator. Cost: once per start.
+Guarantees that all members build equal graphs. A chain of stateless steps without a fork becomes
+one operator. The plan adds the control source at the coordinator, and the migrator with an edge to
+each stateful operator. Cost: once per start.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
+from itertools import chain
 
-from meander.dataflow.api.determinism import varies
+from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.api.lineage import Ways, ways
+from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.nodes import (
     ExchangeNode,
     FeedbackNode,
@@ -51,8 +52,8 @@ from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Piece
 
-MOST_BINS = 1 << 19
-"""The limit of bins of all groups together. One decision, which is one record, names all owners."""
+MAX_BINS = 1 << 19
+"""The most bins of all groups together: one decision, which is one record, names all owners."""
 
 
 class Plan:
@@ -60,7 +61,7 @@ class Plan:
 
     def __init__(self, flow: Flow) -> None:
         self.flow = flow
-        self.nodes = _fused(flow.nodes)
+        self.nodes = _fuse(flow.nodes)
         self.graph = Graph()
         self.ports: dict[str, Ports] = {}
         self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
@@ -71,43 +72,43 @@ class Plan:
         # The control source has two outputs: commands, and advance requests.
         self.control = self.graph.node("control", 0, 2)
         self.migrator = self.graph.node("migrator", 1, len(self.keyed))
-        self.handover = self.graph.node("handover", 1, len(self.sources))
+        self.partition_migrator = self.graph.node("partition_migrator", 1, len(self.sources))
         self.snapshots = self.graph.node("snapshots", 0, 0)
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
-        self.graph.edge(self.control.outputs[0], self.handover.inputs[0], credit=False)
-        self.graph.boards.add(self.control.outputs[1])
-        if self.groups.total > MOST_BINS:
-            raise _too_many(flow.name, self.groups)
+        self.graph.edge(self.control.outputs[0], self.partition_migrator.inputs[0], credit=False)
+        self.graph.announcement_ports.add(self.control.outputs[1])
+        if self.groups.total > MAX_BINS:
+            raise _too_many_bins(flow.name, self.groups)
         if self.outboxes and flow.checkpoints.interval is None:
-            raise _never_sent(min(self.outboxes))
+            raise _without_interval(min(self.outboxes))
         for node in self.nodes:
             self._add(node)
         for node in self.nodes:
             for upstream, target in zip(
                 upstreams(node), self.ports[node.name].inputs, strict=False
             ):
-                self.graph.edge(self._leaving(upstream), target)
+                self.graph.edge(self._output(upstream), target)
             if isinstance(node, FeedbackNode):
                 back = self.ports[node.loop.name].inputs[1]
                 self.graph.feedback(self.ports[node.name].outputs[0], back)
         for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
-            self.graph.edge(output, self.pointers(keyed), credit=False)
-        for output, source in zip(self.handover.outputs, self.sources, strict=True):
+            self.graph.edge(output, self.handoff_input(keyed), credit=False)
+        for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
-            self.graph.boards.add(self.ports[source.name].outputs[1])
+            self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:
         back = isinstance(node, KeyedNode | SourceNode | LoopNode) or node.name in self.outboxes
         inputs = len(upstreams(node)) + back
-        boards = int(isinstance(node, SourceNode))
+        announcements = int(isinstance(node, SourceNode))
         self.ports[node.name] = self.graph.node(
-            node.name, inputs, outputs(node) + boards, scope_of(node)
+            node.name, inputs, outputs(node) + announcements, scope_of(node)
         )
 
-    def _leaving(self, output: Output) -> Location:
+    def _output(self, output: Output) -> Location:
         return self.ports[output.node.name].outputs[output.number]
 
-    def pointers(self, keyed: KeyedNode) -> Location:
+    def handoff_input(self, keyed: KeyedNode) -> Location:
         """Return the input by which bin handoffs reach a stateful operator."""
         return self.ports[keyed.name].inputs[-1]
 
@@ -127,12 +128,12 @@ class Plan:
         return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
-    def crossing(self) -> dict[EdgeId, tuple[type, ...]]:
+    def remote_payloads(self) -> dict[EdgeId, tuple[type, ...]]:
         """Return the edges between members, and the payloads that travel on each."""
         instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
-        carried[self.handover.inputs[0]] = (ReassignPartition,)
-        carried.update((self.pointers(keyed), (BinHandoff,)) for keyed in self.keyed)
+        carried[self.partition_migrator.inputs[0]] = (ReassignPartition,)
+        carried.update((self.handoff_input(keyed), (BinHandoff,)) for keyed in self.keyed)
         carried.update(
             (self.ports[source.name].inputs[0], (PartitionHandoff,)) for source in self.sources
         )
@@ -141,7 +142,7 @@ class Plan:
         return {e.id: carried[e.target] for e in self.graph.edges if e.target in carried}
 
     @cached_property
-    def placed(self) -> set[Location]:
+    def inputs_by_partition(self) -> set[Location]:
         """Return the inputs of records without keys that belong to the owners of their partitions'
         bins."""
         outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.keyless}
@@ -151,31 +152,30 @@ class Plan:
         return targets | {before for results, before in inputs if results in targets}
 
     @cached_property
-    def with_keys(self) -> set[Location]:
+    def keyed_inputs(self) -> set[Location]:
         """Return the inputs whose records have keys. At one input all records have keys, or none,
         so joins, sorting, spilling and restores never mix the two."""
-        return {
-            at for node in self.nodes for at, output in self._taken_in(node) if has_keys(output)
-        }
+        inputs = chain.from_iterable(map(self._record_inputs, self.nodes))
+        return {at for at, output in inputs if has_keys(output)}
 
-    def takes(self, at: Location, payload: Payload) -> bool:
-        """Return whether an input takes a payload. A batch must agree with the input about keys."""
+    def accepts(self, at: Location, payload: Payload) -> bool:
+        """Return whether an input accepts a payload: a batch has keys where the input has."""
         if not isinstance(payload, Batch):
             return True
-        return (payload.keys is not None) == (at in self.with_keys)
+        return (payload.keys is not None) == (at in self.keyed_inputs)
 
-    def _taken_in(self, node: Node) -> Iterator[tuple[Location, Output]]:
-        """Yield the inputs of a node that take records, each with its upstream output."""
+    def _record_inputs(self, node: Node) -> Iterator[tuple[Location, Output]]:
+        """Yield the inputs of a node that receive records, each with its upstream output."""
         inputs = self.ports[node.name].inputs
         yield from zip(inputs, upstreams(node), strict=False)
         if node.name in self.outboxes:
             yield inputs[1], upstreams(node)[0]
         if isinstance(node, LoopNode):
-            # Records of the feedback edge lose their keys where the loop's stream has none.
+            # Records of the feedback edge lose their keys where the stream of the loop has none.
             yield inputs[1], node.upstream
 
     @cached_property
-    def reached(self) -> dict[int, set[str]]:
+    def reached_sinks(self) -> dict[int, set[str]]:
         """Return the sinks that each source reaches, by the number of the source."""
         found = {self.origin(source): set[str]() for source in self.sources}
         for node in self.nodes:
@@ -189,7 +189,7 @@ class Plan:
         return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
 
     @cached_property
-    def before(self) -> dict[str, list[str]]:
+    def functions_before(self) -> dict[str, list[str]]:
         """Return the user's functions before each sink, by the name of the sink."""
         sinks = {node.name: self._nodes_before(node) for node in self.nodes
                  if isinstance(node, SinkNode)}  # fmt: skip
@@ -211,58 +211,59 @@ class Plan:
             # After a restart sources give records other times than before.
             return {sink.name for sink in sinks}
         through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
-        return {sink for sink, nodes in through.items() if any(map(_varies, nodes))}
+        return {sink for sink, nodes in through.items() if any(map(_is_nondeterministic, nodes))}
 
-    def written(self, node: KeyedNode | ExchangeNode) -> list[Location]:
-        """Return the outputs of sinks that write a node's records as they arrive. No stateful
-        operator lies between."""
+    def arrival_sinks(self, node: KeyedNode | ExchangeNode) -> list[Location]:
+        """Return the outputs of sinks that write a node's records on arrival. No stateful operator
+        lies between."""
         if self.flow.delivery == "exactly_once":
             return []
-        behind = self._before_stateful(node)
+        reached = self._before_stateful(node)
         sinks = (one.name for one in self.nodes if isinstance(one, SinkNode))
-        return [self.ports[sink].outputs[0] for sink in sinks if sink in behind]
+        return [self.ports[sink].outputs[0] for sink in sinks if sink in reached]
 
-    def applied(self, node: KeyedNode) -> list[Location]:
-        """Return the inputs at which the next stateful operators apply a node's records as they
-        arrive."""
-        behind = self._before_stateful(node)
+    def arrival_inputs(self, node: KeyedNode) -> list[Location]:
+        """Return the inputs at which the next stateful operators apply a node's records on
+        arrival."""
+        reached = self._before_stateful(node)
         return [
             at for one in self.keyed if one.order == "processing"
             for at, upstream in zip(self.ports[one.name].inputs, upstreams(one), strict=False)
-            if upstream.node.name in behind
+            if upstream.node.name in reached
         ]  # fmt: skip
 
     def _before_stateful(self, node: Node) -> set[str]:
         """Return a node and those that its records reach before another stateful operator."""
-        behind, known = {node.name}, set[str]()
-        while behind != known:
-            known = {*behind}
-            behind |= {
+        reached, known = {node.name}, set[str]()
+        while reached != known:
+            known = {*reached}
+            reached |= {
                 node.name for node in self.nodes
                 if not isinstance(node, KeyedNode)
-                and any(one.name in known for one in self._feeding(node))
+                and any(one.name in known for one in self._upstream_nodes(node))
             }  # fmt: skip
-        return behind
+        return reached
 
     @cached_property
-    def timed(self) -> dict[str, list[str]]:
+    def ordered_sinks(self) -> dict[str, list[str]]:
         """Return the ordered sinks of a flow that delivers exactly once, with the user's functions
         before each."""
         if self.flow.delivery == "at_least_once":
             return {}
-        return {one: names for one, names in self.before.items() if one not in self.outboxes}
+        sinks = self.functions_before.keys() - self.outboxes
+        return {sink: names for sink, names in self.functions_before.items() if sink in sinks}
 
     @cached_property
-    def ways(self) -> Ways:
-        """Return the lineage of each input that takes records."""
-        return ways(self.nodes, self.outboxes)
+    def lineages(self) -> Lineages:
+        """Return the lineage of each input that receives records."""
+        return input_lineages(self.nodes, self.outboxes)
 
     def in_outbox(self, piece: Piece) -> bool:
-        """Return whether the records of a piece lay in an outbox, which their sink may no longer
+        """Return whether the records of a piece were in an outbox, which their sink may no longer
         have."""
-        return piece.input > 0 and piece.node in self.before
+        return piece.input > 0 and piece.node in self.functions_before
 
-    def _reached_unsorted(self, sink: SinkNode) -> bool:
+    def _is_reached_unsorted(self, sink: SinkNode) -> bool:
         """Return whether records reach a sink without a stateful operator. Some records leave a
         loop before they reach the stateful operators in it."""
         before = self._nodes_before(sink, KeyedNode).values()
@@ -271,23 +272,23 @@ class Plan:
     def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
         """Return the operators before a sink, by name. The search backward stops at nodes of the
         type `up_to`."""
-        left, seen = [sink.upstream.node], dict[str, Node]()
-        while left:
-            node = left.pop()
+        pending, seen = [sink.upstream.node], dict[str, Node]()
+        while pending:
+            node = pending.pop()
             if node.name not in seen:
                 seen[node.name] = node
-                left += [] if isinstance(node, up_to) else self._feeding(node)
+                pending += [] if isinstance(node, up_to) else self._upstream_nodes(node)
         return seen
 
-    def _feeding(self, node: Node) -> list[Node]:
-        """Return the nodes whose records reach a node, feedback nodes included."""
-        again = (n for n in self.nodes if isinstance(n, FeedbackNode) and n.loop is node)
-        return [one.node for one in (*upstreams(node), *(one.upstream for one in again))]
+    def _upstream_nodes(self, node: Node) -> list[Node]:
+        """Return the nodes whose outputs a node reads, feedback nodes included."""
+        feedback = (n for n in self.nodes if isinstance(n, FeedbackNode) and n.loop is node)
+        return [one.node for one in (*upstreams(node), *(one.upstream for one in feedback))]
 
     @cached_property
-    def commanded(self) -> set[Location]:
+    def coordinator_inputs(self) -> set[Location]:
         """Return the inputs that accept messages of the coordinator alone."""
-        return {self.migrator.inputs[0], self.handover.inputs[0]}
+        return {self.migrator.inputs[0], self.partition_migrator.inputs[0]}
 
     @cached_property
     def names(self) -> dict[Location, str]:
@@ -297,41 +298,41 @@ class Plan:
         }
 
     @property
-    def arrivals(self) -> list[Location]:
+    def processing_inputs(self) -> list[Location]:
         """Return the inputs whose records are applied in the order of their arrival."""
         ordered = [keyed for keyed in self.keyed if keyed.order == "processing"]
         return [at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]]
 
     @cached_property
-    def unsorted(self) -> list[Location]:
+    def unsorted_ports(self) -> list[Location]:
         """Return the ports where records are not sorted by time. A worker that takes over a
         partition waits until earlier records of it have passed these ports."""
         sinks = (node for node in self.nodes if isinstance(node, SinkNode))
-        plain = [one for one in sinks if one.name not in self.timed and self._reached_unsorted(one)]
-        return [*self.arrivals, *(self.ports[sink.name].outputs[0] for sink in plain)]
+        plain = (sink for sink in sinks if sink.name not in self.ordered_sinks)
+        reached = filter(self._is_reached_unsorted, plain)
+        return [*self.processing_inputs, *(self.ports[sink.name].outputs[0] for sink in reached)]
 
-    def ahead(self, here: Location) -> set[Location]:
-        """Return the ports at which records of a partition must not be overtaken by records at the
-        input `here`. No operator sorts either on their way.
+    def ports_ahead(self, start: Location) -> set[Location]:
+        """Return the ports whose records of a partition precede those at the input `start`. No
+        operator sorts either before an unsorted port.
 
-        Records that `here`'s operator holds leave it first, so its own ports do not count. Feedback
-        does not count either, as no loop keeps an order of arrival.
-
-        A stateful operator ends the way: no record overtakes the records it has taken. Its timers
-        might wait for the frontier that these records hold back (I7).
+        The operator of `start` sends its records first, so its own ports do not count. Feedback
+        does not count either, as no loop keeps an order of arrival. A path ends at a stateful
+        operator: no record overtakes the records in it, and its timers might wait for the frontier
+        that these records hold back (I7).
         """
         ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
-        unsorted = {*self.unsorted}
-        reached = partial(self.graph.reached_around, around=self.sorting | ends)
-        behind = [at for at in reached(here) if self.names[at] != self.names[here]]
-        return {at for at in behind if here not in (there := reached(at)) and there & unsorted}
+        unsorted = {*self.unsorted_ports}
+        reached = partial(self.graph.reached_without, excluded=self.sorting_inputs | ends)
+        behind = [at for at in reached(start) if self.names[at] != self.names[start]]
+        return {at for at in behind if start not in (found := reached(at)) and found & unsorted}
 
     @cached_property
-    def sorting(self) -> set[Location]:
-        """Return the inputs that sort records by time first."""
+    def sorting_inputs(self) -> set[Location]:
+        """Return the inputs whose operators sort records by time first."""
         ordered = [keyed for keyed in self.keyed if keyed.order == "event"]
         inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
-        return inputs | {self.ports[sink].inputs[0] for sink in self.timed}
+        return inputs | {self.ports[sink].inputs[0] for sink in self.ordered_sinks}
 
     @property
     def source_locations(self) -> list[Location]:
@@ -352,7 +353,7 @@ class Plan:
     @cached_property
     def ends(self) -> list[Location]:
         """Return the outputs without a reader. Together they are the probe of the flow."""
-        read = {edge.source for edge in self.graph.edges} | self.graph.boards
+        read = {edge.source for edge in self.graph.edges} | self.graph.announcement_ports
         return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
 
     @cached_property
@@ -362,32 +363,31 @@ class Plan:
         return {n.name: self.ports[n.name].outputs[0] for n in shown}
 
 
-def _too_many(flow: str, groups: ColocationGroups) -> SetupError:
+def _too_many_bins(flow: str, groups: ColocationGroups) -> SetupError:
     return SetupError(
         f"flow {flow!r}",
         f"it has {groups.total:,} bins, {groups.count:,} for all operators that move together and "
-        f"as many for each that moves alone, and {MOST_BINS:,} is the most",
-        "let it have fewer bins, or fewer operators with colocate=False",
+        f"as many for each that moves alone, and {MAX_BINS:,} is the most",
+        "give it fewer bins, or fewer operators with colocate=False",
     )
 
 
-def _never_sent(sink: str) -> SetupError:
+def _without_interval(sink: str) -> SetupError:
     return SetupError(
         f"sink {sink!r}",
-        "before it are records that are applied as they arrive, or a function that is not"
-        " deterministic, so results wait for a checkpoint, and the flow takes none by itself",
+        "an operator before it applies records on arrival, or has a nondeterministic function, so"
+        " results wait for checkpoints, and the flow takes none by itself",
         "give the flow checkpoints=Checkpointing(interval=1.0), the seconds that results may wait",
     )
 
 
-def _varies(node: Node) -> bool:
-    """Return whether a function of a node is nondeterministic. The functions of a source or sink
-    count too."""
+def _is_nondeterministic(node: Node) -> bool:
+    """Return whether a function of a node is nondeterministic, also one of a source or sink."""
     functions = [function for _, function in functions_of(node)]
     spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
     if is_dataclass(spec):
         functions += [getattr(spec, one.name) for one in fields(spec)]
-    return any(map(varies, functions))
+    return any(map(is_nondeterministic, functions))
 
 
 def _functions(node: Node) -> list[str]:
@@ -399,9 +399,9 @@ def _functions(node: Node) -> list[str]:
     return []
 
 
-def _fused(nodes: list[Node]) -> list[Node]:
-    """Return the nodes after each chain of stateless steps has become one node. Exchanges without a
-    reader are left out."""
+def _fuse(nodes: list[Node]) -> list[Node]:
+    """Join each chain of stateless steps into one node, and leave out exchanges without a
+    reader."""
     readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
     result: dict[str, Node] = {}
     for node in nodes:

@@ -43,7 +43,7 @@ U = TypeVar("U")
 S = TypeVar("S")
 Left = TypeVar("Left", bound="Stream[Any]")
 
-How = tuple[Order, StateCodec, OnError, bool]
+KeyedOptions = tuple[Order, StateCodec, OnError, bool]
 """The options of a stateful operator: order, codec, error policy and colocation."""
 
 
@@ -109,11 +109,11 @@ class Stream(Generic[T]):
         name: str,
         body: Callable[[Stream[T]], tuple[Stream[T], Left]],
         *,
-        max_rounds: int = 1000,
+        max_iterations: int = 1000,
         on_error: OnError = "dead_letter",
     ) -> Left:
         """Add a loop. `body` takes the stream of the loop and returns two streams: the values for
-        another iteration, and the values that leave. A value that needs more than `max_rounds`
+        another iteration, and the values that leave. A value that needs more than `max_iterations`
         iterations fails.
 
         The stream of the loop has no keys, so values lose keys of the body before another
@@ -139,9 +139,9 @@ class Stream(Generic[T]):
         >>> sorted(sink.values)
         [(6, 8, 1), (27, 111, 1)]
         """
-        loop = LoopNode(self._flow.own_name(name), self._at)
+        loop = LoopNode(self._flow.unused_name(name), self._at)
         entered = Stream[T](self._flow, Output.of(self._flow.add(loop)))
-        return self._closed(loop, body(entered), max_rounds, on_error)
+        return self._close_loop(loop, body(entered), max_iterations, on_error)
 
     if not TYPE_CHECKING:
 
@@ -161,24 +161,24 @@ class Stream(Generic[T]):
     ) -> None:
         """Write the values outside the flow. `on_error` decides about values that the sink cannot
         encode."""
-        at = self._placed(on_error) if self._flow.delivery == "exactly_once" else self._at
+        at = self._sink_upstream(on_error) if self._flow.delivery == "exactly_once" else self._at
         self._flow.add(SinkNode(self._name(name), at, spec, on_error))
 
-    def _placed(self, on_error: OnError) -> Output:
-        """Return an output at which the record and its time alone decide the worker."""
-        return self._flow.placed(self._at, on_error)
+    def _sink_upstream(self, on_error: OnError) -> Output:
+        """Return an output at which the record and its time alone decide about the worker."""
+        return self._flow.exchange_by_partition(self._at, on_error)
 
-    def _closed(
-        self, loop: LoopNode, ends: tuple[Stream[T], Left], most: int, on_error: OnError
+    def _close_loop(
+        self, loop: LoopNode, ends: tuple[Stream[T], Left], max_iterations: int, on_error: OnError
     ) -> Left:
         _check_ends(loop, ends)
-        again, leaving = ends
-        if most < 1:
-            raise SetupError(f"loop {loop.name!r}", f"its max_rounds is {most}",
-                             "give it a number of rounds from 1")  # fmt: skip
-        back = self._name(f"{loop.name} again")
-        self._flow.add(FeedbackNode(back, again._at, loop, most, on_error))
-        out = LoopExitNode(self._name(f"{loop.name} leave"), leaving._at)
+        returning, leaving = ends
+        if max_iterations < 1:
+            raise SetupError(f"loop {loop.name!r}", f"its max_iterations is {max_iterations}",
+                             "give it 1 or more")  # fmt: skip
+        back = self._name(f"{loop.name} feedback")
+        self._flow.add(FeedbackNode(back, returning._at, loop, max_iterations, on_error))
+        out = LoopExitNode(self._name(f"{loop.name} exit"), leaving._at)
         return type(leaving)(self._flow, self._add(out))
 
     def _name(self, wanted: str) -> str:
@@ -191,7 +191,7 @@ class Stream(Generic[T]):
         return self._add(StepsNode(step.name, self._at, (step,)))
 
     def _probe(self, name: str) -> Output:
-        return self._add(ProbeNode(self._flow.own_name(name), self._at))
+        return self._add(ProbeNode(self._flow.unused_name(name), self._at))
 
 
 class KeyedStream(Stream[T]):
@@ -245,8 +245,8 @@ class KeyedStream(Stream[T]):
                              "give it a step (state, value) -> (state, result), or in place of both"
                              " a fold such as columns.count()")  # fmt: skip
         logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
-        how = order, codec, on_error, colocate
-        return KeyedStream(self._flow, self._keyed(name, (self,), logic, how))
+        options = order, codec, on_error, colocate
+        return KeyedStream(self._flow, self._keyed(name, (self,), logic, options))
 
     def process(
         self,
@@ -299,9 +299,9 @@ class KeyedStream(Stream[T]):
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
-        how = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate
         back = on_timer, on_notify
-        return self._process(name, (self, other), init, functions, back, side, how)
+        return self._process(name, (self, other), init, functions, back, side, options)
 
     def map(
         self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
@@ -339,25 +339,26 @@ class KeyedStream(Stream[T]):
         name: str,
         body: Callable[[KeyedStream[T]], tuple[Stream[T], Left]],
         *,
-        max_rounds: int = 1000,
+        max_iterations: int = 1000,
         on_error: OnError = "dead_letter",
     ) -> Left:
         """Add a loop as `Stream.iterate` does, and keep the key. The values for another iteration
         must have a key too."""
-        loop = LoopNode(self._flow.own_name(name), self._at)
+        loop = LoopNode(self._flow.unused_name(name), self._at)
         ends = body(KeyedStream[T](self._flow, Output.of(self._flow.add(loop))))
         _check_ends(loop, ends)
         if not isinstance(ends[0], KeyedStream):
-            raise SetupError(f"loop {name!r}", "what enters has a key, what goes round again none",
-                             "end that stream with key_by")  # fmt: skip
-        again = self._flow.exchanged(ends[0]._at, group_of(self._at.node), on_error)
-        return self._closed(loop, (Stream(self._flow, again), ends[1]), max_rounds, on_error)
+            raise SetupError(f"loop {name!r}", "values for another iteration have no key",
+                             "end their stream with key_by")  # fmt: skip
+        returning = self._flow.exchange_for(ends[0]._at, group_of(self._at.node), on_error)
+        ends = Stream(self._flow, returning), ends[1]
+        return self._close_loop(loop, ends, max_iterations, on_error)
 
     def probe(self, name: str) -> KeyedStream[T]:
         """Add a probe as `Stream.probe` does, and keep the key."""
         return KeyedStream(self._flow, self._probe(name))
 
-    def _placed(self, _: OnError) -> Output:
+    def _sink_upstream(self, _: OnError) -> Output:
         return self._at
 
     def _process(
@@ -368,14 +369,14 @@ class KeyedStream(Stream[T]):
         on_values: tuple[OnValue, ...],
         back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
         side: Sequence[str],
-        how: How,
+        options: KeyedOptions,
     ) -> ProcessedStream:
         if isinstance(side, str) or len(set(side)) < len(side):
             raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                              "name each of them once, in a list")  # fmt: skip
         on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
         logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
-        at = self._keyed(name, streams, logic, how)
+        at = self._keyed(name, streams, logic, options)
         return ProcessedStream(self._flow, at, logic.side)
 
     def _keyed(
@@ -383,25 +384,25 @@ class KeyedStream(Stream[T]):
         name: str,
         streams: Sequence[KeyedStream[Any]],
         logic: Logic,
-        how: How,
+        options: KeyedOptions,
     ) -> Output:
         """Add a stateful operator. Add an exchange before it where its bins may have other owners
         than those of the records."""
-        *_, on_error, colocate = how
+        *_, on_error, colocate = options
         group = DEFAULT_GROUP if colocate else name
-        upstreams = tuple(self._flow.exchanged(one._at, group, on_error) for one in streams)
-        return self._add(KeyedNode(self._flow.own_name(name), upstreams, logic, *how))
+        upstreams = tuple(self._flow.exchange_for(one._at, group, on_error) for one in streams)
+        return self._add(KeyedNode(self._flow.unused_name(name), upstreams, logic, *options))
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:
     """Raise SetupError where the result of a body cannot close a loop."""
     match ends:
-        case (Stream() as again, Stream() as left) if (
-            again._at.scope == left._at.scope == scope_of(loop)
+        case (Stream() as returning, Stream() as left) if (
+            returning._at.scope == left._at.scope == scope_of(loop)
         ):
             return
     raise SetupError(f"loop {loop.name!r}", "its body did not return two streams of the loop",
-                     "return what goes round again, and what leaves")  # fmt: skip
+                     "return the values for another iteration, and those that leave")  # fmt: skip
 
 
 class ProcessedStream(KeyedStream[Any]):

@@ -1,7 +1,7 @@
-"""The checks of an operator at its definition: a flow that cannot work is not defined.
+"""The checks of an operator at its definition, before any worker starts.
 
-Guarantees that functions can be called, and that policies, orders and codecs exist. Guarantees that
-a loop holds no operator that has no meaning there. Cost: once per operator.
+Guarantees that functions are callable, and that policies, orders and codecs exist. Guarantees that
+a loop holds no operator that cannot work in a loop. Cost: once per operator.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from meander.schemas.errors import SetupError
 
 def check(node: Node) -> None:
     """Raise SetupError for an operator that cannot work."""
-    for what, function in functions_of(node):
+    for role, function in functions_of(node):
         if not callable(function):
             raise SetupError(
-                f"operator {node.name!r}", f"its {what} is {function!r}", "give it a function"
+                f"operator {node.name!r}", f"its {role} is {function!r}", "give it a function"
             )
     match node:
         case SourceNode(name, spec):
@@ -62,7 +62,7 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield "init", logic.init
             yield from (("step", function) for function in logic.on_values)
             back = (("on_timer", logic.on_timer), ("on_notify", logic.on_notify))
-            yield from ((what, function) for what, function in back if function is not None)
+            yield from ((role, function) for role, function in back if function is not None)
 
 
 def _policies(node: Node) -> Iterator[str]:
@@ -73,15 +73,15 @@ def _policies(node: Node) -> Iterator[str]:
             yield node.on_error
 
 
-def _check_end(end: str, spec: object, such: str) -> None:
+def _check_end(end: str, spec: object, example: str) -> None:
     if not callable(getattr(spec, "open", None)):
-        raise SetupError(end, f"it is {spec!r}", f"give it such as {such}")
+        raise SetupError(end, f"it is {spec!r}", f"give it such as {example}")
 
 
 def _check_keyed(node: KeyedNode) -> None:
     _expect_one("order", node.name, node.order, get_args(Order))
     _expect_one("colocate", node.name, node.colocate, (True, False))
-    if not all(hasattr(node.codec, what) for what in ("name", "encode", "decode")):
+    if not all(hasattr(node.codec, name) for name in ("name", "encode", "decode")):
         raise SetupError(
             f"operator {node.name!r}",
             f"its codec is {node.codec!r}",
@@ -99,12 +99,12 @@ def _check_keyed(node: KeyedNode) -> None:
     if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:
         raise SetupError(
             f"operator {node.name!r}",
-            "it sets timers in a loop, and a timer is for a time of the flow, not for a round",
+            "it sets timers in a loop, and a timer has a time of the flow, not of an iteration",
             "set them before or behind the loop",
         )
 
 
-def _expect_one(what: str, name: str, given: object, known: tuple[object, ...]) -> None:
+def _expect_one(option: str, name: str, given: object, known: tuple[object, ...]) -> None:
     if given not in known:
         allowed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-        raise SetupError(f"operator {name!r}", f"its {what} is {given!r}", f"give {allowed}")
+        raise SetupError(f"operator {name!r}", f"its {option} is {given!r}", f"give {allowed}")

@@ -1,10 +1,10 @@
-"""The bytes in flight: what sources have read and the sinks have not passed (I6).
+"""The bytes in flight: sources have read them, and the sinks have not passed them (I6).
 
 A source stops reading when these bytes exceed the bound. A partition that alone holds back the
 flow's frontier may read up to twice the bound. Without a configured bound, a partition also stops
 sending once it has sent as much as the sinks pass in half a second. More records would only enlarge
-checkpoints. `room` bounds by bytes what a partition may send ahead of the others, so a sparse
-history is as fast as a dense one. Cost: one entry per batch sent.
+checkpoints. `bytes_ahead` bounds by bytes how far a partition may be ahead of the others, so a
+sparse history is as fast as a dense one. Cost: one entry per batch sent.
 """
 
 from __future__ import annotations
@@ -18,27 +18,26 @@ from meander.dataflow.interfaces import Partition, SourceReader
 from meander.dataflow.metrics.histogram import Histogram
 from meander.state.times.antichain import Antichain
 
-MOST: Final = 64 << 20
-"""Default bytes that may be read and not passed."""
-AHEAD: Final = 0.5
-"""Seconds of the sinks' rate that may then be sent and not passed."""
-LEAST: Final = 256 << 10
-"""The least bytes of each partition for that bound, and the bytes that it may send far ahead of the
+DEFAULT_BYTES: Final = 64 << 20
+"""The default bound."""
+AHEAD_SECONDS: Final = 0.5
+"""Seconds of the sinks' rate that a partition may have sent without a configured bound."""
+LEAST_BYTES: Final = 256 << 10
+"""The least bytes of a partition for that limit, and the bytes that it may send far ahead of the
 others."""
 SHARE: Final = 8
 """The divisor of the bound for partitions far ahead of the others."""
-ROW: Final = 32
-"""Bytes that a record counts besides its own, for its time, origin and position."""
+ROW_BYTES: Final = 32
+"""The surcharge of a record in bytes, for its time, origin and position."""
 WINDOW: Final = 0.25
 """Seconds of one measurement of the sinks' rate."""
 WINDOWS: Final = 8
-"""The number of measurements. The best counts, as a short pause does not make a sink slow."""
+"""The number of measurements. The best one counts, as a short pause does not make a sink slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """A batch that has been sent, with the time of its last record and the bytes that its passing
-    frees."""
+    """A sent batch, with the time of its last record and the bytes that its passing frees."""
 
     time: int
     size: int
@@ -49,59 +48,59 @@ class SentBatch:
     next_offset: int
     read_at: float
     delays: Histogram | None
-    """The histogram of the delay from `read_at` to its passing. None where more batches of its
-    chunk follow."""
+    """The histogram of delays from `read_at` to the passing. None where more batches of the chunk
+    follow."""
 
 
 class PartitionInFlight:
-    """The batches of one partition that are sent and not passed, with their bound."""
+    """A queue of the batches that one partition has sent and the sinks have not passed."""
 
     def __init__(self) -> None:
         self.sent = deque[SentBatch]()
-        self.weight, self._most = 0, LEAST
-        """Bytes with the surcharge per record, and their bound."""
+        self.weight, self._bound = 0, LEAST_BYTES
+        """The bytes with surcharges, and their bound."""
         self._began, self._freed = 0.0, 0
-        """The start of this window, and the bytes that have passed in it."""
+        """The start of this window, and the bytes that the sinks have passed in it."""
         self._rates = deque[float](maxlen=WINDOWS)
 
     @property
-    def enough(self) -> bool:
-        """Return whether more records would not make the flow faster."""
-        return self.weight >= self._most
+    def is_saturated(self) -> bool:
+        """Return whether further records would not make the flow faster."""
+        return self.weight >= self._bound
 
-    def put(self, sent: SentBatch) -> None:
-        """Add a batch that has been sent."""
+    def add(self, sent: SentBatch) -> None:
+        """Add a sent batch."""
         self.sent.append(sent)
         self.weight += _weight(sent)
 
-    def take(self) -> SentBatch:
-        """Remove and return the oldest batch, which has passed."""
+    def pop_passed(self) -> SentBatch:
+        """Remove and return the oldest batch, which the sinks have passed."""
         oldest = self.sent.popleft()
         self.weight -= _weight(oldest)
         self._freed += _weight(oldest)
         return oldest
 
-    def follow(self, now: float) -> None:
-        """Adapt the bound to the passed bytes at the end of a window."""
+    def update_bound(self, now: float) -> None:
+        """Adapt the bound to the passed bytes, at the end of a window."""
         if now < self._began + WINDOW:
             return
         self._rates.append(self._freed / (now - self._began))
         self._began, self._freed = now, 0
-        self._most = max(LEAST, int(AHEAD * max(self._rates)))
+        self._bound = max(LEAST_BYTES, int(AHEAD_SECONDS * max(self._rates)))
 
 
-class Inflight:
-    """A count that sums the bytes in flight of all sources of one worker."""
+class InFlightBytes:
+    """A count of the bytes in flight of all sources of one worker."""
 
-    def __init__(self, bound: int | None, passed: Callable[[float], None]) -> None:
-        """Take the bound in bytes. `passed` receives the read time of records that all sinks have
-        passed."""
-        self._bound, self._follows, self._told = bound or MOST, bound is None, passed
+    def __init__(self, bound: int | None, report_passed: Callable[[float], None]) -> None:
+        """`report_passed` receives the read time of records that all sinks have passed."""
+        self._bound, self._adapts = bound or DEFAULT_BYTES, bound is None
+        self._report_passed = report_passed
         self.bytes = 0
-        """Bytes that are read and not passed."""
+        """The bytes that sources have read and the sinks have not passed."""
         self.unpassed = 0
-        """Bytes of these that are sent."""
-        self._underway: dict[tuple[int, Partition], PartitionInFlight] = {}
+        """The part of these bytes that sources have sent."""
+        self._partitions: dict[tuple[int, Partition], PartitionInFlight] = {}
 
     @property
     def full(self) -> bool:
@@ -110,49 +109,50 @@ class Inflight:
 
     @property
     def overfull(self) -> bool:
-        """Return whether even the partition that holds back the frontier must stop."""
+        """Return whether even the partition that holds back the frontier must stop reading."""
         return self.bytes >= 2 * self._bound
 
-    def enough(self, reader: SourceReader, partition: Partition) -> bool:
-        """Return whether more records of a partition would not make the flow faster."""
-        underway = self._underway.get((id(reader), partition))
-        return self._follows and underway is not None and underway.enough
+    def is_saturated(self, reader: SourceReader, partition: Partition) -> bool:
+        """Return whether further records of a partition would not make the flow faster."""
+        sent = self._partitions.get((id(reader), partition))
+        return self._adapts and sent is not None and sent.is_saturated
 
-    def room(self, reader: SourceReader, partition: Partition) -> int:
-        """Return the bytes that a partition may send at any distance ahead of the others, with the
-        surcharge per record."""
-        underway = self._underway.get((id(reader), partition))
-        most = min(LEAST, self._bound // SHARE)
-        return max(0, most - (0 if underway is None else underway.weight))
+    def bytes_ahead(self, reader: SourceReader, partition: Partition) -> int:
+        """Return the bytes, with surcharges, that a partition may send at any distance ahead of the
+        others."""
+        sent = self._partitions.get((id(reader), partition))
+        most = min(LEAST_BYTES, self._bound // SHARE)
+        return max(0, most - (0 if sent is None else sent.weight))
 
     def read(self, size: int) -> None:
         """Count read bytes."""
         self.bytes += size
 
     def unread(self, size: int) -> None:
-        """Uncount bytes that will not be sent, as another worker reads them again."""
+        """Uncount bytes that another worker will read again."""
         self.bytes -= size
 
     def sent(self, sent: SentBatch) -> None:
-        """Add a batch that frees its bytes once the sinks have passed its time."""
-        self._underway.setdefault((id(sent.reader), sent.partition), PartitionInFlight()).put(sent)
+        """Add a sent batch. It frees its bytes once the sinks have passed its time."""
+        key = id(sent.reader), sent.partition
+        self._partitions.setdefault(key, PartitionInFlight()).add(sent)
         self.unpassed += sent.size
 
-    def settle(self, passed: Antichain, now: float) -> None:
+    def free_passed(self, passed: Antichain, now: float) -> None:
         """Free the bytes that the sinks' frontier has passed."""
-        for underway in self._underway.values():
+        for partition in self._partitions.values():
             last: SentBatch | None = None
-            while underway.sent and not passed.less_equal(underway.sent[0].time):
-                last = underway.take()
+            while partition.sent and not passed.less_equal(partition.sent[0].time):
+                last = partition.pop_passed()
                 self.bytes -= last.size
                 self.unpassed -= last.size
                 if last.delays is not None:
                     last.delays.observe(now - last.read_at)
-                    self._told(last.read_at)
+                    self._report_passed(last.read_at)
             if last is not None:
                 last.reader.passed(last.partition, last.next_offset)
-            underway.follow(now)
+            partition.update_bound(now)
 
 
 def _weight(sent: SentBatch) -> int:
-    return sent.size + ROW * sent.rows
+    return sent.size + ROW_BYTES * sent.rows

@@ -3,9 +3,9 @@
 Guarantees that pre-copies, prefetches and compaction take at most a share of the time of long
 turns, and the rest of short ones. They take none while bins are in transit, as records then wait.
 
-The share follows the latency: it halves when records have taken too long, and grows while they have
-not. Moves at their time get some milliseconds of each turn. Each kind has half of the memory, or
-one bin's (I6). Cost: two clock reads per slice.
+The share follows the latency: it halves when records have taken too long, and grows otherwise.
+Moves at their time get some milliseconds of each turn. Pre-copies and moves each have half of the
+memory, or that of one bin (I6). Cost: two clock reads per slice.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from typing import Protocol, TypeVar
 from meander.dataflow.interfaces import Clock
 
 TURN = 0.002
-"""Seconds that a turn takes at least, as the loop paces itself. Moves may fill them."""
-
+"""The least seconds of a turn. Moves may fill them."""
 
 SLICE = 0.016
-"""The most seconds of a turn for moves. Records are processed between."""
+"""The most seconds of a turn for moves."""
 
 LEAST, FIRST, MOST = 0.1, 0.3, 0.9
-"""Shares of a worker's time for pre-copies and prefetches."""
+"""The least, the first and the greatest share of a worker's time for pre-copies and prefetches."""
 
 GROWTH = 0.2
-"""The share of a worker's time that the share grows by in a second."""
+"""The growth of the share in a second."""
 
 T = TypeVar("T")
 
 
 class Moving(Protocol):
-    """A bin that moves to the state topic, or from it."""
+    """A bin on its way to the state topic, or from it."""
 
     @property
-    def held(self) -> int:
+    def memory_bound(self) -> int:
         """Return the most bytes that it may hold in memory until its next step."""
 
 
@@ -48,112 +47,112 @@ class MemoryBudget:
     """A budget that bounds the memory of bins on their way.
 
     >>> class Bin:
-    ...     held = 60
-    >>> room = MemoryBudget(lambda: 100)
-    >>> bins = [room.admit(Bin()) for _ in range(2)]
-    >>> room.open
+    ...     memory_bound = 60
+    >>> budget = MemoryBudget(lambda: 100)
+    >>> bins = [budget.admit(Bin()) for _ in range(2)]
+    >>> budget.open
     False
-    >>> bins[0].held = 0; room.open
+    >>> bins[0].memory_bound = 0; budget.open
     True
     """
 
-    def __init__(self, most_bytes: Callable[[], int]) -> None:
-        self._most = most_bytes
+    def __init__(self, max_bytes: Callable[[], int]) -> None:
+        self._max_bytes = max_bytes
         self._admitted: list[Moving] = []
 
     @property
     def open(self) -> bool:
-        """Return whether there is room for one more bin."""
-        self._admitted = [one for one in self._admitted if one.held]
-        held = sum(one.held for one in self._admitted)
-        return not held or held < self._most()
+        """Return whether the budget has room for a further bin."""
+        self._admitted = [one for one in self._admitted if one.memory_bound]
+        held = sum(one.memory_bound for one in self._admitted)
+        return not held or held < self._max_bytes()
 
     def admit(self, one: M) -> M:
-        """Count a bin until it holds no bytes any more, and return it."""
+        """Count a bin until it holds no bytes any more. Return the bin."""
         self._admitted.append(one)
         return one
 
 
 class MoveThrottle:
-    """A throttle that limits the moves of one worker. `latency` is the target in seconds, and
-    `memory` returns the bytes available.
+    """A throttle that limits the moves of one worker.
+
+    `latency` is the target in seconds, and `memory` returns the available bytes.
 
     >>> class Still:
     ...     def now_ms(self): return 0
     ...     def monotonic(self): return 0.0
-    >>> pace = MoveThrottle(Still(), latency=0.1, memory=lambda: 100)
-    >>> pace.turn(busy=0.004); round(pace.left, 6)
+    >>> throttle = MoveThrottle(Still(), latency=0.1, memory=lambda: 100)
+    >>> throttle.end_turn(busy=0.004); round(throttle.seconds_left, 6)
     0.001714
-    >>> pace.turn(busy=0.0005); round(pace.left, 6)
+    >>> throttle.end_turn(busy=0.0005); round(throttle.seconds_left, 6)
     0.0015
     """
 
     def __init__(self, clock: Clock, latency: float, memory: Callable[[], int]) -> None:
         self._clock, self._latency = clock, latency
-        self.ahead, self.due = (
-            MemoryBudget(lambda: memory() // 2),
-            MemoryBudget(lambda: memory() // 2),
-        )
-        """The budgets of pre-copies and prefetches, and of moves at their time."""
-        self.left = TURN
-        """Seconds that moves may take before the next turn."""
-        self.yields = False
-        """Whether bins are in transit, so that pre-copies and prefetches stop."""
+        self.precopy_memory = MemoryBudget(lambda: memory() // 2)
+        """The budget of pre-copies and prefetches."""
+        self.move_memory = MemoryBudget(lambda: memory() // 2)
+        """The budget of moves at their time."""
+        self.seconds_left = TURN
+        """The seconds left to moves before the next turn."""
+        self.bins_in_transit = False
+        """Whether records wait for bins, so that pre-copies and prefetches stop."""
         self.share = FIRST
-        """The share of the worker's time."""
-        self._heard = self._halved = clock.monotonic()
-        """The time at which the last records passed, and a read time before which latencies do not
-        count. Such records were on their way at the last halving, or waited for bins."""
+        """The current share of the worker's time."""
+        self._passed_at = self._halved = clock.monotonic()
+        """The time at which the last records passed, and the time of the last halving. Records read
+        before that were on their way then, or waited for bins, so their latency does not count."""
         self._spent = 0.0
 
-    def passed(self, read_at: float) -> None:
-        """Adapt the share where records of a read time have passed all sinks."""
+    def note_passed(self, read_at: float) -> None:
+        """Adapt the share to the latency of records that have passed all sinks."""
         now = self._clock.monotonic()
         if now - read_at <= self._latency:
-            self.share = min(MOST, self.share + GROWTH * (now - self._heard))
-        elif read_at >= self._halved and not self.yields:
+            self.share = min(MOST, self.share + GROWTH * (now - self._passed_at))
+        elif read_at >= self._halved and not self.bins_in_transit:
             self.share = max(LEAST, self.share / 2)
             self._halved = now
-        self._heard = now
+        self._passed_at = now
 
     @contextmanager
-    def spending(self) -> Iterator[None]:
-        """Count the time of a slice of moves."""
-        began = self._clock.monotonic()
+    def measure(self) -> Iterator[None]:
+        """Count the time that a slice of moves takes."""
+        started_at = self._clock.monotonic()
         yield
-        took = self._clock.monotonic() - began
-        self._spent += took
-        self.left -= took
+        seconds = self._clock.monotonic() - started_at
+        self._spent += seconds
+        self.seconds_left -= seconds
 
-    def hurry(self, things: Iterable[T]) -> Iterator[T]:
-        """Yield the first things until a `SLICE` has passed; at least one."""
+    def run_due(self, moves: Iterable[T]) -> Iterator[T]:
+        """Yield the first moves until `SLICE` seconds have passed; at least one."""
         until = self._clock.monotonic() + SLICE
-        for thing in things:
-            yield thing
+        for one in moves:
+            yield one
             if self._clock.monotonic() >= until:
                 return
 
-    def turns(self, waiting: deque[T]) -> Iterator[T]:
-        """Remove and yield waiting things while this turn has time. The caller returns a thing that
-        is not finished."""
+    def pop_waiting(self, waiting: deque[T]) -> Iterator[T]:
+        """Remove and yield waiting moves while this turn has time. The caller puts back an
+        unfinished one."""
         for _ in range(len(waiting)):
             if not self.open:
                 return
-            with self.spending():
+            with self.measure():
                 yield waiting.popleft()
 
     @property
     def open(self) -> bool:
-        """Return whether this turn has time for another slice."""
-        return self.left > 0 and not self.yields
+        """Return whether this turn has time for a further slice."""
+        return self.seconds_left > 0 and not self.bins_in_transit
 
-    def turn(self, busy: float) -> None:
+    def end_turn(self, busy: float) -> None:
         """Compute the time for moves in the next turn from the `busy` seconds of this turn."""
-        if self.yields:
+        if self.bins_in_transit:
             # Records read so far may have waited for a bin, so their latency does not count.
             self._halved = self._clock.monotonic()
         others = busy - self._spent
         self._spent = 0.0
         more = max(TURN - others, self.share / (1 - self.share) * others)
         # Overspent time reduces the next turn.
-        self.left = min(self.left, 0.0) + min(more, SLICE)
+        self.seconds_left = min(self.seconds_left, 0.0) + min(more, SLICE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.control.reports import Aligned, SendReport, SourcesPaused
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.wire import PauseFrame
@@ -22,7 +22,7 @@ class Alignment:
     """An alignment of the sources of one worker."""
 
     def __init__(
-        self, sources: Collection[SourceOperator], inflight: Inflight, report: SendReport
+        self, sources: Collection[SourceOperator], inflight: InFlightBytes, report: SendReport
     ) -> None:
         self._sources, self._inflight, self._report = sources, inflight, report
         self._awaited: PauseFrame | None = None
@@ -37,7 +37,7 @@ class Alignment:
         furthest = max((source.furthest for source in self._sources), default=MIN_TIME)
         limit = furthest if frame.limit is None else frame.limit
         for source in self._sources:
-            source.hold(limit)
+            source.pause_after(limit)
         if frame.limit is None:
             self._report(SourcesPaused(frame.checkpoint, furthest))
         else:
@@ -53,11 +53,11 @@ class Alignment:
         """Let the sources continue after a freeze or a cancelled checkpoint."""
         self._awaited = None
         for source in self._sources:
-            source.hold(None)
+            source.pause_after(None)
 
     def _aligned(self, frame: PauseFrame) -> bool:
         assert frame.limit is not None, "the frame has a limit"
         left = self._inflight.unpassed
         sent = all(source.sent_up_to(frame.limit) for source in self._sources)
-        few = bool(frame.most) and left <= frame.most
+        few = bool(frame.max_bytes) and left <= frame.max_bytes
         return (sent and few) or all(source.passed(frame.limit) for source in self._sources)

@@ -27,19 +27,19 @@ from meander.dataflow.control.reports import (
 )
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention
 from meander.dataflow.interfaces import Clock, Links
-from meander.dataflow.migration.events import Event
 from meander.dataflow.progress.capability import Capability
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.wire import (
     CancelFrame,
     CheckpointFrame,
     CompleteFrame,
     PauseFrame,
     TriggerFrame,
-    encode_cut,
+    encode_checkpoint,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.schemas.status import Checkpointed, CheckpointFailed
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId, member_name
 from meander.state.layers.topic import RecordLocation
 from meander.state.times.antichain import Antichain
@@ -143,7 +143,7 @@ class CheckpointCoordinator:
         self._options = plan.flow.checkpoints
         self._current: PendingCheckpoint | None = None
         self.needed = plan.flow.delivery == "exactly_once" and (
-            before is None or before.cut == BEGINNING
+            before is None or before.cut == INITIAL_CUT
         )
         """Whether a checkpoint is needed at once: exactly-once results leave only after the
         first."""
@@ -156,7 +156,7 @@ class CheckpointCoordinator:
         self._failed = 0
         """The number of consecutive cancelled checkpoints."""
         self._given_up = set[int]()
-        self._events: list[Event] = []
+        self._events: list[Checkpointed | CheckpointFailed] = []
 
     def expect(self, savepoint: str) -> None:
         """Check a request. Raise `Refused` while another one waits, or for the name of a
@@ -212,7 +212,7 @@ class CheckpointCoordinator:
         self.number += 1
         now = self._clock.monotonic()
         self._current = PendingCheckpoint(self.number, request, members, now)
-        if self._options.room(request.policy) is not None:
+        if self._options.max_bytes_at_freeze(request.policy) is not None:
             self._current.advance_request = request_advance()
             self._send(PauseFrame(self.number, None, 0))
 
@@ -223,7 +223,9 @@ class CheckpointCoordinator:
         if pending is None or pending.whole is not None:
             return False
         # A full outbox empties only after a checkpoint, so no alignment would end before.
-        aligns = self._options.room(pending.request.policy) is not None and not self._full
+        aligns = (
+            self._options.max_bytes_at_freeze(pending.request.policy) is not None and not self._full
+        )
         return not aligns or pending.aligned.issuperset(pending.members)
 
     def freeze(self, cut: Cut, sinks: Iterable[Antichain]) -> None:
@@ -237,7 +239,9 @@ class CheckpointCoordinator:
         self.frozen = pending.number
         sinks = [*sinks]
         self._marker_retention.start_checkpoint(pending.number, sinks)
-        pending.passed = min((outer(one) for frontier in sinks for one in frontier), default=NEVER)
+        pending.passed = min(
+            (outer_time(one) for frontier in sinks for one in frontier), default=NEVER
+        )
         self._drop_advance_request(pending)
         pending.frozen_at = self._clock.monotonic()
         pending.whole = Checkpoint(
@@ -249,8 +253,8 @@ class CheckpointCoordinator:
 
     def welcome(self, worker: WorkerId) -> None:
         """Tell a joining worker the newest checkpoint."""
-        if self._retained and self._retained[-1].cut != BEGINNING:
-            self._links.send(worker, encode_cut(CompleteFrame(self._retained[-1].number)))
+        if self._retained and self._retained[-1].cut != INITIAL_CUT:
+            self._links.send(worker, encode_checkpoint(CompleteFrame(self._retained[-1].number)))
 
     def report(self, worker: WorkerId, report: CheckpointReport) -> None:
         """Handle a worker's report. Raise `MeanderError` for a part of another checkpoint."""
@@ -294,7 +298,7 @@ class CheckpointCoordinator:
             part = b"".join(pending.slices.pop(worker))
             pending.parts[worker] = Checkpoint.from_bytes(part)
 
-    def step(self, time: int) -> list[Event]:
+    def step(self, time: int) -> list[Checkpointed | CheckpointFailed]:
         """Advance the checkpoint under way; return its events. No commit marker is later than
         `time`."""
         self._marker_retention.poll(time)
@@ -359,10 +363,7 @@ class CheckpointCoordinator:
         self._given_up.add(pending.number)
         self._failed += 1
         self._send(CancelFrame(pending.number), pending.members)
-        self._events.append({
-            "type": "checkpoint_failed", "id": pending.request.id, "number": pending.number,
-            "reason": reason,
-        })  # fmt: skip
+        self._events.append(CheckpointFailed(pending.request.id, pending.number, reason))
         if (
             self._options.tolerable_failures is not None
             and self._failed > self._options.tolerable_failures
@@ -380,9 +381,9 @@ class CheckpointCoordinator:
     def _pause_sources(self, pending: PendingCheckpoint) -> None:
         """Send the common limit once all workers have reported how far their sources have sent."""
         if pending.furthest.keys() >= set(pending.members):
-            most = self._options.room(pending.request.policy) or 0
+            max_bytes = self._options.max_bytes_at_freeze(pending.request.policy) or 0
             limit = max(pending.furthest.values())
-            self._send(PauseFrame(pending.number, limit, most // len(pending.members)))
+            self._send(PauseFrame(pending.number, limit, max_bytes // len(pending.members)))
 
     def _drop_advance_request(self, pending: PendingCheckpoint) -> None:
         if pending.advance_request is not None:
@@ -394,7 +395,7 @@ class CheckpointCoordinator:
             assert self._current is not None, "nothing is being taken"
             members = self._current.members
         for worker in members:
-            self._links.send(worker, encode_cut(frame))
+            self._links.send(worker, encode_checkpoint(frame))
 
     @property
     def _numbers(self) -> set[int]:
@@ -414,17 +415,17 @@ class CheckpointCoordinator:
         if old.number in self._numbers:
             return
         retained = *self._retained, *self._savepoints
-        in_flight = {place for one in retained for place in one.places}
+        in_flight = {place for one in retained for place in one.locations}
         chunks = list[RecordLocation]()
         if old.execution != self._execution:
             named = {place for one in retained for place in one.chunks}
             chunks = [place for place in old.chunks if place not in named]
-        unused = [place for place in old.places if place not in in_flight]
+        unused = [place for place in old.locations if place not in in_flight]
         self._forget(unused, chunks, self._numbers)
 
     def _joined(self, pending: PendingCheckpoint) -> Checkpoint:
         assert pending.whole is not None, "it has been frozen"
-        whole = Checkpoint.joined(pending.whole, [pending.parts[one] for one in pending.members])
+        whole = Checkpoint.assemble(pending.whole, [pending.parts[one] for one in pending.members])
         whole = replace(whole, write_ms=_ms(self._clock.monotonic() - pending.frozen_at))
         seen = set[tuple[str, Bin]]()
         for manifest in whole.manifests:
@@ -437,20 +438,19 @@ class CheckpointCoordinator:
             seen.add(place)
         return whole
 
-    def _checkpointed(self, pending: PendingCheckpoint, whole: Checkpoint) -> Event:
-        return {
-            "type": "checkpointed",
-            "id": pending.request.id,
-            "number": whole.number,
-            "savepoint": whole.savepoint,
-            "policy": whole.policy,
-            "ms": _ms(self._clock.monotonic() - pending.started_at),
-            "alignment_ms": whole.alignment_ms,
-            "write_ms": whole.write_ms,
-            "state_bytes": whole.state_bytes,
-            "in_flight_bytes": whole.in_flight_bytes,
-            "in_flight": whole.in_flight,
-        }
+    def _checkpointed(self, pending: PendingCheckpoint, whole: Checkpoint) -> Checkpointed:
+        return Checkpointed(
+            id=pending.request.id,
+            number=whole.number,
+            savepoint=whole.savepoint,
+            policy=whole.policy,
+            ms=_ms(self._clock.monotonic() - pending.started_at),
+            alignment_ms=whole.alignment_ms,
+            write_ms=whole.write_ms,
+            state_bytes=whole.state_bytes,
+            in_flight_bytes=whole.in_flight_bytes,
+            in_flight=whole.in_flight,
+        )
 
 
 def _ms(seconds: float) -> float:

@@ -12,11 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, InputLineage
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
 
 log = LineLogger(__name__)
 
@@ -42,7 +42,7 @@ def expect_fits(
         help += ["give it that codec"] if codecs else []
         if in_flight and not allow_dropped:
             help.append(_without_in_flight(plan.flow.name))
-        if strange and not allow_dropped and checkpoint.cut != BEGINNING:
+        if strange and not allow_dropped and checkpoint.cut != INITIAL_CUT:
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += [skip] if skip else []
         help += ["accept results twice with --allow-nondeterminism"] if twice else []
@@ -50,7 +50,7 @@ def expect_fits(
             help.append(f"start from an earlier checkpoint, such as --from {earlier}")
         again = (
             "write it again with meander bootstrap --replace"
-            if checkpoint.cut == BEGINNING
+            if checkpoint.cut == INITIAL_CUT
             else f"define the flow as before, or start it from scratch with meander reset"
             f" {plan.flow.name}"
         )
@@ -60,7 +60,7 @@ def expect_fits(
         log.warning("state_dropped", checkpoint=checkpoint.number, state=one)
 
 
-def misplaced(last: Begins, plan: Plan) -> list[str]:
+def renumbered(last: StartDecision, plan: Plan) -> list[str]:
     """Return the groups and sources whose numbers differ from those of the last execution.
 
     Bins and timestamp overrides refer to groups and sources by these numbers alone.
@@ -76,7 +76,7 @@ def misplaced(last: Begins, plan: Plan) -> list[str]:
     ]
 
 
-def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
+def duplicated_results(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str]:
     """Return the committed results that the flow would write again after a start from a
     checkpoint."""
     if plan.flow.delivery == "at_least_once":
@@ -86,11 +86,11 @@ def come_twice(checkpoint: Checkpoint, plan: Plan, history: History) -> list[str
         f"sink {sink!r} has committed results since without an outbox, and now it has one"
         for sink in sorted(timed & plan.outboxes)
     ]
-    new = sorted(plan.timed.keys() - timed)
+    new = sorted(plan.ordered_sinks.keys() - timed)
     found += [
         f"sink {sink!r} has committed results since, and the flow has no such sink: if one of"
         f" {_named(new)} replaces it, it would write them again"
-        for sink in sorted(timed.difference(plan.before) if new else ())
+        for sink in sorted(timed.difference(plan.functions_before) if new else ())
     ]
     if sent > checkpoint.number:
         found.append(
@@ -104,7 +104,7 @@ def _named(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
+def restorable_parts(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
     """Return the parts of a checkpoint that fit the flow."""
     cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
     strange = _strange_places(checkpoint, plan)
@@ -114,10 +114,10 @@ def fitting(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
         manifests=tuple(one for one in checkpoint.manifests if one.operator in keyed),
         cut=replace(
             cut,
-            lacking=tuple(one for one in cut.lacking if one.operator in keyed),
+            deltas=tuple(one for one in cut.deltas if one.operator in keyed),
             bundles=tuple(one for one in cut.bundles if one.operator in keyed),
             positions=tuple(one for one in cut.positions if one.source in sources),
-            notices=tuple(one for one in cut.notices if one.operator in keyed),
+            notifications=tuple(one for one in cut.notifications if one.operator in keyed),
             pieces=tuple(one for one in cut.pieces if one.at not in strange),
         ),
     )
@@ -132,7 +132,7 @@ def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
           for name in sorted({one.source for one in cut.positions}
                              - {source.name for source in plan.sources})),
         *(f"it holds notifications of operator {name!r}, and the flow has no such operator"
-          for name in sorted({one.operator for one in cut.notices}.difference(known))),
+          for name in sorted({one.operator for one in cut.notifications}.difference(known))),
     ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
 
     Where the checkpoint has no lineage of an input, its name has to suffice.
     """
-    had, has = {way.at: way for way in checkpoint.cut.ways}, plan.ways
+    had, has = {way.at: way for way in checkpoint.cut.lineage}, plan.lineages
     found = dict[tuple[str, int], str]()
     keyless = {piece.at for piece in checkpoint.cut.pieces if not piece.keyed}
     for at in {piece.at for piece in checkpoint.cut.pieces}:
@@ -177,7 +177,7 @@ def _strange_places(checkpoint: Checkpoint, plan: Plan) -> Mapping[tuple[str, in
             )
         elif others := _others(had.get(at, has[at]), has[at]):
             found[at] = f"which {' and '.join(others)}"
-        elif at in keyless and plan.input_at(*at) in plan.with_keys:
+        elif at in keyless and plan.input_at(*at) in plan.keyed_inputs:
             found[at] = "which has keys there, and they have none"
     return found
 

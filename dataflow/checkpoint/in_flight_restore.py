@@ -24,12 +24,12 @@ from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import at, outer
+from meander.dataflow.records.loop_times import nested_time, outer_time
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Piece
-from meander.state.checkpoint.in_flight import Columns
+from meander.state.checkpoint.in_flight import InFlightColumns
 from meander.state.keys.ids import WorkerId
-from meander.state.layers.parts import wholes
+from meander.state.layers.parts import read_values
 from meander.state.layers.topic import StateTopic
 
 AHEAD_BYTES = 1 << 20
@@ -59,7 +59,7 @@ class InFlightRestore:
         # Downstream first, so that no waiting record depends on a piece behind it; for one operator
         # in the stored order.
         self._left = deque(sorted(pieces, key=self._turn))
-        self._found = wholes(topic, [piece.places for piece in self._left], AHEAD_BYTES)
+        self._found = read_values(topic, [piece.locations for piece in self._left], AHEAD_BYTES)
         self._left_at = Counter(map(self._location, self._left))
         """The number of unread pieces by input."""
         self._payload: bytes | None = None
@@ -67,11 +67,11 @@ class InFlightRestore:
         self.read, self.total = 0, sum(piece.size for piece in pieces)
         """The bytes read, and their total."""
         keyless = {self._location(piece) for piece in pieces if not piece.keyed}
-        self._ahead = {at: plan.ahead(at) for at in keyless}
+        self._ahead = {at: plan.ports_ahead(at) for at in keyless}
         for piece in self._left:
             progress.changes.add(self._location(piece), piece.time, 1)
-        for location in self._left_at.keys() - plan.sorting:
-            inputs[location].keep_behind()
+        for location in self._left_at.keys() - plan.sorting_inputs:
+            inputs[location].hold_new()
 
     @property
     def unread(self) -> list[Piece]:
@@ -99,7 +99,7 @@ class InFlightRestore:
         if (
             self._payload is None
             or not self._may_continue(piece)
-            or not self._inputs[location].taken
+            or not self._inputs[location].drained
         ):
             return False
         payload, self._payload = self._payload, None
@@ -114,7 +114,7 @@ class InFlightRestore:
     def _admit(self, here: Location) -> None:
         """Let new records follow once all pieces of an input have been restored."""
         if not self._left_at[here]:
-            self._inputs[here].admit()
+            self._inputs[here].release_new()
 
     def _may_continue(self, piece: Piece) -> bool:
         """Return whether a piece may continue.
@@ -125,29 +125,29 @@ class InFlightRestore:
         if piece.keyed:
             return True
         least = self._progress.least(self._ahead[self._location(piece)])
-        return least is None or outer(least) > outer(piece.time)
+        return least is None or outer_time(least) > outer_time(piece.time)
 
-    def _put(self, piece: Piece, columns: Columns) -> None:
+    def _put(self, piece: Piece, columns: InFlightColumns) -> None:
         location, changes = self._location(piece), self._progress.changes
         rows = self._own_rows(piece, columns)
         if len(rows):
             batch = self._batch(location, columns).take(rows)
-            time = at(int(batch.times.min()), columns.rounds)
+            time = nested_time(int(batch.times.min()), columns.iterations)
             changes.add(location, time, 1)
             message = Message(time, batch, None, self._clock.monotonic())
-            self._inputs[location].put_back(message)
+            self._inputs[location].restore(message)
         changes.add(location, piece.time, -1)
 
-    def _batch(self, at: Location, columns: Columns) -> Batch:
+    def _batch(self, at: Location, columns: InFlightColumns) -> Batch:
         """Return records as their input receives them; a stream of a loop may have lost its keys
         since."""
-        keys = columns.keys if at in self._plan.with_keys else None
+        keys = columns.keys if at in self._plan.keyed_inputs else None
         return Batch(
             columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
         )  # fmt: skip
 
-    def _own_rows(self, piece: Piece, columns: Columns) -> np.ndarray:
+    def _own_rows(self, piece: Piece, columns: InFlightColumns) -> np.ndarray:
         if columns.bins is None:
             return np.arange(len(columns))
         mine = self._owners[columns.bins + self._first(piece)] == self._me
@@ -179,4 +179,4 @@ class InFlightRestore:
 
     def _first(self, piece: Piece) -> int:
         """Return the number of the first bin of an operator's group."""
-        return self._plan.groups.first(group_of(self._nodes[piece.node][1]))
+        return self._plan.groups.first_bin(group_of(self._nodes[piece.node][1]))

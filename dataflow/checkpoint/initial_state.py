@@ -13,16 +13,16 @@ from typing import cast
 
 from meander.dataflow.api.nodes import KeyedNode
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.operators.error_policy import failure, told
+from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST, StateTooLargeError
 from meander.dataflow.operators.stateless import KeyTooLargeError
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
-from meander.state.encoding.columns import exact
+from meander.state.encoding.columns import exact_column
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
-from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
@@ -31,7 +31,7 @@ _SHOWN = 200
 """The characters of a key in an error."""
 
 
-class Initial:
+class InitialStates:
     """An encoder of the initial states of one operator.
 
     >>> from meander import Flow, columns
@@ -40,7 +40,7 @@ class Initial:
     >>> flow = Flow("flights")
     >>> flights = flow.source(ListSource([[]])).key_by(lambda flight: flight["plane"])
     >>> _ = flights.fold("delay", columns.mean("delay"))
-    >>> mean = Initial(Plan(flow).keyed[0])
+    >>> mean = InitialStates(Plan(flow).keyed[0])
     >>> [codec.decode(state) for state in mean.states(["N1"], [(2, 5)])]
     [(2, 5.0)]
     """
@@ -133,7 +133,7 @@ class Initial:
                 try:
                     encode([value])
                 except failure() as error:
-                    cause = error.cause if isinstance(error, MeanderError) else told(error)
+                    cause = error.cause if isinstance(error, MeanderError) else describe(error)
                     remedy = "give a state that the operator itself would have"
                     raise self._unfit(key, f"{wrong}: {cause}", remedy) from error
             raise
@@ -160,14 +160,14 @@ def write(
                 "the flow has no stateful operator of that name",
                 f"name one of {', '.join(nodes)}",
             )
-        initial = Initial(nodes[operator])
+        initial = InitialStates(nodes[operator])
         keys = initial.keys([*found])
         entries: dict[Bin, dict[bytes, bytes]] = {}
         for key, state in zip(keys, initial.states([*found], [*found.values()]), strict=True):
             entries.setdefault(plan.flow.space.bin_of(key), {})[key] = state
         for bin, some in entries.items():
             layer = LayerId(ExecutionId(0), COORDINATOR, next(sequence))
-            layer_input, codec_name = Given(operator), nodes[operator].codec.name
+            layer_input, codec_name = BootstrapInput(operator), nodes[operator].codec.name
             layer_input.add(sorted(some), [some[key] for key in sorted(some)])
             layer_input.end()
             writer = first_layer(layer_input, layer, operator, bin, codec_name, topic)
@@ -185,4 +185,8 @@ def _keys(keys: Sequence[object]) -> list[bytes]:
 
 
 def _column(values: Sequence[object], dtype: str) -> list[object]:
-    return list(values) if dtype == "object" else cast(list[object], exact(values, dtype).tolist())
+    return (
+        list(values)
+        if dtype == "object"
+        else cast(list[object], exact_column(values, dtype).tolist())
+    )

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.compatibility import fitting
-from meander.dataflow.control.balance import share_of, shared_out
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.checkpoint.compatibility import restorable_parts
+from meander.dataflow.control.balance import distribute, shares_for_joining
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.routing import evenly_owned
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.routing import initial_owners
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History
-from meander.dataflow.records.loop_times import outer
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut, Position
+from meander.dataflow.records.loop_times import outer_time
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut, Position
 from meander.state.keys.ids import CheckpointId, ExecutionId, WorkerId
 from meander.state.layers.manifest import Manifest
 from meander.state.times.time import MIN_TIME
@@ -43,13 +43,13 @@ class RestorePlan:
     readers: Mapping[Place, WorkerId]
     """The readers of partitions that have been read before."""
     manifests: Sequence[Manifest] = ()
-    cut: Cut = BEGINNING
+    cut: Cut = INITIAL_CUT
     number: int = 0
     """The number of the checkpoint; 0 without one."""
     execution: ExecutionId = NO_EXECUTION
     """The execution that took the checkpoint."""
     history: History = NO_HISTORY
-    past: OverrideHistory = NO_PAST
+    override_history: OverrideHistory = NO_OVERRIDES
     """The timestamp overrides of earlier executions."""
     sources: tuple[str, ...] = ()
     """The names of the flow's sources, by number."""
@@ -63,19 +63,20 @@ class RestorePlan:
         history: History = NO_HISTORY,
     ) -> RestorePlan:  # fmt: skip
         """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
-        checkpoint = None if checkpoint is None else fitting(checkpoint, plan)
-        cut = BEGINNING if checkpoint is None else checkpoint.cut
+        checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
+        cut = INITIAL_CUT if checkpoint is None else checkpoint.cut
         cut = without_sent_results(plan, cut, history)
         number = 0 if checkpoint is None else checkpoint.number
         execution = NO_EXECUTION if checkpoint is None else checkpoint.execution
         manifests = () if checkpoint is None else checkpoint.manifests
         plan_start = RestorePlan(
-            workers, evenly_owned(plan.flow.space, workers, len(plan.groups.names)), readers={},
+            workers, initial_owners(plan.flow.space, workers, len(plan.groups.names)), readers={},
             manifests=manifests, number=number, execution=execution, history=history,
-            past=history.past(plan.reached), sources=tuple(one.name for one in plan.sources),
+            override_history=history.override_history(plan.reached_sinks),
+            sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
-        if cut == BEGINNING:
+        if cut == INITIAL_CUT:
             return plan_start
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
@@ -98,12 +99,14 @@ class RestorePlan:
         return CheckpointId(self.execution, self.number)
 
     @property
-    def start_decision(self) -> Begins:
+    def start_decision(self) -> StartDecision:
         """The decision that records the start of this execution."""
         number = self.number if self.resumes else None
         names = self.sources, self.groups
-        replay_from, retained = self.cut.anew, self.retained
-        return Begins(self.time, self.owners, self.workers, number, *names, replay_from, retained)
+        replay_from, retained = self.cut.replay_starts, self.retained
+        return StartDecision(
+            self.time, self.owners, self.workers, number, *names, replay_from, retained
+        )
 
     @property
     def time(self) -> int:
@@ -115,12 +118,12 @@ class RestorePlan:
     @property
     def resumes(self) -> bool:
         """Whether the flow has run before."""
-        return self.cut != BEGINNING
+        return self.cut != INITIAL_CUT
 
     @property
     def moves(self) -> list[Moves]:
         """The moves around which two workers may have in-flight records of one bin."""
-        least = min((outer(piece.time) for piece in self.cut.pieces), default=self.cut.time)
+        least = min((outer_time(piece.time) for piece in self.cut.pieces), default=self.cut.time)
         return [one for one in self.history.moves if least < one.time < self.cut.time]
 
     def rank(self, old: WorkerId) -> WorkerId:
@@ -134,7 +137,7 @@ def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:
         cut,
         pieces=tuple(
             piece for piece in cut.pieces
-            if not (plan.in_outbox(piece) and history.sent(piece.author))
+            if not (plan.in_outbox(piece) and history.sent(piece.snapshot))
         ),
     )  # fmt: skip
 
@@ -151,7 +154,7 @@ def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
             newer.append(
                 Position(
                     *place, cut.members[len(newer) % len(cut.members)], order.offset, None,
-                    MIN_TIME, MIN_TIME, order.begins,
+                    MIN_TIME, MIN_TIME, order.first_time,
                 )
             )  # fmt: skip
     return replace(cut, positions=(*cut.positions, *newer))
@@ -166,8 +169,8 @@ def redistributed(assigned: Mapping[T, WorkerId], before: int, workers: int) -> 
     """
     remaining = [WorkerId(worker) for worker in range(min(before, workers))]
     unowned = [thing for thing, worker in assigned.items() if worker >= workers]
-    shared = shared_out(unowned, remaining)
+    shared = distribute(unowned, remaining)
     found = dict(assigned) | {thing: worker for worker, some in shared.items() for thing in some}
     joining = [WorkerId(worker) for worker in range(before, workers)]
-    shares = share_of(found, joining, [*remaining, *joining]) if joining else {}
+    shares = shares_for_joining(found, joining, [*remaining, *joining]) if joining else {}
     return found | {thing: worker for worker, some in shares.items() for thing in some}

@@ -26,7 +26,7 @@ from meander.dataflow.wire import (
     PauseFrame,
     Payload,
     TriggerFrame,
-    encode_cut,
+    encode_checkpoint,
 )
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
@@ -193,7 +193,7 @@ class SnapshotHandler:
         for peer in members:
             if peer != self._me:
                 marker = MarkerFrame(self.number, recording.sent[peer])
-                self._links.send(peer, encode_cut(marker))
+                self._links.send(peer, encode_checkpoint(marker))
         # The peers wait for the markers, and writing takes the rest of the turn.
         self._links.flush()
         self._complete_recording()

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.schemas.log_lines import LineLogger
-from meander.state.checkpoint.delta_bundles import Bundle, Delta, from_bytes
+from meander.state.checkpoint.delta_bundles import Bundle, Delta, decode_deltas
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.layers.layer import DeltaEntries, overlaid, payloads
+from meander.state.layers.layer import DeltaEntries, merge_deltas, read_payloads
 from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
@@ -51,10 +51,10 @@ class StateRestore:
         in_flight: StateTopic,
         clock: Clock,
     ) -> None:
-        self._deltas = {(one.operator, one.bin): one.remainder for one in deltas}
+        self._deltas = {(one.operator, one.bin): one.entries for one in deltas}
         self._bundles = bundles
         self._bundled = defaultdict[tuple[str, Bin], list[DeltaEntries]](list)
-        self._reading = payloads(in_flight, [one.place for one in bundles], AHEAD_BYTES)
+        self._reading = read_payloads(in_flight, [one.location for one in bundles], AHEAD_BYTES)
         self._unread = deque(bundles)
         self._at, self._operators = at, {keyed.name: keyed for keyed in operators}
         self._left = deque(manifests)
@@ -70,7 +70,7 @@ class StateRestore:
         ]
         self._keys = sum(layer.count for layer in layers)
         self._loaded = 0
-        sizes = [*(layer.bytes for layer in layers), *(one.place.size for one in bundles)]
+        sizes = [*(layer.bytes for layer in layers), *(one.location.size for one in bundles)]
         self.read, self.total = 0, sum(sizes)
         """The bytes read, and their total."""
         self._started_at = self._logged_at = clock.monotonic()
@@ -113,7 +113,7 @@ class StateRestore:
         if self._unread:
             return self._read_bundles()
         before = len(self._left), self._loaded
-        bytes_held = sum(loader.held for _, loader in self._installing)
+        bytes_held = sum(loader.memory_bound for _, loader in self._installing)
         while self._left and bytes_held < AT_ONCE_BYTES:
             manifest = self._left.popleft()
             if (timers := self._survived.get((manifest.operator, manifest.bin))) is not None:
@@ -122,7 +122,7 @@ class StateRestore:
             store = self._operators[manifest.operator].store
             loader = LayerLoader(store, manifest, self._topic, ingest=self._tables.append)
             self._installing.append((manifest, loader))
-            bytes_held += loader.held
+            bytes_held += loader.memory_bound
         self._install()
         self._log_progress()
         return before != (len(self._left), self._loaded)
@@ -150,9 +150,9 @@ class StateRestore:
             if (data := next(self._reading)) is None:
                 break
             bundle = self._unread.popleft()
-            self.read += bundle.place.size
+            self.read += bundle.location.size
             bins = {*bundle.bins}
-            for operator, bin, remainder in from_bytes(data):
+            for operator, bin, remainder in decode_deltas(data):
                 if bin in bins:
                     self._bundled[operator, bin].append(remainder)
         return len(self._unread) < before
@@ -163,16 +163,16 @@ class StateRestore:
         found = dict[tuple[str, Bin], Timers]()
         for name, keyed in self._operators.items():
             wanted = {manifest.bin for manifest in self._left if manifest.operator == name}
-            timers = keyed.store.go_back(self._at, keyed.store.known(self._at) & wanted)
+            timers = keyed.store.rollback(self._at, keyed.store.rollback_bins(self._at) & wanted)
             found.update(((name, bin), some) for bin, some in timers.items())
         return found
 
     def _installed(self, manifest: Manifest, timers: Timers) -> None:
         keyed = self._operators[manifest.operator]
-        keyed.trace.adopt(manifest)
+        keyed.bin_layers.adopt(manifest)
         at = manifest.operator, manifest.bin
-        remainder = self._deltas.get(at) or overlaid(self._bundled.pop(at, ()))
-        keyed.arrivals.add(manifest.bin, remainder, timers)
+        remainder = self._deltas.get(at) or merge_deltas(self._bundled.pop(at, ()))
+        keyed.incoming.add_delta(manifest.bin, remainder, timers)
 
     def _log_progress(self) -> None:
         now = self._clock.monotonic()

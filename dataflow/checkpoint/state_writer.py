@@ -17,7 +17,7 @@ from meander.state.checkpoint import delta_bundles
 from meander.state.checkpoint.delta_bundles import Bundle, Delta
 from meander.state.keys.ids import Bin, CheckpointId, ExecutionId, WorkerId
 from meander.state.layers.delta_chains import Link
-from meander.state.layers.layer import NO_REMAINDER
+from meander.state.layers.layer import NO_DELTA
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import UNPLACED, StateTopic
@@ -49,9 +49,9 @@ class StateWriter:
     ) -> None:
         self._me, self._at = me, CheckpointId(execution, number)
         self._outgoing = outgoing
-        self._traces = {one.keyed.name: one.keyed.trace for one in outgoing}
+        self._traces = {one.keyed.name: one.keyed.bin_layers for one in outgoing}
         self._manifests = {(one.operator, one.bin): one for one in unloaded}
-        self._left = deque((o, bin) for o in outgoing for bin in o.keyed.trace.frozen)
+        self._left = deque((o, bin) for o in outgoing for bin in o.keyed.bin_layers.frozen)
         """Bins that have not been examined."""
         self._to_layer: list[tuple[OutgoingState, Bin]] = []
         """Bins that get a layer."""
@@ -60,7 +60,7 @@ class StateWriter:
         """The deltas of the next bundle, all of one operator."""
         self._gathered_bytes = 0
         self._upload = Upload[Bundle](
-            topic, lambda one, locations: one._replace(place=locations[0])
+            topic, lambda one, locations: one._replace(location=locations[0])
         )
         self._sequence = 0
         self._earlier = defaultdict[tuple[Link, str], list[Bin]](list)
@@ -81,13 +81,13 @@ class StateWriter:
     def bundles(self) -> list[Bundle]:
         """The bundles that complete the layers; for each bin the earliest first."""
         earlier = sorted(self._earlier.items(), key=lambda one: one[0])
-        before = [Bundle(name, tuple(bins), link.place) for (link, name), bins in earlier]
+        before = [Bundle(name, tuple(bins), link.location) for (link, name), bins in earlier]
         return before + self._upload.placed
 
     def unreadable(self, manifests: Iterable[Manifest]) -> Manifest | None:
         """Return one of some manifests that names an unreadable layer, or None."""
         named = (one for one in manifests if one.operator in self._traces)
-        return next((one for one in named if self._traces[one.operator].condemned(one)), None)
+        return next((one for one in named if self._traces[one.operator].is_unreadable(one)), None)
 
     def step(self) -> bool:
         """Write a slice; return whether anything was done."""
@@ -102,7 +102,7 @@ class StateWriter:
         if self._left or self._to_layer or self._writing:
             # Otherwise the frozen bins belong to another checkpoint by now.
             for outgoing in self._outgoing:
-                outgoing.keyed.trace.thaw()
+                outgoing.keyed.bin_layers.thaw()
         self._upload.cancel()
         for known in (self._left, self._to_layer, self._writing, self._gathered):
             known.clear()
@@ -124,16 +124,18 @@ class StateWriter:
     def _gather_bin(self, outgoing: OutgoingState, bin: Bin) -> int:
         """Gather the delta of a bin, or note that it gets a layer; return the number of gathered
         keys."""
-        name, trace = outgoing.keyed.name, outgoing.keyed.trace
-        delta = trace.little_frozen(bin, SMALL_DELTA, anew=(self._at.number + bin) % DEPTH == 0)
+        name, trace = outgoing.keyed.name, outgoing.keyed.bin_layers
+        delta = trace.frozen_delta(
+            bin, SMALL_DELTA, cumulative=(self._at.number + bin) % DEPTH == 0
+        )
         if delta is None:
             self._to_layer.append((outgoing, bin))
             return 0
         links, remainder = delta
         for link in links:
             self._earlier[link, name].append(bin)
-        self._note(Manifest(name, bin, 0, trace.layers(bin)))
-        if remainder != NO_REMAINDER:
+        self._note(trace.manifest(bin))
+        if remainder != NO_DELTA:
             full = self._gathered_bytes >= BYTES
             if self._gathered and (full or self._gathered[0].operator != name):
                 self._send_bundle()
@@ -146,11 +148,11 @@ class StateWriter:
         """Send the gathered deltas as one bundle."""
         if not self._gathered:
             return
-        key = delta_bundles.key_of(*self._at, self._me, self._sequence)
+        key = delta_bundles.bundle_key(*self._at, self._me, self._sequence)
         self._sequence += 1
         bins = tuple(one.bin for one in self._gathered)
         bundle = Bundle(self._gathered[0].operator, bins, UNPLACED)
-        self._upload.send(key, delta_bundles.to_bytes(self._gathered), bundle)
+        self._upload.send(key, delta_bundles.encode_deltas(self._gathered), bundle)
         self._gathered, self._gathered_bytes = [], 0
 
     def _note_durable(self) -> bool:
@@ -158,8 +160,8 @@ class StateWriter:
         known = len(self._upload.placed)
         self._upload.poll()
         for sequence, one in enumerate(self._upload.placed[known:], known):
-            link = Link(self._at.number, sequence, one.place)
-            self._traces[one.operator].bundled(self._at, one.bins, link)
+            link = Link(self._at.number, sequence, one.location)
+            self._traces[one.operator].record_bundle(self._at, one.bins, link)
         return len(self._upload.placed) > known
 
     # -- layers
@@ -168,10 +170,10 @@ class StateWriter:
         while self._to_layer and len(self._writing) < AT_ONCE:
             outgoing, bin = one = next(filter(_leaves, self._to_layer), self._to_layer[0])
             self._to_layer.remove(one)
-            trace = outgoing.keyed.trace
+            trace = outgoing.keyed.bin_layers
             writer = trace.write_frozen(bin)
             if writer is None:
-                self._note(Manifest(outgoing.keyed.name, bin, 0, trace.layers(bin)))
+                self._note(trace.manifest(bin))
             else:
                 self._writing.append((outgoing, bin, writer))
 
@@ -187,7 +189,7 @@ class StateWriter:
                 self._writing.remove(one)
                 self._note(writer.manifest)
                 worked = True
-            worked |= not writer.waits
+            worked |= not writer.awaits_delivery
         return worked
 
     def _note(self, manifest: Manifest) -> None:

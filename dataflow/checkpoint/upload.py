@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from meander.state.layers.parts import keyed
+from meander.state.layers.parts import keyed_parts
 from meander.state.layers.topic import Appendable, RecordLocation, Ticket
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Upload(Generic[T]):
 
     def send(self, key: bytes, payload: bytes, one: T) -> None:
         """Send a value, in parts where it exceeds one record."""
-        parts = keyed(key, payload)
+        parts = keyed_parts(key, payload)
         for name, part in parts:
             self._tickets.append((self._topic.append(name, part), len(part)))
             self.bytes += len(part)
@@ -54,7 +54,7 @@ class Upload(Generic[T]):
         before = len(self.placed)
         while self._tickets:
             ticket, size = self._tickets[0]
-            if (place := self._topic.placed(ticket)) is None:
+            if (place := self._topic.appended(ticket)) is None:
                 break
             self._tickets.popleft()
             self.bytes -= size
@@ -71,7 +71,7 @@ class Upload(Generic[T]):
         """Forget all values."""
         for ticket, _ in self._tickets:
             self._topic.abandon(ticket)
-        self._topic.forget([*self._locations, *self._found])
+        self._topic.delete([*self._locations, *self._found])
         for known in (self._tickets, self._under_way, self._found, self._locations, self.placed):
             known.clear()
         self.bytes = 0

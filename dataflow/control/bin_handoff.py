@@ -1,7 +1,7 @@
 """The bin handoff: the manifest of a bin, and the small delta since its last layer.
 
 The delta is small after a pre-copy or an incremental snapshot. It skips the state topic, which
-would cost a second wait. The new owner counts it as changed, so the next layer holds it. Cost: the
+would cost a second wait. The new owner marks it as changed, so the next layer holds it. Cost: the
 entries as they are.
 """
 
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 
 import msgpack
 
-from meander.dataflow.control.strict import plain, whole
-from meander.state.layers.layer import NO_REMAINDER, DeltaEntries
+from meander.dataflow.control.strict_decoding import expect_bytes, expect_int
+from meander.state.layers.layer import NO_DELTA, DeltaEntries
 from meander.state.layers.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class BinHandoff:
-    """A bin handoff that gives an operator's bin from its old owner to its new owner.
+    """A bin handoff that moves an operator's bin from its old owner to its new owner.
 
     >>> from meander.state.keys.ids import Bin
     >>> rest = DeltaEntries([b"N14228"], [b"state"], [(5, b"N14228")])
-    >>> delivery = BinHandoff(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
-    >>> BinHandoff.from_bytes(delivery.to_bytes()) == delivery
+    >>> handoff = BinHandoff(Manifest("per_plane", Bin(3), epoch=7, layers=()), rest)
+    >>> BinHandoff.from_bytes(handoff.to_bytes()) == handoff
     True
     """
 
     manifest: Manifest
     """Its epoch is the time from which the new owner owns the bin."""
-    remainder: DeltaEntries = NO_REMAINDER
+    remainder: DeltaEntries = NO_DELTA
     """The delta that the layers lack."""
 
     def to_bytes(self) -> bytes:
@@ -42,6 +42,10 @@ class BinHandoff:
         manifest, keys, states, timers = msgpack.unpackb(data)
         if len(keys) != len(states):
             raise ValueError(f"{len(keys)} keys have {len(states)} states")
-        pairs = None if timers is None else [(whole(time), plain(key)) for time, key in timers]
-        remainder = DeltaEntries([*map(plain, keys)], [*map(plain, states)], pairs)
+        pairs = (
+            None
+            if timers is None
+            else [(expect_int(time), expect_bytes(key)) for time, key in timers]
+        )
+        remainder = DeltaEntries([*map(expect_bytes, keys)], [*map(expect_bytes, states)], pairs)
         return BinHandoff(Manifest.from_bytes(manifest), remainder)

@@ -17,20 +17,21 @@ DEFAULT_GROUP = ""
 
 
 class ColocationGroups:
-    """The colocation groups that a flow has, with `count` bins each. `alone` tells whether each
-    operator moves alone.
+    """A table of the colocation groups of a flow, with `count` bins each.
+
+    `alone` maps each operator to whether it moves alone.
 
     >>> groups = ColocationGroups(4, {"a": False, "b": True, "c": False})
     >>> groups.number("a", Bin(3)), groups.number("b", Bin(3))
     (3, 7)
-    >>> groups.operators(Bin(3)), groups.operators(Bin(7)), groups.own(Bin(7))
+    >>> groups.operators(Bin(3)), groups.operators(Bin(7)), groups.local_bin(Bin(7))
     (['a', 'c'], ['b'], 3)
     """
 
     def __init__(self, count: int, alone: Mapping[str, bool]) -> None:
         self.count = count
         self.names = [DEFAULT_GROUP, *(name for name, moves_alone in alone.items() if moves_alone)]
-        """The names of all groups. An operator that moves alone is a group of its name."""
+        """The names of all groups. An operator that moves alone gives its group its name."""
         self._of = {name: self.names.index(name) if alone[name] else 0 for name in alone}
         self._operators = [
             [name for name, group in self._of.items() if group == n] for n in range(len(self.names))
@@ -41,30 +42,30 @@ class ColocationGroups:
         """Return the number of bins in all groups."""
         return self.count * len(self.names)
 
-    def of(self, operator: str) -> str:
+    def group_of(self, operator: str) -> str:
         """Return the group of an operator."""
         return self.names[self._of[operator]]
 
-    def first(self, group: str) -> int:
+    def first_bin(self, group: str) -> int:
         """Return the number of a group's first bin."""
         return self.names.index(group) * self.count
 
     def number(self, operator: str, bin: Bin) -> Bin:
-        """Return the number of a bin of an operator or group."""
+        """Return the number, among all groups, of a bin of an operator or group."""
         return Bin(self._of.get(operator, 0) * self.count + bin)
 
-    def apart(self, owners: Sequence[WorkerId]) -> dict[str, dict[Bin, WorkerId]]:
+    def by_group(self, owners: Sequence[WorkerId]) -> dict[str, dict[Bin, WorkerId]]:
         """Return the owners of all bins, by group."""
         return {
-            group: {Bin(b): owners[self.first(group) + b] for b in range(self.count)}
+            group: {Bin(b): owners[self.first_bin(group) + b] for b in range(self.count)}
             for group in self.names
         }
 
-    def own(self, number: Bin) -> Bin:
-        """Return the number that its operators give a bin."""
+    def local_bin(self, number: Bin) -> Bin:
+        """Return the number of a bin in its group, as operators use it."""
         return Bin(number % self.count)
 
-    def group(self, number: Bin) -> str:
+    def group_of_bin(self, number: Bin) -> str:
         """Return the group of a bin."""
         return self.names[number // self.count]
 

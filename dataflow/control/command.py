@@ -31,7 +31,7 @@ class MoveBins:
     bins: tuple[Bin, ...]
     worker: WorkerId
     time: int | None = None
-    """The time of the first round. It waits for no prefetch."""
+    """The time of the first round, which waits for no prefetch."""
     strategy: Strategy = "batched"
     precopy: bool = True
     overlap: Overlap = "queue"
@@ -42,16 +42,18 @@ class MoveBins:
     """The operator that moves alone and owns these bins, or the default group."""
     others: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The targets of bins that do not move to `worker`."""
+    offset: int = 0
+    """The offset of the command on the control topic."""
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
-    """The owners that give bins away where workers join or leave. A bin stays where another command
-    has given it to a third worker meanwhile. A failed pre-copy is tried again."""
+    """The owners that give bins away where workers join or leave. The command skips a bin that
+    another command has moved meanwhile, and tries a failed pre-copy again."""
 
     @staticmethod
-    def asked(command: control.Migrate, space: BinSpace) -> MoveBins:
-        """Return the engine's form of a command of the control topic.
+    def from_command(command: control.Migrate, space: BinSpace, offset: int = 0) -> MoveBins:
+        """Convert a command of the control topic.
 
         >>> move = control.Migrate(type="migrate", id="m", worker=1, bins="all", time=5)
-        >>> MoveBins.asked(move, BinSpace(1)).bins
+        >>> MoveBins.from_command(move, BinSpace(1)).bins
         (0, 1)
         """
         return MoveBins(
@@ -64,6 +66,7 @@ class MoveBins:
             command.overlap,
             command.order,
             command.operator or DEFAULT_GROUP,
+            offset=offset,
         )
 
     def target(self, bin: Bin) -> WorkerId:
@@ -71,8 +74,8 @@ class MoveBins:
         return self.others.get(bin, self.worker)
 
     @property
-    def staffing(self) -> bool:
-        """Return whether the command serves workers that join or leave."""
+    def serves_rescale(self) -> bool:
+        """Return whether the command moves bins for workers that join or leave."""
         return bool(self.sources)
 
     @property
@@ -99,7 +102,7 @@ class MoveBins:
         if self.operator not in groups.names:
             instead = f", or name one of {alone}" if alone else ""
             raise Refused(f"operator {self.operator!r} does not move alone: leave it out{instead}")
-        if not (self.operator or self.staffing or groups.operators(Bin(0))):
+        if not (self.operator or self.serves_rescale or groups.operators(Bin(0))):
             raise Refused(f"no operator of this flow moves with others: name one of {alone}")
 
 
@@ -107,7 +110,7 @@ class Refused(Exception):
     """An error that rejects a command. Its message names the remedy."""
 
 
-def used_before(id: str) -> Refused:
+def id_in_use(id: str) -> Refused:
     """Return the error for a command whose id an earlier command has used."""
     return Refused(f"id {id!r} was used before: give each command an id of its own")
 

@@ -1,8 +1,8 @@
-"""The pending decisions: a decision is written first, and sent once it is durable, in order.
+"""The pending decisions: the coordinator writes a decision first, and sends it once it is durable.
 
-Guarantees that no worker receives a decision that a failure could lose. Guarantees that no time of
-an unsent decision is closed: `least` is the earliest such time. Cost: one call to the journal per
-turn while decisions are pending.
+Guarantees that no worker receives a decision that a failure could lose, and that decisions keep
+their order. Guarantees that no time of an unsent decision is closed: `least` is the earliest such
+time. Cost: one call to the journal per turn while decisions are pending.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meander.state.keys.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class Begins:
+class StartDecision:
     """A decision that starts an execution of the flow. `time` is the least time that is not
     closed."""
 
@@ -30,23 +30,23 @@ class Begins:
     checkpoint: int | None = None
     """The checkpoint that the execution starts from. None for a new start."""
     sources: tuple[str, ...] = ()
-    """The names of the sources by number, as handovers and timestamp overrides use them. Empty
-    where unknown."""
+    """The names of the sources, by the number that partition moves and timestamp overrides use.
+    Empty where unknown."""
     groups: tuple[str, ...] = ()
     """The colocation groups in the order of `owners`. Empty where unknown."""
-    anew: tuple[ReplayFrom, ...] = ()
+    replay_from: tuple[ReplayFrom, ...] = ()
     """The replay start of each worker whose sinks write results again."""
     retained: int = 3
     """The number of retained checkpoints."""
     topics: tuple[str, ...] = ()
     """The topics of its sources by number. Empty where unknown."""
     oldest: int | None = None
-    """The oldest checkpoint that a restart may use, besides savepoints. It is numbered as
-    `checkpoint` is."""
+    """The oldest checkpoint that a restart may use, besides savepoints, numbered as `checkpoint`
+    is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Joins:
+class JoinDecision:
     """A decision that adds a worker. `time` is the least time that is not closed."""
 
     worker: WorkerId
@@ -62,7 +62,7 @@ class LeaveDecision:
 
 
 @dataclass(frozen=True, slots=True)
-class Takes:
+class FirstCheckpointDecision:
     """A decision that records the first checkpoint of a flow that started without any. `time` is
     that of its cut."""
 
@@ -70,7 +70,7 @@ class Takes:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
+class SavepointDecision:
     """A decision that makes a checkpoint a savepoint. `time` is that of its cut."""
 
     savepoint: str
@@ -81,7 +81,7 @@ class Keeps:
 
 
 @dataclass(frozen=True, slots=True)
-class Drops:
+class DropDecision:
     """A decision that drops the savepoint of a name."""
 
     savepoint: str
@@ -89,25 +89,24 @@ class Drops:
 
 
 @dataclass(frozen=True, slots=True)
-class Obeys:
-    """A decision that records how far commands are done: all before an offset of the control
-    topic."""
+class CommandsDoneDecision:
+    """A decision that records that all commands before an offset of the control topic are done."""
 
     offset: int
     time: int = 0
 
 
 Decision = (
-    Begins
+    StartDecision
     | Moves
     | Revoke
     | ReassignPartition
-    | Joins
+    | JoinDecision
     | LeaveDecision
-    | Takes
-    | Keeps
-    | Drops
-    | Obeys
+    | FirstCheckpointDecision
+    | SavepointDecision
+    | DropDecision
+    | CommandsDoneDecision
 )
 Journal = Callable[[Decision], Callable[[], bool]]
 """Starts to write a decision, and returns a function that tells whether it is durable."""
@@ -127,7 +126,7 @@ class PendingDecisions:
 
     >>> durable, sent = [], []
     >>> decisions = PendingDecisions(lambda decision: lambda: bool(durable))
-    >>> decisions.take(Joins(WorkerId(2), 7), lambda: sent.append("joins"))
+    >>> decisions.add(JoinDecision(WorkerId(2), 7), lambda: sent.append("joins"))
     >>> decisions.send(), sent, decisions.least
     (None, [], 7)
     >>> durable.append(True); decisions.send(); sent, decisions.least
@@ -138,7 +137,7 @@ class PendingDecisions:
         self._journal = journal
         self._unsent: deque[Unsent] = deque()
 
-    def take(self, decision: Decision, send: Callable[[], None]) -> None:
+    def add(self, decision: Decision, send: Callable[[], None]) -> None:
         """Start to write a decision. A later `send` of the queue calls the given `send`."""
         self._unsent.append(Unsent(decision, self._journal(decision), send))
 

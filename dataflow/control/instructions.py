@@ -1,8 +1,8 @@
 """The instructions of the coordinator to workers about bins, besides their moves (`Moves`).
 
 A pre-copy has two instructions. `StartPreCopy` lets the owner write all of a bin to the state
-topic. `Prefetch` tells the next owner the manifest, so that it fetches the layers. Later changes
-alone remain for the move. The coordinator may cancel all of it.
+topic. `Prefetch` sends the next owner the manifest, so that it fetches the layers. Only later
+changes remain for the move. The coordinator may cancel a pre-copy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from meander.dataflow.control.strict import count
+from meander.dataflow.control.strict_decoding import expect_count
 from meander.state.keys.ids import Bin
 from meander.state.layers.manifest import Manifest
 
@@ -37,7 +37,7 @@ class StartPreCopy:
     def from_bytes(data: bytes) -> StartPreCopy:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
         number, bin = msgpack.unpackb(data)
-        return StartPreCopy(count(number), Bin(count(bin)))
+        return StartPreCopy(expect_count(number), Bin(expect_count(bin)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Prefetch:
     def from_bytes(data: bytes) -> Prefetch:
         """Decode `to_bytes`. Raises ValueError or MeanderError for other bytes."""
         number, manifest = msgpack.unpackb(data)
-        return Prefetch(count(number), Manifest.from_bytes(manifest))
+        return Prefetch(expect_count(number), Manifest.from_bytes(manifest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class CancelMove:
     @staticmethod
     def from_bytes(data: bytes) -> CancelMove:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        return CancelMove(Bin(count(msgpack.unpackb(data))))
+        return CancelMove(Bin(expect_count(msgpack.unpackb(data))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +101,8 @@ class Rewrite:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
         operator, bin, time = msgpack.unpackb(data)
         if type(operator) is not str or not (time is None or type(time) is int):
-            raise ValueError("this names nothing that could be written anew")
-        return Rewrite(operator, Bin(count(bin)), time)
+            raise ValueError("a rewrite names no operator, or no time")
+        return Rewrite(operator, Bin(expect_count(bin)), time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Revoke:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
         command, time = msgpack.unpackb(data)
         if type(command) is not str or type(time) is not int:
-            raise ValueError("this revokes nothing")
+            raise ValueError("a revoke names no command, or no time")
         return Revoke(command, time)
 
 

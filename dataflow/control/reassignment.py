@@ -1,4 +1,4 @@
-"""The moves of bins as they travel from the coordinator to every worker."""
+"""The moves of bins that the coordinator sends to every worker."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class Moves:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
         command, time, target, bins = msgpack.unpackb(data, use_list=False)
         if type(command) is not str or {type(n) for n in (time, target, *bins)} != {int}:
-            raise ValueError("these are no moves")
+            raise ValueError("moves name no command, or no numbers")
         return Moves(command, time, WorkerId(target), tuple(map(Bin, bins)))

@@ -1,7 +1,7 @@
 """Reports: messages of a worker to the coordinator beside its frames.
 
-Each report is one class, from the operator that sends it to the coordinator that acts on it. A
-report travels as msgpack within a message of `app.protocol`. Guarantees that a received report is
+Operators send reports as instances of one class each, and the coordinator receives the same class.
+A report travels as msgpack within a message of `app.protocol`. Guarantees that a received report is
 complete and has the right types. Cost: some microseconds per report.
 """
 

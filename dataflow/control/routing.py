@@ -3,7 +3,7 @@ share it.
 
 Guarantees I2: `owner(bin, time)` is one worker, and the same on every worker once the control
 frontier has passed `time`. Decisions reach all workers, and their order of arrival does not matter.
-Cost: a look-up per record, plus one mask per change that may still matter.
+Cost: a look-up per record, plus one mask per pending move.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.antichain import Antichain
 
-NOBODY = WorkerId(-2)
+NO_OWNER = WorkerId(-2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Transfer:
     command: str
 
 
-def evenly_owned(space: BinSpace, workers: int, groups: int = 1) -> tuple[WorkerId, ...]:
+def initial_owners(space: BinSpace, workers: int, groups: int = 1) -> tuple[WorkerId, ...]:
     """Return the owner of each bin of each group before the first move.
 
-    >>> evenly_owned(BinSpace(1), workers=2)
+    >>> initial_owners(BinSpace(1), workers=2)
     (0, 1)
     """
     return tuple(space.first_owner(Bin(b), workers) for b in range(space.count)) * groups
@@ -47,22 +47,22 @@ def evenly_owned(space: BinSpace, workers: int, groups: int = 1) -> tuple[Worker
 class Routing:
     """A routing that maps each bin of all groups and each logical time to an owner.
 
-    >>> routing = Routing(BinSpace(1), evenly_owned(BinSpace(1), workers=2))
+    >>> routing = Routing(BinSpace(1), initial_owners(BinSpace(1), workers=2))
     >>> routing.add(Moves("m", 150, WorkerId(1), (Bin(0),)))
     >>> [routing.owner(Bin(0), t) for t in (149, 150)], routing.owner(Bin(1), 0)
     ([0, 1], 1)
     """
 
     def __init__(self, space: BinSpace, owners: Sequence[WorkerId]) -> None:
-        """Take the first owners of all bins, group after group."""
+        """`owners` are the initial owners of all bins, group after group."""
         self.space = space
         self._owners: Int64s = np.array(owners, np.int64)
         self._changes: list[tuple[int, str, Moves, npt.NDArray[np.bool_]]] = []
 
     @staticmethod
     def unknown(space: BinSpace, groups: int) -> Routing:
-        """Return the routing of a joining worker. Moves tell it the owners later."""
-        return Routing(space, [NOBODY] * (space.count * groups))
+        """Return the routing of a joining worker, which learns the owners from moves."""
+        return Routing(space, [NO_OWNER] * (space.count * groups))
 
     def add(self, moves: Moves) -> None:
         """Add moves, in any order of arrival."""
@@ -90,8 +90,8 @@ class Routing:
         return [self.owner(Bin(b), time) for b in range(len(self._owners))]
 
     def transfers(self, moves: Moves) -> list[Transfer]:
-        """Return the bins that change their owner. Call this once the control frontier has passed
-        the time."""
+        """Return the changes of owners that moves cause. Call this once the control frontier has
+        passed their time."""
         found = []
         for bin in moves.bins:
             source = self._owner(bin, before=moves.time)
@@ -99,19 +99,19 @@ class Routing:
                 found.append(Transfer(bin, moves.time, source, moves.target, moves.command))
         return found
 
-    def settle(self, frontier: Antichain) -> None:
-        """Apply the moves that a frontier has passed. They are final, and no later record is
-        older."""
+    def compact(self, frontier: Antichain) -> None:
+        """Apply the moves that a frontier has passed: they are final, and all further records are
+        later."""
         while self._changes and not frontier.less_equal(self._changes[0][0]):
             _, _, moves, member = self._changes.pop(0)
             self._owners[member] = moves.target
 
     @property
-    def changing(self) -> bool:
-        """Return whether moves remain that no frontier has passed."""
+    def has_pending(self) -> bool:
+        """Return whether a move is pending."""
         return bool(self._changes)
 
-    def unsettled(self) -> list[Moves]:
+    def pending(self) -> list[Moves]:
         """Return the moves that no frontier has passed, in order."""
         return [moves for _, _, moves, _ in self._changes]
 

@@ -17,9 +17,14 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.balance import share_of, shared_out
-from meander.dataflow.control.command import MoveBins, Refused, used_before
-from meander.dataflow.control.decisions import Joins, Journal, LeaveDecision, PendingDecisions
+from meander.dataflow.control.balance import distribute, shares_for_joining
+from meander.dataflow.control.command import MoveBins, Refused, id_in_use
+from meander.dataflow.control.decisions import (
+    JoinDecision,
+    Journal,
+    LeaveDecision,
+    PendingDecisions,
+)
 from meander.dataflow.control.instructions import Instruction, Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
@@ -44,31 +49,31 @@ from meander.dataflow.exactly_once.replay_check import Replays
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
-from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.rounds import Round
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.records.loop_times import outer, outward
+from meander.dataflow.records.loop_times import outer_frontier, outer_time
 from meander.dataflow.runtime.frame_validation import read, read_manifest
 from meander.dataflow.runtime.worker import members_of
 from meander.dataflow.wire import (
     DataFrame,
-    HeardFrame,
     MemberFrame,
     Payload,
+    ProgressAckFrame,
     ProgressFrame,
     encode_data,
 )
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Joined, LayerUnreadable
 from meander.state.checkpoint.checkpoint import Cut
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import to_millis
 
 
-class Controller:
+class Coordinator:
     """A coordinator that orders commands, gives them times, and reports their results."""
 
     def __init__(
@@ -91,9 +96,15 @@ class Controller:
         self._membership = Membership(plan.graph, self._progress, links)
         self._closed_times = ClosedTimes(plan, self._progress.changes, clock, start.time)
         members = list(map(WorkerId, range(start.workers)))
-        send = partial(self._broadcast, plan.handover.inputs[0])
+        send = partial(self._broadcast, plan.partition_migrator.inputs[0])
         self.assignment = PartitionAssignment(
-            plan, members, self._progress, self._closed_times, self.decisions, send, start.past.mark
+            plan,
+            members,
+            self._progress,
+            self._closed_times,
+            self.decisions,
+            send,
+            start.override_history.replay_end,
         )
         self.workers = Workers(members, self._membership, clock)
         self.migrations = MigrationScheduler(
@@ -107,11 +118,11 @@ class Controller:
             self._closed_times.request_advance,
             self._closed_times.near,
         )
-        self.replays = Replays(start.history, plan.timed, members, allow_nondeterminism)
+        self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
-        self._joining: list[WorkerId] = []
-        """The workers that join once no checkpoint is under way."""
-        self._events: list[Event] = []
+        self._joining: list[tuple[WorkerId, str]] = []
+        """The workers that join once no checkpoint is under way, and the ids of their commands."""
+        self._events: list[events.EngineEvent] = []
         self._blockers = FrontierBlockers(plan)
 
     @property
@@ -144,20 +155,20 @@ class Controller:
     def use(self, id: str) -> None:
         """Reserve the id of a command. Raise `Refused` if another command has it."""
         if id in self.migrations.ids:
-            raise used_before(id)
+            raise id_in_use(id)
         self.migrations.ids.add(id)
 
-    def join(self, worker: WorkerId) -> None:
-        """Let a worker, whose links stand, join the running flow without bins.
+    def join(self, worker: WorkerId, id: str = "") -> None:
+        """Let a worker, whose links stand, join the running flow without bins for a command.
 
         Raise `Refused` where the worker cannot join.
         """
         self._closed_times.next_time()
         self.workers.expect(worker)
-        self._joining.append(worker)
+        self._joining.append((worker, id))
         self._start_joining()
 
-    def share(self, id: str, joining: Sequence[WorkerId]) -> set[str]:
+    def share(self, id: str, joining: Sequence[WorkerId], offset: int = 0) -> set[str]:
         """Give joining workers as many bins and partitions as the others own, by the fewest moves.
 
         Return the ids of these commands. Raise `Refused` where the sources have ended.
@@ -165,12 +176,12 @@ class Controller:
         time = self._closed_times.next_time()
         active = self.workers.active
         owners = self._owners_at(time)
-        bins = {group: share_of(its, joining, active) for group, its in owners.items()}
+        bins = {group: shares_for_joining(its, joining, active) for group, its in owners.items()}
         read = {place: worker for worker in active for place in self.assignment.read_by(worker)}
-        moves = commands_for(id, bins, owners)
-        return self._reassign(id, moves, share_of(read, joining, active), time)
+        moves = commands_for(id, offset, bins, owners)
+        return self._reassign(id, moves, shares_for_joining(read, joining, active), time)
 
-    def leave(self, id: str, workers: Sequence[WorkerId]) -> None:
+    def leave(self, id: str, workers: Sequence[WorkerId], offset: int = 0) -> None:
         """Move the bins and partitions of workers to the others, then let the workers leave.
 
         Raise `Refused` where a worker cannot leave.
@@ -186,12 +197,12 @@ class Controller:
         # This includes bins that a command has assigned to others for later: they must move before.
         owners = self._owners_at(time)
         bins = {
-            group: shared_out([bin for bin, owner in its.items() if owner in workers], others)
+            group: distribute([bin for bin, owner in its.items() if owner in workers], others)
             for group, its in owners.items()
         }
         read = [place for worker in workers for place in self.assignment.read_by(worker)]
-        moves = commands_for(id, bins, owners)
-        names = self._reassign(id, moves, shared_out(read, others), time)
+        moves = commands_for(id, offset, bins, owners)
+        names = self._reassign(id, moves, distribute(read, others), time)
         for worker in workers:
             self.workers.drain(worker, names | self.assignment.transfers_from(worker))
 
@@ -206,7 +217,7 @@ class Controller:
             self.use(id)
         self.checkpoints.request(id, policy, savepoint)
 
-    def hand_over(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
+    def move_partition(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
         """Reassign a source partition to another worker. Raise `Refused` where that is
         impossible."""
         if worker not in self.workers.active:
@@ -235,7 +246,9 @@ class Controller:
 
     def _owners_at(self, time: int) -> dict[str, dict[Bin, WorkerId]]:
         """Return the owners of the movable bins, by colocation group."""
-        return self._plan.groups.apart(self._routing.owners(time)) if self._plan.exchanges else {}
+        return (
+            self._plan.groups.by_group(self._routing.owners(time)) if self._plan.exchanges else {}
+        )
 
     def report(self, worker: WorkerId, report: WorkerReport) -> None:
         """Handle a worker's report about its partitions, its bins or a checkpoint."""
@@ -259,8 +272,7 @@ class Controller:
             case ResultsSuppressed():
                 self._events += self.replays.report(worker, report)
             case LayerUnreadableReport(reason):
-                event: Event = {"type": "layer_unreadable", "worker": int(worker), "reason": reason}
-                self._events.append(event)
+                self._events.append(LayerUnreadable(worker, reason))
             case _:
                 self.checkpoints.report(worker, report)
 
@@ -268,12 +280,12 @@ class Controller:
         """Handle one frame of a worker. Raise `MeanderError` for a frame that only workers may
         receive."""
         match read(self._plan, sender, frame):
-            case ProgressFrame() | HeardFrame() as update:
+            case ProgressFrame() | ProgressAckFrame() as update:
                 self._progress.receive(sender, update)
             case MemberFrame() as news:
                 self._membership.receive(sender, news)
                 self.workers.remove(sender)
-                self._events.append({"type": "left", "worker": int(sender)})
+                self._events.append(events.LastMessage(sender))
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
             case _:
@@ -301,10 +313,10 @@ class Controller:
         self._links.flush()
         return flushed or received
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[events.EngineEvent]:
         """Return the events since the last call."""
-        taken, self._events = [*self.migrations.events(), *self._events], []
-        return taken
+        drained, self._events = [*self.migrations.events(), *self._events], []
+        return drained
 
     @property
     def done(self) -> bool:
@@ -352,8 +364,8 @@ class Controller:
 
     def _check(self, command: MoveBins, workers: Sequence[WorkerId] | None = None) -> None:
         if command.id in self.migrations.ids:
-            raise used_before(command.id)
-        if not (self._plan.keyed or command.staffing):
+            raise id_in_use(command.id)
+        if not (self._plan.keyed or command.serves_rescale):
             raise Refused("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.groups, self.workers.active if workers is None else workers)
         self._closed_times.next_time()
@@ -370,12 +382,12 @@ class Controller:
     def _start_joining(self) -> None:
         """Decide that the waiting workers join, unless a checkpoint is under way."""
         if not self.checkpoints.under_way:
-            for worker in self._joining:
-                joins = Joins(worker, self._closed_times.next_time())
-                self.decisions.take(joins, partial(self._admit, worker))
+            for worker, id in self._joining:
+                joins = JoinDecision(worker, self._closed_times.next_time())
+                self.decisions.add(joins, partial(self._admit, worker, id))
             self._joining.clear()
 
-    def _admit(self, worker: WorkerId) -> None:
+    def _admit(self, worker: WorkerId, id: str) -> None:
         closed_before = self._closed_times.next_time()
         self._progress.flush()
         self.workers.admit(worker, self.checkpoints.frozen)
@@ -383,7 +395,7 @@ class Controller:
         self.replays.join(worker)
         for moves in initial_moves(self._routing, closed_before):
             self._send_decision(worker, self._plan.migrator.inputs[0], moves)
-        self._events.append({"type": "joined", "worker": int(worker)})
+        self._events.append(Joined(id, worker))
 
     def _send_instruction(self, worker: WorkerId, instruction: Instruction) -> None:
         """Send a worker an instruction, unless no decision can follow any more."""
@@ -425,7 +437,13 @@ class Controller:
         if self.checkpoints.aligned:
             members, owners = tuple(self.workers.all), tuple(self.owners())
             replay_from = self.replays.replay_from(self.workers.until)
-            cut = Cut(time, members, owners, anew=replay_from, ways=(*self._plan.ways.values(),))
+            cut = Cut(
+                time,
+                members,
+                owners,
+                replay_starts=replay_from,
+                lineage=(*self._plan.lineages.values(),),
+            )
             self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended, commit markers may have any time.
         self._events += self.checkpoints.step(time if self.closed_before is not None else LATEST)
@@ -456,26 +474,26 @@ class Controller:
         for worker, until in self.workers.drained.items():
             if self._outbox_drain.is_drained(worker, self._ended_before(until)):
                 self.workers.announce_exit(worker)
-                self.decisions.take(
+                self.decisions.add(
                     LeaveDecision(worker, until), partial(self.workers.send_exit, worker)
                 )
 
     def _ended_before(self, time: int) -> bool:
         """Whether all earlier records have reached the ends of the flow."""
         ends = (self._progress.frontier(at) for at in self._plan.ends)
-        return all(outer(one) >= time for frontier in ends for one in frontier)
+        return all(outer_time(one) >= time for frontier in ends for one in frontier)
 
     def _step_migrations(self) -> None:
         self.migrations.step(
             self.closed_before, self._closed_times.passed, self._completed_everywhere
         )
         if self.closed_before is not None:
-            self._routing.settle(Antichain.of(self.closed_before))
+            self._routing.compact(Antichain.of(self.closed_before))
 
     def _completed_everywhere(self, time: int) -> bool:
         """Whether every stateful operator has passed a time, as far as the coordinator knows."""
         outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
-        frontiers = (outward(self._progress.frontier(output)) for output in outputs)
+        frontiers = (outer_frontier(self._progress.frontier(output)) for output in outputs)
         return not any(frontier.less_equal(time) for frontier in frontiers)
 
     def _close_times(self) -> None:

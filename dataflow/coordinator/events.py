@@ -1,23 +1,28 @@
-"""Events of the coordinator about partitions, as JSON-able fields of `schemas.status`."""
+"""Events of the coordinator: those of the status topic, and the last message of a worker."""
 
 from __future__ import annotations
 
 from meander.dataflow.coordinator.partition_assignment import PartitionTransfer
-from meander.dataflow.migration.events import Event
+from meander.schemas.status import Event, PartitionAdded, PartitionMoved
+from meander.schemas.struct import FrozenStruct
+from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
 
-def partition_event(transfer: PartitionTransfer, source: str) -> Event:
+class LastMessage(FrozenStruct, tag_field="type", tag="left"):
+    """An event that permits the process of a leaving worker to exit, which has sent its last
+    message. The driver then reports `Left`."""
+
+    worker: WorkerId
+
+
+EngineEvent = Event | LastMessage
+
+
+def partition_event(transfer: PartitionTransfer, source: str) -> PartitionAdded | PartitionMoved:
     """Return the event of a partition that has a new reader, or is read for the first time."""
     order = transfer.order
-    new = order.offset is not None
-    named: Event = (
-        {"type": "partition_added"} if new else {"type": "partition_moved", "id": transfer.id}
-    )
-    return named | {
-        "source": source,
-        "partition": int(order.partition),
-        "worker": int(order.target),
-        "time": to_millis(order.time),
-        "at": order.time,
-    }
+    if order.offset is None:
+        return PartitionMoved(transfer.id, source, order.partition, order.target)
+    time = to_millis(order.time)
+    return PartitionAdded(source, order.partition, order.target, time, order.time)

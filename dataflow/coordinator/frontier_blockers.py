@@ -13,9 +13,9 @@ from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 
-Kind = Literal["source", "operator", "sink", "input", "migration", "handover", "commands"]
+Kind = Literal["source", "operator", "sink", "input", "migration", "partition_move", "commands"]
 """The kind of a blocker: partitions of a source; times of an operator's capabilities; undelivered
 results of a sink; messages on their way to an operator; states of moving bins; a partition on its
 way to another worker; or times still open for commands."""
@@ -44,16 +44,16 @@ class FrontierBlockers:
         commands = (*plan.control.outputs, *plan.migrator.inputs)
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
-            self._places[at] = self._places[plan.pointers(keyed)] = ("migration", keyed.name)
-        self._places[plan.handover.inputs[0]] = ("handover", "")
-        for at, source in zip(plan.handover.outputs, plan.sources, strict=True):
+            self._places[at] = self._places[plan.handoff_input(keyed)] = ("migration", keyed.name)
+        self._places[plan.partition_migrator.inputs[0]] = ("partition_move", "")
+        for at, source in zip(plan.partition_migrator.outputs, plan.sources, strict=True):
             handoffs = plan.ports[source.name].inputs[0]
-            self._places[at] = self._places[handoffs] = ("handover", source.name)
+            self._places[at] = self._places[handoffs] = ("partition_move", source.name)
 
     def of(self, progress: Progress, location: Location) -> FrontierBlocker | None:
         """Return the blocker of the frontier at a location; None where nothing can arrive any
         more."""
-        found = [(outer(time), at) for time, at in progress.bounding(location)]
+        found = [(outer_time(time), at) for time, at in progress.bounding(location)]
         if not found:
             return None
         least = min(time for time, _ in found)

@@ -163,7 +163,7 @@ class PartitionAssignment:
         self._under_way[place] = PartitionTransfer(
             id, order, self._closed_times.request_advance(time)
         )
-        self._decisions.take(order, partial(self._send, order))
+        self._decisions.add(order, partial(self._send, order))
 
     def finish(self) -> list[PartitionTransfer]:
         """Return the transfers completed since the last call."""

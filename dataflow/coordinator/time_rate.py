@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander.dataflow.interfaces import Clock
-from meander.state.times.time import span, to_millis
+from meander.state.times.time import duration, to_millis
 
 
 class TimeRate:
@@ -26,7 +26,7 @@ class TimeRate:
             passed = to_millis(furthest - self._start) / 1000
             self._speed = passed / (now - self._since)
             self._start, self._since = furthest, now
-        return span(control_lead * min(1.0, self._speed))
+        return duration(control_lead * min(1.0, self._speed))
 
     def within(self, distance: int, seconds: float) -> bool:
         """Return whether the data covers a distance within some seconds at its recent rate.

@@ -169,11 +169,12 @@ def initial_moves(routing: Routing, closed_before: int) -> list[Moves]:
     }
     # No command has an empty id, so these sort before other moves of the same time.
     now = [Moves("", closed_before, owner, bins) for owner, bins in owned.items()]
-    return [*now, *(moves for moves in routing.unsettled() if moves.time >= closed_before)]
+    return [*now, *(moves for moves in routing.pending() if moves.time >= closed_before)]
 
 
 def commands_for(
     id: str,
+    offset: int,
     shares: Mapping[str, Mapping[WorkerId, Sequence[Bin]]],
     owners: Mapping[str, Mapping[Bin, WorkerId]],
 ) -> list[MoveBins]:
@@ -183,10 +184,13 @@ def commands_for(
         others = {bin: target for target, some in its.items() for bin in some}
         sources = {bin: owners[group][bin] for bin in others}
         name = f"{id}/bins of {group}" if group else f"{id}/bins"
-        commands += [
-            MoveBins(name, tuple(others), target, operator=group, others=others, sources=sources)
-            for target in list(its)[:1]
-        ]
+        if its:
+            commands.append(
+                MoveBins(
+                    name, tuple(others), next(iter(its)),
+                    operator=group, others=others, offset=offset, sources=sources,
+                )
+            )  # fmt: skip
     return commands
 
 

@@ -52,7 +52,7 @@ class Checksum:
         return Checksum(self.count - other.count, self.digest - other.digest & _WRAP)
 
 
-class Out(NamedTuple):
+class CommittedChecksum(NamedTuple):
     """A checksum of committed results, all of some from a time on."""
 
     since: int

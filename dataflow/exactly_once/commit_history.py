@@ -18,21 +18,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meander.dataflow.control.decisions import Begins, Decision
+from meander.dataflow.control.decisions import Decision, StartDecision
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.control.timestamp_overrides import (
     BEHIND_ALL,
-    NO_PAST,
+    NO_OVERRIDES,
     OverrideHistory,
     TimestampOverride,
 )
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.records.batch import Int64s
-from meander.state.checkpoint.in_flight import Author
+from meander.state.checkpoint.in_flight import SnapshotId
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.times.antichain import Antichain
@@ -54,19 +54,21 @@ class PreviousWorker(NamedTuple):
 class _PastExecution:
     """The decisions and markers of an earlier execution."""
 
-    start: Begins
+    start: StartDecision
     changes: list[Moves | Revoke] = field(default_factory=list)
     markers: defaultdict[str, dict[WorkerId, int]] = field(
         default_factory=lambda: defaultdict[str, dict[WorkerId, int]](dict)
     )
     """The latest marker times, by sink and worker."""
-    results: defaultdict[tuple[str, WorkerId], list[Out | None]] = field(
-        default_factory=lambda: defaultdict[tuple[str, WorkerId], list[Out | None]](list)
+    results: defaultdict[tuple[str, WorkerId], list[CommittedChecksum | None]] = field(
+        default_factory=lambda: defaultdict[tuple[str, WorkerId], list[CommittedChecksum | None]](
+            list
+        )
     )
     """The committed results of each marker, by sink and worker, in order; None where they are
     unknown."""
     recorded_overrides: list[TimestampOverride] = field(default_factory=list)
-    sent: set[Author] = field(default_factory=set)
+    sent: set[SnapshotId] = field(default_factory=set)
     """The outboxes and checkpoints whose contents are committed."""
 
     def overrides(self) -> Iterator[TimestampOverride]:
@@ -85,7 +87,7 @@ class _PastExecution:
         """Return the moves that were not revoked, by time, each with only the bins that changed
         owner."""
         routing, found = self.routing(space), list[Moves]()
-        for one in routing.unsettled():
+        for one in routing.pending():
             bins = np.array(one.bins, np.int64)
             owners = routing.destinations(bins, np.full(len(bins), one.time - 1))
             moved = bins[owners != one.target]
@@ -117,7 +119,7 @@ class _PastExecution:
             found[worker] = time
         return found
 
-    def claims(self, sink: str, replay_from: int) -> Iterator[tuple[WorkerId, Out]]:
+    def claims(self, sink: str, replay_from: int) -> Iterator[tuple[WorkerId, CommittedChecksum]]:
         """Yield the results of a sink that each worker has committed, as far as all of them come
         again.
 
@@ -127,7 +129,12 @@ class _PastExecution:
             left = self.results[sink, worker]
             whole = [out for out in left if out is not None and out.since >= replay_from]
             if whole and None not in left:
-                yield worker, Out(whole[0].since, sum((out.checksum for out in whole), Checksum()))
+                yield (
+                    worker,
+                    CommittedChecksum(
+                        whole[0].since, sum((out.checksum for out in whole), Checksum())
+                    ),
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,7 @@ class CommittedResults:
     """The committed results of one sink, and the workers that committed them.
 
     >>> space = BinSpace(1)
-    >>> start = Begins(0, (WorkerId(0), WorkerId(1)), 2)
+    >>> start = StartDecision(0, (WorkerId(0), WorkerId(1)), 2)
     >>> marker = CommitMarker(ExecutionId(1), WorkerId(1), {"sink": 50})
     >>> committed = History(space, [(ExecutionId(1), start)], [marker]).of("sink", 0)
     >>> found = committed.committed_by(np.array([0, 1, 1]), np.array([40, 40, 50]))
@@ -156,7 +163,7 @@ class CommittedResults:
         self,
         executions: Iterable[EndedExecution],
         first: int,
-        claims: Mapping[PreviousWorker, Out],
+        claims: Mapping[PreviousWorker, CommittedChecksum],
         replays: bool,
     ) -> None:
         """The sink's bins have numbers from `first` on."""
@@ -193,7 +200,7 @@ class CommittedResults:
     def compact(self, time: int) -> None:
         """Drop the routing before a time, for which no query will come."""
         for one in self._executions:
-            one.routing.settle(Antichain.of(time))
+            one.routing.compact(Antichain.of(time))
 
 
 class History:
@@ -204,10 +211,10 @@ class History:
         space: BinSpace,
         journal: Iterable[Written] = (),
         markers: Iterable[CommitMarker] = (),
-        past: OverrideHistory = NO_PAST,
+        override_history: OverrideHistory = NO_OVERRIDES,
     ) -> None:
-        """`past` replaces the timestamp overrides of the markers where it is known."""
-        self._known = past
+        """`override_history` replaces the timestamp overrides of the markers where it is known."""
+        self._known_overrides = override_history
         self._space = space
         self._executions: dict[ExecutionId, _PastExecution] = {}
         self.latest_marker = MIN_TIME
@@ -219,10 +226,10 @@ class History:
         for marker in markers:
             self._add_marker(marker)
 
-    def past(self, reached: Mapping[int, Collection[str]]) -> OverrideHistory:
+    def override_history(self, reached: Mapping[int, Collection[str]]) -> OverrideHistory:
         """Return the timestamp overrides; `reached` maps the number of each source to its sinks."""
-        if self._known is not NO_PAST:
-            return self._known
+        if self._known_overrides is not NO_OVERRIDES:
+            return self._known_overrides
         overrides = [one for past in self._executions.values() for one in past.overrides()]
         latest = {
             source: max(
@@ -243,7 +250,7 @@ class History:
         )
         return CommittedResults(executions, first, self.claims(sink), self.replays)
 
-    def sent(self, author: Author) -> bool:
+    def sent(self, author: SnapshotId) -> bool:
         """Return whether the contents of an outbox are committed: all of them, or nothing."""
         past = self._executions.get(author.execution)
         return past is not None and author in past.sent
@@ -269,7 +276,7 @@ class History:
         """Whether the flow has run before."""
         return len(self._executions) > 1
 
-    def claims(self, sink: str) -> dict[PreviousWorker, Out]:
+    def claims(self, sink: str) -> dict[PreviousWorker, CommittedChecksum]:
         """Return the results of a sink that the replay has to give again, by previous worker."""
         replay_from = self._replayed_from.get(sink)
         return {
@@ -289,15 +296,15 @@ class History:
     def _replayed_from(self) -> dict[str, int]:
         """The times from which on results come again in this execution, by sink."""
         last = self._last
-        return {} if last is None else dict(self._executions[last].start.anew)
+        return {} if last is None else dict(self._executions[last].start.replay_from)
 
     def _add_decision(self, execution: ExecutionId, decision: Decision) -> None:
         match decision:
-            case Begins(checkpoint=None):
+            case StartDecision(checkpoint=None):
                 # A flow that starts from scratch has nothing to do with earlier commits.
                 self.orders.clear()
                 self._executions = {execution: _PastExecution(decision)}
-            case Begins():
+            case StartDecision():
                 self._executions[execution] = _PastExecution(decision)
             case Moves() | Revoke() if execution == self._last:
                 self._executions[execution].changes.append(decision)
@@ -314,26 +321,27 @@ class History:
             return
         for sink, time in marker.times.items():
             past.markers[sink][marker.worker] = time
-            past.results[sink, marker.worker].append(marker.out.get(sink))
+            past.results[sink, marker.worker].append(marker.checksums.get(sink))
         self.latest_marker = max([self.latest_marker, *marker.times.values()])
         past.recorded_overrides.extend(marker.overrides)
         if marker.sent:
-            past.sent.add(Author(marker.execution, marker.sent, marker.worker))
+            past.sent.add(SnapshotId(marker.execution, marker.sent, marker.worker))
 
 
 def effective(journal: Iterable[Written]) -> Iterator[Written]:
-    """Leave out each beginning of an execution that lies behind that of a later one.
+    """Leave out each start of an execution that follows the start of a later execution.
 
-    Its driver had lost the flow before the record arrived. Each execution of a later claim has a
-    greater execution than each of an earlier claim (`app.recovery.claiming`).
+    Its driver had lost the flow before the record arrived. The executions of a later claim have
+    greater ids than those of an earlier claim (`app.recovery.claiming`).
 
-    >>> early, late = (ExecutionId(1), Begins(0, (), 1)), (ExecutionId(2), Begins(0, (), 2))
+    >>> early = ExecutionId(1), StartDecision(0, (), 1)
+    >>> late = ExecutionId(2), StartDecision(0, (), 2)
     >>> [int(execution) for execution, _ in effective([early, late, early])]
     [1, 2]
     """
     last: ExecutionId | None = None
     for execution, decision in journal:
-        if isinstance(decision, Begins):
+        if isinstance(decision, StartDecision):
             if last is not None and execution < last:
                 continue
             last = execution
@@ -348,7 +356,7 @@ def start_override(order: ReassignPartition) -> TimestampOverride:
     TimestampOverride(origin=0, partition=3, offset=4, time=8, last=None)
     """
     assert order.offset is not None
-    return TimestampOverride(order.source, order.partition, order.offset, order.begins)
+    return TimestampOverride(order.source, order.partition, order.offset, order.first_time)
 
 
 NO_HISTORY = History(BinSpace(0))

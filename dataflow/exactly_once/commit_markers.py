@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict
 
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.schemas.avro import Format
 from meander.state.keys.ids import ExecutionId, WorkerId
 
@@ -36,7 +36,7 @@ class CommitMarker:
     """The time of each sink, by name: all earlier results are committed."""
     overrides: tuple[TimestampOverride, ...] = ()
     """The timestamp overrides received since the last marker."""
-    out: Mapping[str, Out] = field(default_factory=dict)
+    checksums: Mapping[str, CommittedChecksum] = field(default_factory=dict)
     """The checksums of the results in the transaction, by sink."""
     sent: int = 0
     """The checkpoint whose contents of the worker's outboxes are all committed; 0 without one."""
@@ -48,10 +48,10 @@ class CommitMarker:
                 "execution": self.execution,
                 "worker": self.worker,
                 "sinks": [
-                    {"sink": sink, "time": time, "out": _out_record(self.out.get(sink))}
+                    {"sink": sink, "time": time, "out": _out_record(self.checksums.get(sink))}
                     for sink, time in self.times.items()
                 ],
-                "rulings": [one._asdict() for one in self.overrides],
+                "overrides": [one._asdict() for one in self.overrides],
                 "sent": self.sent,
             }
         )
@@ -64,9 +64,11 @@ class CommitMarker:
             ExecutionId(record["execution"]),
             WorkerId(record["worker"]),
             {one["sink"]: one["time"] for one in record["sinks"]},
-            tuple(TimestampOverride(**one) for one in record["rulings"]),
+            tuple(TimestampOverride(**one) for one in record["overrides"]),
             {
-                one["sink"]: Out(out["since"], Checksum(out["count"], _number(out["digest"])))
+                one["sink"]: CommittedChecksum(
+                    out["since"], Checksum(out["count"], int.from_bytes(out["digest"], "big"))
+                )
                 for one in record["sinks"]
                 if (out := one["out"]) is not None
             },
@@ -91,20 +93,16 @@ class _MarkerRecord(TypedDict):
     execution: int
     worker: int
     sinks: list[_SinkRecord]
-    rulings: list[dict[str, Any]]
+    overrides: list[dict[str, Any]]
     """The fields of each `TimestampOverride`."""
     sent: int
 
 
-_FORMAT: Final = Format[_MarkerRecord]("mark")
+_FORMAT: Final = Format[_MarkerRecord]("commit_marker")
 
 
-def _out_record(out: Out | None) -> _OutRecord | None:
+def _out_record(out: CommittedChecksum | None) -> _OutRecord | None:
     if out is None:
         return None
     since, checksum = out
     return {"since": since, "count": checksum.count, "digest": checksum.digest.to_bytes(8, "big")}
-
-
-def _number(digest: bytes) -> int:
-    return int.from_bytes(digest, "big")

@@ -42,11 +42,11 @@ class ChecksummedWriter(SinkWriter, Protocol):
     """A writer in transactions that knows the checksum of its results."""
 
     @property
-    def taken(self) -> Checksum:
+    def written_checksum(self) -> Checksum:
         """The checksum of all results written."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as if it were written. Raise `RowRefused` as `write`
+        """Return the checksum of a batch as if it were written. Raise `RowError` as `write`
         does."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.state.times.antichain import Antichain
 
 Ask = Callable[[], Callable[[], int | None]]
@@ -36,7 +36,7 @@ class MarkerRetention:
         passed."""
         if self._known is not None:
             end, before = self._known
-            if all(outer(one) >= before for frontier in sinks for one in frontier):
+            if all(outer_time(one) >= before for frontier in sinks for one in frontier):
                 self._unneeded[number] = end
         self._asked, self._known = self._ask(), None
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_history import NOT_COMMITTED, CommittedResults
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.exactly_once.replay_check import Replay
@@ -26,10 +26,15 @@ from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
-from meander.dataflow.operators.sink import written
+from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import at, outer, outward, rounds_of
+from meander.dataflow.records.loop_times import (
+    iterations_of,
+    nested_time,
+    outer_frontier,
+    outer_time,
+)
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
@@ -103,13 +108,13 @@ class OrderedSink(BaseOperator):
         """Whether all written results lie before `written_before`: not in the middle of a time."""
         return self._newest < self.written_before
 
-    def drain_written(self) -> Out:
+    def drain_written(self) -> CommittedChecksum:
         """Return the checksum of the results written since the last call."""
-        taken = self._writer.taken
-        out = Out(
-            self.written_before if self._since is None else self._since, taken - self._drained
+        checksum = self._writer.written_checksum
+        out = CommittedChecksum(
+            self.written_before if self._since is None else self._since, checksum - self._drained
         )
-        self._drained, self._since = taken, None
+        self._drained, self._since = checksum, None
         return out
 
     def expect(self, bin: Bin, time: int) -> None:
@@ -126,18 +131,20 @@ class OrderedSink(BaseOperator):
             worked |= self._spill()
             rows = chain(self._ready, (one.rows for one in self._under_way))
             times = (some.least_time for some in rows)
-            self._capabilities.downgrade(*least_of(*self._waiting.owed, *self._stored.owed, *times))
+            self._capabilities.downgrade(
+                *least_of(*self._waiting.pending_times, *self._stored.pending_times, *times)
+            )
         return worked
 
     def finished(self) -> bool:
         """Return whether all results are committed."""
         return not (self._under_way or self._stored.spilled)
 
-    def underway(self) -> Iterable[InFlight]:
+    def in_flight(self) -> Iterable[InFlight]:
         """Return the uncommitted records and those that wait for their time."""
         at = self._input.location
         here = chain((one.rows for one in self._under_way), self._ready)
-        uncommitted = [InFlight.held(at, rows.least_time, rows.batch) for rows in here]
+        uncommitted = [InFlight.isolated(at, rows.least_time, rows.batch) for rows in here]
         stored, waiting = (
             (InFlight(at, rows.least_time, rows.batch) for rows in pool.rows())
             for pool in (self._stored, self._waiting)
@@ -150,12 +157,12 @@ class OrderedSink(BaseOperator):
 
     def _receive(self) -> bool:
         received = False
-        for message in self._input.hold():
+        for message in self._input.consume():
             received = True
             self._capabilities.retain(self._output.mint(message))
-            batch, rounds = message.payload, rounds_of(message.time)
+            batch, iterations = message.payload, iterations_of(message.time)
             assert isinstance(batch, Batch)
-            self._waiting.add(Rows.of(batch, 0, rounds, message.arrived))
+            self._waiting.add(Rows.of(batch, 0, iterations, message.arrived_at))
         return received
 
     def _write(self) -> bool:
@@ -179,8 +186,8 @@ class OrderedSink(BaseOperator):
         if self._writer.full and self.complete:
             return False
         until = [*passed, *self._blocked_times()]
-        bound = Antichain.of(*(at(time, (0,) * self._loops) for time in until))
-        ready, more = self._waiting.passed(bound)
+        bound = Antichain.of(*(nested_time(time, (0,) * self._loops) for time in until))
+        ready, more = self._waiting.pop_passed(bound)
         for rows in in_order(ready) if ready else ():
             self._ready += self._slices(rows)
         return bool(ready) or more
@@ -188,12 +195,12 @@ class OrderedSink(BaseOperator):
     @staticmethod
     def _least(*frontiers: Antichain) -> list[int]:
         """Return the least outer time of some frontiers, if there is one."""
-        return sorted(outer(time) for frontier in frontiers for time in frontier)[:1]
+        return sorted(outer_time(time) for frontier in frontiers for time in frontier)[:1]
 
     def _blocked_times(self) -> list[int]:
         """Return the time from which on no result may be written yet, if there is one."""
         if self._move_times:
-            durable = outward(self._output.frontier)
+            durable = outer_frontier(self._output.frontier)
             self._move_times = {time for time in self._move_times if durable.less_than(time)}
         return sorted(self._move_times)[:1]
 
@@ -201,7 +208,7 @@ class OrderedSink(BaseOperator):
         """Cut ordered records into slices, between two times where possible."""
         share, start = max(1, self._most // TURNS), 0
         times, count = rows.batch.times, len(rows)
-        most = min(SLICE, 1 + share * count // rows.batch.guessed_weight)
+        most = min(SLICE, 1 + share * count // rows.batch.estimated_weight)
         while start < count:
             end = min(start + most, count)
             if end < count:
@@ -215,7 +222,7 @@ class OrderedSink(BaseOperator):
         room, written = max(1, self._most // TURNS), False
         while self._ready and room > 0 and self._may_write(self._ready[0].least):
             rows = self._ready.popleft()
-            room -= rows.batch.guessed_weight
+            room -= rows.batch.estimated_weight
             self._newest = int(rows.batch.times[-1])
             self._write_rows(self._without_committed(rows))
             written = True
@@ -247,13 +254,13 @@ class OrderedSink(BaseOperator):
         self._size -= one.size
         self._stored_as = one.ticket
         self._stored.add(one.rows)
-        while self._stored.shed():
+        while self._stored.spill_some():
             pass
         return True
 
     def _without_committed(self, rows: Rows) -> Rows:
         """Return the records that no earlier execution has committed."""
-        bins = self._space.bins_of(rows.batch.places)
+        bins = self._space.bins_of(rows.batch.bin_hashes)
         committed_by = self._committed.committed_by(bins, rows.batch.times)
         out = committed_by != NOT_COMMITTED
         if not out.any():
@@ -268,8 +275,8 @@ class OrderedSink(BaseOperator):
         if len(rows):
             if self._since is None:
                 self._since = rows.least
-            ticket = written(self._writer, self._guard, rows.batch)
-            one = _Written(ticket, rows, rows.batch.guessed_weight)
+            ticket = write_valid(self._writer, self._guard, rows.batch)
+            one = _Written(ticket, rows, rows.batch.estimated_weight)
             self._under_way.append(one)
             self._size += one.size
 
@@ -291,7 +298,7 @@ class OrderedSink(BaseOperator):
 
     def _release_stored(self) -> bool:
         """Drop some committed records from disk."""
-        some, _ = self._stored.passed(Antichain())
+        some, _ = self._stored.pop_passed(Antichain())
         for rows in some:
             self._drop_rows(rows)
         return True
@@ -299,10 +306,10 @@ class OrderedSink(BaseOperator):
     def _drop_rows(self, rows: Rows) -> None:
         """Drop committed records, in the order of time: no later checkpoint holds them."""
         self.replay_from = max(self.replay_from, int(rows.batch.times[-1]) + 1)
-        self._input.stay.over_each(rows.arrived)
+        self._input.latency.complete_each(rows.arrivals)
 
     def _spill(self) -> bool:
         """Move waiting records to disk where they exceed the limit; return whether anything was
         done."""
         self._over = self._waiting.size > self._most
-        return self._over and bool(self._waiting.shed())
+        return self._over and bool(self._waiting.spill_some())

@@ -25,9 +25,9 @@ from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, Message
-from meander.dataflow.operators.sink import written
+from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import Rounds, rounds_of
+from meander.dataflow.records.loop_times import Iterations, iterations_of
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -144,7 +144,7 @@ class OutboxSink(BaseOperator):
         """Return whether all results are committed."""
         return not (self._uncommitted or any(moved.has_results for moved in self._moved.values()))
 
-    def underway(self) -> Iterable[InFlight]:
+    def in_flight(self) -> Iterable[InFlight]:
         """Return the uncommitted results, then the held-back ones."""
         uncommitted = [
             InFlight(self._before.location, one.time, one.batch) for one in self._uncommitted
@@ -202,12 +202,12 @@ class OutboxSink(BaseOperator):
         for time, moved in sorted(self._moved.items()):
             if moved.admitted and not self._writer.full:
                 if not moved.ready:
-                    found, more = moved.waiting.passed(Antichain())
+                    found, more = moved.waiting.pop_passed(Antichain())
                     moved.ready += found
                     if not (found or more):
                         del self._moved[time]
                 if moved.ready:
-                    rows, rest = moved.ready.popleft().cut(SLICE)
+                    rows, rest = moved.ready.popleft().split_at(SLICE)
                     if len(rest):
                         moved.ready.appendleft(rest)
                     rows = _with_their_times(rows)
@@ -220,7 +220,7 @@ class OutboxSink(BaseOperator):
         done."""
         if sum(moved.waiting.size for moved in self._moved.values()) <= self._most:
             return False
-        return any(moved.waiting.shed() for moved in self._moved.values())
+        return any(moved.waiting.spill_some() for moved in self._moved.values())
 
     def _receive_all(self, port: InputPort) -> None:
         """Receive all messages even without room; restored contents are one piece at most."""
@@ -232,23 +232,23 @@ class OutboxSink(BaseOperator):
         # User functions may change values in place while they wait here.
         batch = message.payload.isolated()
         if self._moved:
-            batch = self._hold_back(batch, rounds_of(message.time))
+            batch = self._hold_back(batch, iterations_of(message.time))
         if len(batch):
             self._put(message.time, batch)
 
     def _put(self, time: Time, batch: Batch) -> None:
-        ticket = written(self._writer, self._guard, batch)
+        ticket = write_valid(self._writer, self._guard, batch)
         self._uncommitted.append(_Uncommitted(ticket, time, batch))
 
-    def _hold_back(self, batch: Batch, rounds: Rounds) -> Batch:
+    def _hold_back(self, batch: Batch, iterations: Iterations) -> Batch:
         """Hold back the results of moved bins; return the others."""
-        bins = self._space.bins_of(batch.places)
+        bins = self._space.bins_of(batch.bin_hashes)
         for time, moved in sorted(self._moved.items(), reverse=True):
             held = (batch.times >= time) & moved.moved[bins]
             if held.any():
                 some = batch.take(np.flatnonzero(held))
                 waiting = replace(some, times=np.full(len(some), time, np.int64))
-                moved.waiting.add(Rows(waiting, some.times, rounds))
+                moved.waiting.add(Rows(waiting, some.times, iterations))
                 batch, bins = batch.take(np.flatnonzero(~held)), bins[~held]
         return batch
 

@@ -19,18 +19,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from meander.dataflow.control.reports import ResultsSuppressed
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_history import CommittedResults, History, PreviousWorker
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
-from meander.dataflow.operators.sink import without
+from meander.dataflow.operators.sink import without_refused
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.errors import MeanderError
-from meander.schemas.refused import RowRefused
+from meander.schemas.row_error import RowError
+from meander.schemas.status import ReplayChecked
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId, member_name
 
 NEVER = 1 << 62
-Event = dict[str, object]
 
 
 class Replay:
@@ -112,7 +112,7 @@ class Replays:
             ReplayFrom(sink, max(self._history.replay_from(sink), until)) for sink in self._before
         )
 
-    def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[Event]:
+    def report(self, worker: WorkerId, report: ResultsSuppressed) -> list[ReplayChecked]:
         """Add a worker's report; return the events once all workers have reported.
 
         Raise `MeanderError` where the replayed results differ from the committed ones.
@@ -126,7 +126,9 @@ class Replays:
             return []
         return self._compared(sink, self._claims.pop(sink, {}))
 
-    def _compared(self, sink: str, claims: Mapping[PreviousWorker, Out]) -> list[Event]:
+    def _compared(
+        self, sink: str, claims: Mapping[PreviousWorker, CommittedChecksum]
+    ) -> list[ReplayChecked]:
         wrong = [
             _difference(previous, out.checksum, found)
             for previous, out in claims.items()
@@ -135,11 +137,7 @@ class Replays:
         if wrong and not self._allow_nondeterminism:
             raise self._differs(sink, wrong)
         out = sum(one.checksum.count for one in claims.values())
-        return (
-            [{"type": "replay_checked", "sink": sink, "results": out, "wrong": wrong}]
-            if out
-            else []
-        )
+        return [ReplayChecked(sink, out, wrong)] if out else []
 
     def _differs(self, sink: str, wrong: Iterable[str]) -> MeanderError:
         named = ", ".join(map(repr, self._before[sink])) or "what its source gives"
@@ -165,5 +163,5 @@ def _checksum(writer: ChecksummedWriter, batch: Batch) -> Checksum:
     while True:
         try:
             return writer.checksum(batch)
-        except RowRefused as refused:
-            batch = without(batch, refused)
+        except RowError as refused:
+            batch = without_refused(batch, refused)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from meander.dataflow.control.reports import OutboxesSent, OutboxFull, SendReport
-from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
+from meander.dataflow.control.timestamp_overrides import PendingOverrides, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
@@ -54,7 +54,7 @@ class TransactionLoop:
         self._reported_full = False
         """Whether the coordinator knows that an outbox is full and no result has left since."""
         self._clock, self._every, self._allowed = clock, every, allowed
-        self._overrides = Rulings()
+        self._overrides = PendingOverrides()
         self._committing_overrides: tuple[TimestampOverride, ...] = ()
         """The overrides in the transaction that is being committed."""
         self._next = clock.monotonic()
@@ -118,7 +118,7 @@ class TransactionLoop:
         times = {sink.name: sink.written_before for sink in self._sinks}
         written = {sink.name: sink.drain_written() for sink in self._sinks}
         self._committing_checkpoint, self._next_checkpoint = self._next_checkpoint, 0
-        self._committing_overrides = self._overrides.take()
+        self._committing_overrides = self._overrides.drain()
         marker = CommitMarker(
             self._execution,
             self._me,

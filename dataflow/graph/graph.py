@@ -1,8 +1,8 @@
 """The graph: operators with ports in nested scopes, edges, and path summaries between locations.
 
 Every member builds the same graph, so a location (a port of an operator) has one number everywhere.
-The pointstamps of all members at one location add up. `reach` holds, for each location, every
-location that can result in it and the least summaries of the paths between.
+The pointstamps of all members at one location add up. `reach` maps each location to every location
+that can result in it, with the least summaries of the paths between.
 
 Invariant: no path leads back to its start at the same time or an earlier one. Cost: computed once,
 O(locations x edges).
@@ -25,11 +25,11 @@ EdgeId = NewType("EdgeId", int)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A scope that nests a part of a graph. Its times have one more coordinate than those around
-    it."""
+    """A scope that nests a part of a graph. Its times have one more coordinate than those of its
+    parent."""
 
     name: str
-    around: Scope | None = None
+    parent: Scope | None = None
 
     @property
     def depth(self) -> int:
@@ -38,7 +38,7 @@ class Scope:
         >>> ROOT.depth, Scope("loop", ROOT).depth
         (1, 2)
         """
-        return 1 if self.around is None else self.around.depth + 1
+        return 1 if self.parent is None else self.parent.depth + 1
 
     def within(self, other: Scope) -> bool:
         """Return whether this scope is another one, or nested in it at any depth.
@@ -47,7 +47,7 @@ class Scope:
         >>> loop.within(ROOT), loop.within(loop), ROOT.within(loop)
         (True, True, False)
         """
-        return self == other or (self.around is not None and self.around.within(other))
+        return self == other or (self.parent is not None and self.parent.within(other))
 
     @property
     def bottom(self) -> Time:
@@ -56,7 +56,7 @@ class Scope:
         >>> ROOT.bottom, Scope("loop", ROOT).bottom
         (0, (0, 0))
         """
-        return MIN_TIME if self.around is None else (MIN_TIME, *(0,) * (self.depth - 1))
+        return MIN_TIME if self.parent is None else (MIN_TIME, *(0,) * (self.depth - 1))
 
 
 ROOT = Scope("root")
@@ -81,12 +81,12 @@ class Edge:
     target: Location
     summary: Summary
     credit: bool = True
-    """Whether the sender waits while the reader takes no message. False on a cycle, where all
-    operators would wait for each other, and for small messages that move the flow on."""
+    """Whether the sender waits while the reader consumes no message. False on a cycle, where all
+    operators would wait for each other, and for small messages of the control plane."""
 
 
 class Graph:
-    """A graph that connects operators by edges. It is built once and then only read.
+    """A graph that connects operators by edges. The plan builds it once.
 
     >>> graph = Graph()
     >>> source = graph.node("source", 0, 1)
@@ -101,9 +101,9 @@ class Graph:
         self.edges: list[Edge] = []
         self.scopes: list[Scope] = []
         """The scope of each location."""
-        self.boards: set[Location] = set()
-        """Outputs without edges at which an operator may announce any time. They hold back no
-        frontier."""
+        self.announcement_ports: set[Location] = set()
+        """Outputs without edges at which an operator may announce any time. No frontier depends on
+        them."""
 
     @property
     def locations(self) -> int:
@@ -135,14 +135,14 @@ class Graph:
 
         Raises SetupError for any other scope.
         """
-        here, there = self.scopes[source], self.scopes[target]
-        if not there.within(here) and here.around != there:
+        inner, there = self.scopes[source], self.scopes[target]
+        if not there.within(inner) and inner.parent != there:
             raise SetupError(
-                f"an edge from scope {here.name!r} to {there.name!r}",
+                f"an edge from scope {inner.name!r} to {there.name!r}",
                 "they do not touch",
                 "lead it through the scopes between, one by one",
             )
-        return self._connect(source, target, Summary.between(here.depth, there.depth), credit)
+        return self._connect(source, target, Summary.between(inner.depth, there.depth), credit)
 
     def feedback(self, source: Location, target: Location) -> Edge:
         """Add a feedback edge from an output to an input of its own nested scope, without credit.
@@ -151,13 +151,13 @@ class Graph:
         Raises SetupError outside of a nested scope.
         """
         scope = self.scopes[source]
-        if scope != self.scopes[target] or scope.around is None:
+        if scope != self.scopes[target] or scope.parent is None:
             raise SetupError(
                 f"a feedback edge in scope {scope.name!r}",
                 "it does not stay in a nested scope, so there is no round to count",
                 "let it begin and end in the same nested scope",
             )
-        return self._connect(source, target, Summary.round(scope.depth), credit=False)
+        return self._connect(source, target, Summary.feedback(scope.depth), credit=False)
 
     def _connect(self, source: Location, target: Location, summary: Summary, credit: bool) -> Edge:
         edge = Edge(EdgeId(len(self.edges)), source, target, summary, credit)
@@ -171,9 +171,9 @@ class Graph:
 
     @cached_property
     def reach(self) -> dict[Location, dict[Location, tuple[Summary, ...]]]:
-        """Return for each location what can result in it: {location: summaries of the paths}.
+        """Return the summaries of the paths to each location, by location and start of the path.
 
-        Raises SetupError for a cycle on which no coordinate grows that the whole cycle keeps.
+        Raises SetupError for a cycle that increases none of the coordinates that it keeps.
         """
         reach: dict[Location, dict[Location, tuple[Summary, ...]]] = {}
         for start in map(Location, range(self.locations)):
@@ -181,22 +181,23 @@ class Graph:
                 reach.setdefault(target, {})[start] = summaries
         return reach
 
-    def reached_around(self, start: Location, around: Collection[Location]) -> set[Location]:
-        """Return the locations that paths from `start` reach without the locations `around`.
-        `start` is among them unless it is in `around`.
+    def reached_without(self, start: Location, excluded: Collection[Location]) -> set[Location]:
+        """Return the locations that paths from `start` reach without the locations `excluded`.
+        `start` is among them unless it is excluded.
 
         >>> graph = Graph()
         >>> first, last = graph.node("first", 0, 1), graph.node("last", 1, 1)
         >>> edge = graph.edge(first.outputs[0], last.inputs[0])
-        >>> graph.reached_around(first.outputs[0], ()), graph.reached_around(first.outputs[0], [1])
+        >>> start = first.outputs[0]
+        >>> graph.reached_without(start, ()), graph.reached_without(start, [1])
         ({0, 1, 2}, {0})
         """
-        left, found = [start], set[Location]()
-        while left:
-            at = left.pop()
-            if at not in found and at not in around:
+        pending, found = [start], set[Location]()
+        while pending:
+            at = pending.pop()
+            if at not in found and at not in excluded:
                 found.add(at)
-                left += [there for there, _ in self._steps.get(at, ())]
+                pending += [there for there, _ in self._steps.get(at, ())]
         return found
 
     def _reached_from(self, start: Location) -> dict[Location, tuple[Summary, ...]]:
@@ -204,9 +205,9 @@ class Graph:
         found: dict[Location, tuple[Summary, ...]] = {start: (self._identity(start),)}
         work = [(start, self._identity(start))]
         while work:
-            here, so_far = work.pop()
-            for there, summary in steps.get(here, ()):
-                total = so_far.then(summary)
+            at, so_far = work.pop()
+            for there, summary in steps.get(at, ()):
+                total = so_far.followed_by(summary)
                 if there == start and not any(total.kept):
                     raise self._endless(start)
                 known = found.get(there, ())

@@ -18,36 +18,35 @@ from meander.state.times.time import Time
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A path summary that holds the increment of each kept coordinate, and the appended
-    coordinates."""
+    """A path summary: the increment of each kept coordinate, and the appended coordinates."""
 
     kept: tuple[int, ...]
     appended: tuple[int, ...] = ()
 
     @staticmethod
     def between(depth: int, target: int) -> Summary:
-        """Return the summary of an edge from a scope of depth `depth` to one inside it, around it,
-        or equal.
+        """Return the summary of an edge from a scope of depth `depth` to one inside it, to its
+        parent, or to itself.
 
-        >>> Summary.between(1, 2).advance(7), Summary.between(2, 1).advance((7, 3))
+        >>> Summary.between(1, 2).results_in(7), Summary.between(2, 1).results_in((7, 3))
         ((7, 0), 7)
         """
         return Summary((0,) * min(depth, target), (0,) * (target - depth))
 
     @staticmethod
-    def round(depth: int) -> Summary:
+    def feedback(depth: int) -> Summary:
         """Return the summary of a feedback edge in a scope of depth `depth`.
 
-        >>> Summary.round(2).advance((7, 3))
+        >>> Summary.feedback(2).results_in((7, 3))
         (7, 4)
         """
         return Summary((*(0,) * (depth - 1), 1))
 
-    def advance(self, time: Time) -> Time:
+    def results_in(self, time: Time) -> Time:
         """Return the least time that the path can produce from a time.
 
-        >>> Summary((0,)).advance(7), Summary((1, 0)).advance((7, 3)), Summary((2,)).advance((7, 3))
-        (7, (8, 3), 9)
+        >>> Summary((1, 0)).results_in((7, 3)), Summary((2,)).results_in((7, 3))
+        ((8, 3), 9)
         """
         if isinstance(time, int):
             if self.kept == (0,) and not self.appended:
@@ -57,14 +56,16 @@ class Summary:
             return time
         if len(time) < len(self.kept):
             raise TypeError(f"{self} does not fit the time {time!r}")
-        made = (*map(add, time, self.kept), *self.appended)
-        return made if len(made) > 1 else made[0]
+        coordinates = (*map(add, time, self.kept), *self.appended)
+        return coordinates if len(coordinates) > 1 else coordinates[0]
 
-    def then(self, following: Summary) -> Summary:
-        """Return the summary of this path and one that follows it.
+    def followed_by(self, following: Summary) -> Summary:
+        """Return the summary of this path and a following one.
 
-        >>> Summary.between(1, 2).then(Summary.round(2)), Summary.round(2).then(Summary((0,)))
-        (Summary(kept=(0,), appended=(1,)), Summary(kept=(0,), appended=()))
+        >>> Summary.between(1, 2).followed_by(Summary.feedback(2))
+        Summary(kept=(0,), appended=(1,))
+        >>> Summary.feedback(2).followed_by(Summary((0,)))
+        Summary(kept=(0,), appended=())
         """
         mine = len(self.kept)
         kept = tuple(map(sum, zip(self.kept, following.kept, strict=False)))
@@ -72,7 +73,8 @@ class Summary:
         return Summary(kept, (*appended, *following.appended))
 
     def less_equal(self, other: Summary) -> bool:
-        """Return whether this summary makes each time at most as late as the other does.
+        """Return whether this summary results in a time at most as late as the other, for all
+        times.
 
         >>> Summary((0,), (0,)).less_equal(Summary((0, 1)))
         True

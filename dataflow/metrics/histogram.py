@@ -47,7 +47,7 @@ class Histogram:
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """Return the seconds that a share of the durations did not exceed, to a bucket's precision.
+    """Return the seconds that a share of the durations did not exceed, at a bucket's precision.
     Return None beyond all bounds, and without observations.
 
     >>> quantile([2, 0, 1] + [0] * 10, 0.5), quantile([2, 0, 1] + [0] * 10, 0.99)

@@ -1,7 +1,7 @@
 """The stall log: each line names a wait, its start, and the condition that ends it.
 
-Guarantees one line for each wait that has lasted `GRACE` seconds, and one for its end. Shorter
-waits give none. Cost: nothing without a wait.
+Guarantees one line for each wait that has lasted `GRACE` seconds, and one for its end. The log
+omits shorter waits. Cost: nothing without a wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GRACE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait for `what` that ends when `until` holds. Its fields name the objects."""
+    """A wait for something (`what`) until a condition holds. Its fields name the objects."""
 
     what: str
     until: str
@@ -38,32 +38,29 @@ class _Stall:
     wait: Wait
     at: float
     at_ms: int
-    told: bool = False
+    logged: bool = False
 
 
-class Waits:
-    """A log that follows all waits of one process by kind, from one thread."""
+class StallLog:
+    """A log of the stalls of one process, by kind of wait. One thread uses it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._begun: dict[str, dict[Hashable, _Stall]] = {}
+        self._stalls: dict[str, dict[Hashable, _Stall]] = {}
 
-    def look(self, kind: str, now: Mapping[Hashable, Wait]) -> None:
-        """Compare the current waits of one kind with the known ones. A known wait that is missing
-        has ended."""
-        begun = self._begun.get(kind)
-        if not now and not begun:
+    def update(self, kind: str, now: Mapping[Hashable, Wait]) -> None:
+        """Log the current waits of one kind that have become stalls, and the end of others."""
+        if not now and not self._stalls.get(kind):
             return
-        if begun is None:
-            begun = self._begun[kind] = {}
+        stalls = self._stalls.setdefault(kind, {})
         seconds = self._clock.monotonic()
-        for key in [key for key in begun if key not in now]:
-            over = begun.pop(key)
-            if over.told:
+        for key in [key for key in stalls if key not in now]:
+            over = stalls.pop(key)
+            if over.logged:
                 log.log(logging.INFO, over.wait.line("waited", seconds=round(seconds - over.at, 1)))
         for key, wait in now.items():
-            known = begun.setdefault(key, _Stall(wait, seconds, self._clock.now_ms()))
-            if not known.told and seconds - known.at >= GRACE:
-                known.told, known.wait = True, wait
+            known = stalls.setdefault(key, _Stall(wait, seconds, self._clock.now_ms()))
+            if not known.logged and seconds - known.at >= GRACE:
+                known.logged, known.wait = True, wait
                 since = datetime.fromtimestamp(known.at_ms / 1000, UTC)
                 log.log(logging.INFO, wait.line("waiting", since=f"{since:%X}", until=wait.until))

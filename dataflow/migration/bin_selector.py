@@ -44,13 +44,13 @@ class BinSelector:
 
     def move_of(self, command: MoveBins, bin: Bin) -> BinMove | None:
         """Return the move that a bin would make now; None where its owner is the target."""
-        own = self._groups.own(bin)
+        own = self._groups.local_bin(bin)
         source, target = self._owner(bin), command.target(own)
         return None if source == target else BinMove(own, source, target)
 
     def moved_away(self, running: RunningMigration) -> list[Bin]:
         """Return the waiting bins that another command has moved away from their named source."""
-        sources, own = running.command.sources, self._groups.own
+        sources, own = running.command.sources, self._groups.local_bin
         named = [bin for bin in running.waiting if own(bin) in sources]
         return [bin for bin in named if sources[own(bin)] != self._owner(bin)]
 
@@ -67,8 +67,8 @@ class BinSelector:
             case "batched":
                 moves = {bin: self.move_of(command, bin) for bin in fit}
                 going = [move for bin in fit if (move := moves[bin]) is not None]
-                most = PER_PAIR if precopy else 1
-                chosen = {None, *with_same_pairs(going, disjoint_moves(going), most)}
+                max_per_pair = PER_PAIR if precopy else 1
+                chosen = {None, *with_same_pairs(going, disjoint_moves(going), max_per_pair)}
                 return [bin for bin in fit if moves[bin] in chosen]
 
     def rounds(self, command: MoveBins) -> Sequence[Sequence[BinMove]]:

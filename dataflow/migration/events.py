@@ -1,81 +1,49 @@
-"""Events of commands that move bins, as JSON-able fields of `schemas.status`."""
+"""Events of commands that move bins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from meander.dataflow.migration.rounds import BinInTransit, Round, RunningMigration
+from meander.schemas.status import Aborted, Accepted, BinMoved, Completed, Queued
 from meander.state.keys.ids import Bin
 from meander.state.times.time import to_millis
 
-Event = dict[str, object]
 
-
-def queued(running: RunningMigration, after: Sequence[str]) -> Event:
+def queued(running: RunningMigration, after: Sequence[str]) -> Queued:
     """Return the event of a command that waits for others to end."""
-    return {"type": "queued", "id": running.command.id, "after": list(after)}
+    return Queued(running.command.id, running.command.offset, list(after))
 
 
-def accepted(running: RunningMigration, time: int | None) -> Event:
+def accepted(running: RunningMigration, time: int | None) -> Accepted:
     """Return the event of a command that starts at a time, or once its first bins are ready."""
     command = running.command
-    return {
-        "type": "accepted",
-        "id": command.id,
-        "time": None if time is None else to_millis(time),
-        "at": time,
-        "strategy": command.strategy,
-        "precopy": command.precopy,
-        "operator": command.operator,
-        "bins": [int(bin) for bin in dict.fromkeys(command.bins)],
-    }
+    return Accepted(
+        command.id, command.offset, None if time is None else to_millis(time), time,
+        command.strategy, list(dict.fromkeys(command.bins)), command.precopy, command.operator,
+    )  # fmt: skip
 
 
-def bin_unreadable(
-    command: str, bin: Bin, operator: str, reason: str, kept_in_place: bool
-) -> Event:
-    """Return the event of a bin whose layers are unreadable and are written again."""
-    return {
-        "type": "bin_unreadable",
-        "id": command,
-        "bin": int(bin),
-        "operator": operator,
-        "reason": reason,
-        "kept_in_place": kept_in_place,
-    }
-
-
-def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> Event:
+def bin_moved(round: Round, moved: BinInTransit, seconds: float) -> BinMoved:
     """Return the event of a bin that its new owner has installed some seconds after its round
     started."""
-    return {
-        "type": "bin_moved",
-        "id": round.command,
-        "bin": int(moved.move.bin),
-        "from": int(moved.move.source),
-        "to": int(moved.move.target),
-        "at": round.time,
-        "bytes": moved.bytes,
-        "keys": moved.keys,
-        "ms": round_ms(seconds),
-    }
+    move = moved.move
+    return BinMoved(
+        round.command, move.bin, move.source, move.target, round.time, moved.bytes, moved.keys,
+        round_ms(seconds),
+    )  # fmt: skip
 
 
-def completed(running: RunningMigration, seconds: float, own: Callable[[Bin], Bin]) -> Event:
+def completed(
+    running: RunningMigration, seconds: float, own: Callable[[Bin], Bin]
+) -> Completed | Aborted:
     """Return the event of a command that has completed, or that was aborted."""
-    ended: Event = (
-        {"type": "completed"}
-        if running.aborted is None
-        else {"type": "aborted", "by": running.aborted}
-    )
-    return ended | {
-        "id": running.command.id,
-        "ms": round_ms(seconds),
-        "bins": running.bins,
-        "bytes": running.bytes,
-        "keys": running.keys,
-        "unmoved": sorted(int(own(bin)) for bin in (*running.waiting, *running.kept_in_place)),
-    }
+    id, ms, by = running.command.id, round_ms(seconds), running.aborted
+    unmoved: list[int] = [own(bin) for bin in (*running.waiting, *running.kept_in_place)]
+    unmoved.sort()
+    if by is None:
+        return Completed(id, ms, running.bins, running.bytes, unmoved)
+    return Aborted(id, by, ms, running.bins, running.bytes, unmoved)
 
 
 def round_ms(seconds: float) -> float:

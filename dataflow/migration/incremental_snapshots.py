@@ -49,7 +49,9 @@ class Snapshots(BaseOperator):
         self._start_round()
         self._start_writing()
         written = self._write()
-        due = (outgoing for outgoing in self._outgoing if outgoing.keyed.trace.merges)
+        due = (
+            outgoing for outgoing in self._outgoing if outgoing.keyed.bin_layers.needs_compaction
+        )
         merged = [self._merge(outgoing) for outgoing in due if self._throttle.open]
         return written or any(merged)
 
@@ -70,32 +72,32 @@ class Snapshots(BaseOperator):
         for outgoing in self._outgoing:
             # The next owner would not have prefetched a layer that is written now.
             reported = self._migrator.pre_copies(outgoing.keyed.name).drain_reported()
-            changed = outgoing.keyed.store.changed()
+            changed = outgoing.keyed.store.changed_bins()
             self._waiting.extend((outgoing, bin) for bin in changed if bin not in reported)
 
     def _report_bins(self, keyed: KeyedOperator) -> None:
         """Report the sizes of the bins here, and the records of each since the last report."""
-        bins, known = keyed.trace.bins, self._heat.get(keyed.name, 0)
+        bins, known = keyed.bin_layers.bins, self._heat.get(keyed.name, 0)
         self._heat[keyed.name] = keyed.heat.copy()
         if bins:
             heat = (keyed.heat - known)[bins].tolist()
-            sizes = map(keyed.trace.size, bins)
+            sizes = map(keyed.bin_layers.size, bins)
             self._report(BinSizes(keyed.name, list(zip(bins, sizes, heat, strict=True))))
 
     def _start_writing(self) -> None:
         while self._waiting and len(self._writing) < AT_ONCE:
             outgoing, bin = self._waiting[0]
-            if bin in outgoing.keyed.trace.frozen:
+            if bin in outgoing.keyed.bin_layers.frozen:
                 return
             self._waiting.popleft()
             # A bin that left since the start of the round has no changes here any more.
             if outgoing.keyed.store.has_changed(bin) and not self._is_moving(outgoing, bin):
-                self._writing.append((outgoing, bin, outgoing.keyed.snapshot(bin)))
+                self._writing.append((outgoing, bin, outgoing.keyed.snapshot_writer(bin)))
 
     def _write(self) -> bool:
         """Write a slice of each bin while there is time; return whether any was written."""
         worked = False
-        for one in self._throttle.turns(self._writing):
+        for one in self._throttle.pop_waiting(self._writing):
             outgoing, bin, writer = one
             if writer.cancelled:
                 # A checkpoint or a move has cancelled it.
@@ -110,8 +112,8 @@ class Snapshots(BaseOperator):
         """Merge a slice. The next round writes an unreadable layer again from the state, so a
         report is enough."""
         try:
-            with self._throttle.spending():
-                return outgoing.keyed.trace.tend(ENTRIES)
+            with self._throttle.measure():
+                return outgoing.keyed.bin_layers.compact(ENTRIES)
         except LayerUnreadable as error:
             self._report(LayerUnreadableReport(str(error)))
             return True

@@ -31,7 +31,7 @@ from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, CheckpointId, member_name
 from meander.state.layers.layer_writer import LayerWriter
@@ -91,7 +91,7 @@ class OutgoingState:
     @property
     def left_bins(self) -> set[Bin]:
         """The bins that have left and are only retained."""
-        come_back = self.keyed.arrivals.has_come_since
+        come_back = self.keyed.incoming.has_newer
         transfers = (retained.transfer for retained in self.retained)
         return {one.bin for one in transfers if not come_back(one.bin, one.time)}
 
@@ -127,7 +127,7 @@ class Migrator(BaseOperator):
         self._control, self._outgoing, self._ordered = control, outgoing, ordered
         self._exchanges, self._routing, self._groups = exchanges, routing, groups
         self._by_group = {
-            name: [one for one in outgoing if groups.of(one.keyed.name) == name]
+            name: [one for one in outgoing if groups.group_of(one.keyed.name) == name]
             for name in groups.names
         }
         self._pre_copies = {
@@ -148,17 +148,19 @@ class Migrator(BaseOperator):
                     self._follow(numbered, one.time)
 
     def _follow(self, numbered: Bin, time: int) -> None:
-        group, bin = self._groups.group(numbered), self._groups.own(numbered)
+        group, bin = self._groups.group_of_bin(numbered), self._groups.local_bin(numbered)
         for sink in self._ordered.get(group, ()):
             sink.expect(bin, time)
         for outgoing in self._by_group[group]:
-            outgoing.keyed.follow(bin, time)
+            outgoing.keyed.order_around_move(bin, time)
 
     def schedule(self) -> bool:
         """Receive moves, decide those whose time is certain, write outgoing bins, and drop retained
         bins."""
         received = self._receive()
-        self._throttle.yields = any(o.leaving or o.keyed.arrivals.expecting for o in self._outgoing)
+        self._throttle.bins_in_transit = any(
+            o.leaving or o.keyed.incoming.expecting for o in self._outgoing
+        )
         prepared = [pre_copy.step() for pre_copy in self._pre_copies.values()]
         if not received and self._is_idle():
             return any(prepared)
@@ -169,8 +171,8 @@ class Migrator(BaseOperator):
         if worked:
             self._downgrade()
         dropped = self._drop_acknowledged()
-        if self._routing.changing:
-            self._routing.settle(self._routed())
+        if self._routing.has_pending:
+            self._routing.compact(self._routed())
         return worked or dropped or any(prepared)
 
     def wait_seconds(self) -> float | None:
@@ -181,7 +183,7 @@ class Migrator(BaseOperator):
 
     def pre_copies(self, operator: str) -> PreCopyWriter:
         """Return the pre-copies of an operator and of those that move with it."""
-        return self._pre_copies[self._groups.of(operator)]
+        return self._pre_copies[self._groups.group_of(operator)]
 
     def freeze(self, at: CheckpointId, unloaded: Sequence[tuple[str, Bin]]) -> None:
         """Freeze all installed bins for a checkpoint; what was being written of them starts again.
@@ -200,7 +202,7 @@ class Migrator(BaseOperator):
 
     def _is_idle(self) -> bool:
         """Return whether there is no bin to decide on, to send, or to drop."""
-        if self.undecided or self._routing.changing:
+        if self.undecided or self._routing.has_pending:
             return False
         return not any(o.leaving or o.retained or o.rewrites for o in self._outgoing)
 
@@ -220,12 +222,12 @@ class Migrator(BaseOperator):
                         m for m in self.undecided if (m.command, m.time) != (command, time)
                     ]
                 case StartPreCopy(number, bin):
-                    own = self._groups.own(bin)
-                    self._pre_copies[self._groups.group(bin)].start(number, own)
+                    own = self._groups.local_bin(bin)
+                    self._pre_copies[self._groups.group_of_bin(bin)].start(number, own)
                 case Prefetch() as prefetch:
                     self._prefetch(prefetch, message.time)
                 case CancelMove(bin):
-                    self._cancel_move(self._groups.group(bin), self._groups.own(bin))
+                    self._cancel_move(self._groups.group_of_bin(bin), self._groups.local_bin(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
         return received
@@ -233,12 +235,12 @@ class Migrator(BaseOperator):
     def _prefetch(self, prefetch: Prefetch, time: Time) -> None:
         operator, bin = prefetch.manifest.operator, prefetch.manifest.bin
         number = self._groups.number(operator, bin)
-        if self._routing.owner(number, outer(time) - 1) == self._me:
+        if self._routing.owner(number, outer_time(time) - 1) == self._me:
             raise MeanderError(
                 f"bin {bin} of operator '{operator}'",
                 f"{member_name(self._me)} has to prefetch it, but owns it (I2)",
             )
-        self._outgoing_of(operator).keyed.arrivals.stage(prefetch, time)
+        self._outgoing_of(operator).keyed.incoming.start_prefetch(prefetch, time)
 
     def _outgoing_of(self, operator: str) -> OutgoingState:
         return next(outgoing for outgoing in self._outgoing if outgoing.keyed.name == operator)
@@ -246,18 +248,20 @@ class Migrator(BaseOperator):
     def _cancel_move(self, group: str, bin: Bin) -> None:
         self._pre_copies[group].cancel(bin)
         for outgoing in self._by_group[group]:
-            outgoing.keyed.arrivals.spare(bin)
+            outgoing.keyed.incoming.cancel_prefetch(bin)
 
     def _rewrite(self, rewrite: Rewrite, message: Message) -> None:
         outgoing = self._outgoing_of(rewrite.operator)
         if rewrite.time is None:
-            outgoing.keyed.trace.rewrite(rewrite.bin)
+            outgoing.keyed.bin_layers.schedule_rewrite(rewrite.bin)
             return
         of = rewrite.bin, rewrite.time
         for retained in outgoing.retained:
             if (retained.transfer.bin, retained.transfer.time) == of:
                 outgoing.capabilities.retain(outgoing.output.mint(message))
-                writer = outgoing.keyed.trace.again(rewrite.bin, rewrite.time, retained.timers)
+                writer = outgoing.keyed.bin_layers.rewrite_retained(
+                    rewrite.bin, rewrite.time, retained.timers
+                )
                 assert isinstance(message.time, int)
                 outgoing.rewrites.append(BinRewrite(retained, message.time, writer))
 
@@ -270,40 +274,40 @@ class Migrator(BaseOperator):
         return bool(certain)
 
     def _start(self, numbered: Transfer) -> None:
-        transfer = replace(numbered, bin=self._groups.own(numbered.bin))
-        group = self._groups.group(numbered.bin)
+        transfer = replace(numbered, bin=self._groups.local_bin(numbered.bin))
+        group = self._groups.group_of_bin(numbered.bin)
         for exchange in self._exchanges:
-            exchange.expect(transfer.time)
+            exchange.note_move(transfer.time)
         if transfer.target == self._me:
             for sink in self._ordered.get(group, ()):
                 sink.expect(transfer.bin, transfer.time)
         for outgoing in self._by_group[group]:
             if transfer.source == self._me:
                 outgoing.leaving.append(OutgoingBin(transfer))
-                outgoing.keyed.timers.depart(transfer.bin, transfer.time)
+                outgoing.keyed.timers.start_departure(transfer.bin, transfer.time)
             elif transfer.target == self._me:
-                outgoing.keyed.arrivals.expect(transfer.bin, transfer.time)
+                outgoing.keyed.incoming.expect(transfer.bin, transfer.time)
 
     def _write(self, outgoing: OutgoingState) -> bool:
         worked = False
-        for leaving_bin in self._throttle.hurry(self._due(outgoing)):
+        for leaving_bin in self._throttle.run_due(self._due(outgoing)):
             if leaving_bin.writer is None:
                 # The checkpoint writes its layer of the bin first.
-                frozen = leaving_bin.transfer.bin in outgoing.keyed.trace.frozen
-                if frozen or not self._throttle.due.open:
+                frozen = leaving_bin.transfer.bin in outgoing.keyed.bin_layers.frozen
+                if frozen or not self._throttle.move_memory.open:
                     continue
                 worked = True
                 transfer = leaving_bin.transfer
                 self.pre_copies(outgoing.keyed.name).finish(transfer.bin)
-                handoff = outgoing.keyed.delivery(transfer.bin, transfer.time)
+                handoff = outgoing.keyed.bin_handoff(transfer.bin, transfer.time)
                 if handoff is not None:
-                    self._hand_over(outgoing, leaving_bin, handoff)
+                    self._send_handoff(outgoing, leaving_bin, handoff)
                     continue
-                leaving_bin.writer = self._throttle.due.admit(
-                    outgoing.keyed.extraction(transfer.bin, transfer.time)
+                leaving_bin.writer = self._throttle.move_memory.admit(
+                    outgoing.keyed.layer_writer(transfer.bin, transfer.time)
                 )
             if leaving_bin.writer.step(ENTRIES):
-                self._hand_over(outgoing, leaving_bin, BinHandoff(leaving_bin.writer.manifest))
+                self._send_handoff(outgoing, leaving_bin, BinHandoff(leaving_bin.writer.manifest))
                 worked = True
         return worked
 
@@ -315,26 +319,29 @@ class Migrator(BaseOperator):
         frontier = outgoing.keyed.frontier
         return [d for d in outgoing.leaving if not frontier.less_than(d.transfer.time)]
 
-    def _hand_over(
+    def _send_handoff(
         self, outgoing: OutgoingState, leaving_bin: OutgoingBin, handoff: BinHandoff
     ) -> None:
         transfer = leaving_bin.transfer
         outgoing.output.send(
-            outgoing.capabilities.permitting(transfer.time),
+            outgoing.capabilities.capability_for(transfer.time),
             transfer.time,
             handoff,
             transfer.target,
         )
-        outgoing.retained.append(RetainedBin(transfer, outgoing.keyed.departed(transfer.bin)))
+        outgoing.retained.append(RetainedBin(transfer, outgoing.keyed.release_bin(transfer.bin)))
         outgoing.leaving.remove(leaving_bin)
 
     def _step_rewrites(self, outgoing: OutgoingState) -> bool:
-        some = self._throttle.hurry(outgoing.rewrites[:REWRITES])
+        some = self._throttle.run_due(outgoing.rewrites[:REWRITES])
         done = [rewrite for rewrite in some if rewrite.writer.step(ENTRIES)]
         for rewrite in done:
             outgoing.rewrites.remove(rewrite)
-            to, right = rewrite.bin.transfer.target, outgoing.capabilities.permitting(rewrite.time)
-            outgoing.output.send(right, rewrite.time, BinHandoff(rewrite.writer.manifest), to)
+            to, capability = (
+                rewrite.bin.transfer.target,
+                outgoing.capabilities.capability_for(rewrite.time),
+            )
+            outgoing.output.send(capability, rewrite.time, BinHandoff(rewrite.writer.manifest), to)
         return bool(done)
 
     def _downgrade(self) -> None:
@@ -347,11 +354,11 @@ class Migrator(BaseOperator):
         any."""
         found = False
         for outgoing in self._outgoing:
-            for retained in self._throttle.hurry(self._acknowledged(outgoing)):
+            for retained in self._throttle.run_due(self._acknowledged(outgoing)):
                 found = True
                 outgoing.retained.remove(retained)
                 bin, time = retained.transfer.bin, retained.transfer.time
-                if not outgoing.keyed.arrivals.has_come_since(bin, time):
+                if not outgoing.keyed.incoming.has_newer(bin, time):
                     outgoing.keyed.store.drop(bin)
         return found
 

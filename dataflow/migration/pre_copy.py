@@ -53,9 +53,9 @@ class PreCopyWriter:
         """Start the pre-copy of a bin."""
         self._numbers[bin] = number
         for keyed in self._operators:
-            keyed.trace.pin(bin)
-            frozen = bin in keyed.trace.frozen
-            if not frozen and (manifest := keyed.standing(bin)) is not None:
+            keyed.bin_layers.pin(bin)
+            frozen = bin in keyed.bin_layers.frozen
+            if not frozen and (manifest := keyed.small_delta_manifest(bin)) is not None:
                 self._report_precopied(manifest)
             else:
                 self._waiting.append((keyed, bin))
@@ -65,10 +65,10 @@ class PreCopyWriter:
         if bin in self._numbers:
             for keyed, writing, _ in self._writing:
                 if writing == bin:
-                    keyed.trace.cancel(bin)
+                    keyed.bin_layers.cancel(bin)
             self.finish(bin)
             for keyed in self._operators:
-                keyed.trace.unpin(bin)
+                keyed.bin_layers.unpin(bin)
 
     def finish(self, bin: Bin) -> None:
         """End the pre-copy of a bin that leaves now; the migrator writes the rest."""
@@ -83,20 +83,20 @@ class PreCopyWriter:
 
     def step(self) -> bool:
         """Write a slice; return whether anything was done."""
-        ready = deque(one for one in self._waiting if one[1] not in one[0].trace.frozen)
+        ready = deque(one for one in self._waiting if one[1] not in one[0].bin_layers.frozen)
         worked = bool(ready)
-        while ready and self._throttle.open and self._throttle.ahead.open:
+        while ready and self._throttle.open and self._throttle.precopy_memory.open:
             keyed, bin = one = ready.popleft()
             self._waiting.remove(one)
-            with self._throttle.spending():
-                writer = self._throttle.ahead.admit(keyed.snapshot(bin))
+            with self._throttle.measure():
+                writer = self._throttle.precopy_memory.admit(keyed.snapshot_writer(bin))
             self._writing.append((keyed, bin, writer))
         return self._write() or worked
 
     def _write(self) -> bool:
         """Write a slice of each bin while there is time; return whether any was written."""
         worked = False
-        for one in self._throttle.turns(self._writing):
+        for one in self._throttle.pop_waiting(self._writing):
             worked = True
             if one[2].step(ENTRIES):
                 self._report_precopied(one[2].manifest)

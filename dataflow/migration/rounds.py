@@ -115,7 +115,6 @@ class RunningMigration:
     updated_at: float | None = None
     bins: int = 0
     bytes: int = 0
-    keys: int = 0
 
     @property
     def undecided(self) -> list[Round]:
@@ -132,7 +131,6 @@ class RunningMigration:
         """Count a moved bin."""
         self.bins += 1
         self.bytes += moved.bytes
-        self.keys += moved.keys
 
     def is_ready(self, bin: Bin) -> bool:
         """Return whether next to nothing of a bin is left to move."""
@@ -178,10 +176,10 @@ def disjoint_moves(moves: Iterable[BinMove]) -> list[BinMove]:
     """
     moves = list(moves)
     load = Counter(worker for move in moves for worker in (move.source, move.target))
-    most = sorted(moves, key=lambda move: sorted((-load[move.source], -load[move.target])))
+    max_per_pair = sorted(moves, key=lambda move: sorted((-load[move.source], -load[move.target])))
     busy: set[WorkerId] = set()
     chosen = []
-    for move in most:
+    for move in max_per_pair:
         if busy.isdisjoint((move.source, move.target)):
             busy |= {move.source, move.target}
             chosen.append(move)
@@ -189,26 +187,26 @@ def disjoint_moves(moves: Iterable[BinMove]) -> list[BinMove]:
 
 
 def with_same_pairs(
-    moves: Iterable[BinMove], chosen: Iterable[BinMove], most: int
+    moves: Iterable[BinMove], chosen: Iterable[BinMove], max_per_pair: int
 ) -> list[BinMove]:
-    """Return the chosen moves and others between the same two workers, up to `most` of each
+    """Return the chosen moves and others between the same two workers, up to `max_per_pair` of each
     pair.
 
     >>> a, b = WorkerId(0), WorkerId(1)
     >>> there, back = (a, b), (b, a)
     >>> moves = [BinMove(Bin(n), *move) for n, move in enumerate([there, back, there, there])]
-    >>> [int(move.bin) for move in with_same_pairs(moves, moves[:1], most=2)]
+    >>> [int(move.bin) for move in with_same_pairs(moves, moves[:1], max_per_pair=2)]
     [0, 2]
     """
     by_pair: dict[tuple[WorkerId, WorkerId], list[BinMove]] = {}
     for move in moves:
         by_pair.setdefault((move.source, move.target), []).append(move)
-    return [move for one in chosen for move in by_pair[one.source, one.target][:most]]
+    return [move for one in chosen for move in by_pair[one.source, one.target][:max_per_pair]]
 
 
-def all_rounds(moves: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]:
-    """Return all rounds of a batched command as if every bin were ready, with `most` bins per pair
-    of workers.
+def all_rounds(moves: Iterable[BinMove], max_per_pair: int = 1) -> list[list[BinMove]]:
+    """Return all rounds of a batched command, once every bin is ready, with at most `max_per_pair`
+    bins per pair of workers.
 
     >>> a, b, c, d = (WorkerId(n) for n in range(4))
     >>> [[int(move.bin) for move in round] for round in all_rounds(
@@ -217,6 +215,6 @@ def all_rounds(moves: Iterable[BinMove], most: int = 1) -> list[list[BinMove]]:
     """
     left, rounds = list(moves), []
     while left:
-        rounds.append(with_same_pairs(left, disjoint_moves(left), most))
+        rounds.append(with_same_pairs(left, disjoint_moves(left), max_per_pair))
         left = [move for move in left if move not in rounds[-1]]
     return rounds

@@ -15,7 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.command import MoveBins, Refused, used_before
+from meander.dataflow.control.command import MoveBins, Refused, id_in_use
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.instructions import Instruction, Revoke, Rewrite
 from meander.dataflow.control.reassignment import Moves
@@ -26,10 +26,10 @@ from meander.dataflow.migration import events
 from meander.dataflow.migration.bin_selector import PER_PAIR, BinSelector
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
-from meander.dataflow.migration.events import Event
 from meander.dataflow.migration.pre_copy_tracker import PreCopyTracker
 from meander.dataflow.migration.rounds import BinInTransit, BinMove, Round, RunningMigration
 from meander.dataflow.progress.capability import Capability
+from meander.schemas.status import BinUnreadable, Event
 from meander.state.keys.ids import Bin, WorkerId
 
 BETWEEN = 0.2
@@ -90,7 +90,7 @@ class MigrationScheduler:
         for one in self.commands:
             if running.named.isdisjoint(one.named):
                 continue
-            bin = self._groups.own(min(one.named & running.named))
+            bin = self._groups.local_bin(min(one.named & running.named))
             raise Refused(
                 f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
                 " let this one queue"
@@ -100,12 +100,12 @@ class MigrationScheduler:
         """End a command once its current moves are complete. Raise `Refused` where it cannot
         end."""
         if by in self.ids:
-            raise used_before(by)
+            raise id_in_use(by)
         running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
             known = ", ".join(repr(one.command.id) for one in self.commands)
             raise Refused(f"command {id!r} is not running: name one of {known or 'none'}")
-        if running.command.staffing:
+        if running.command.serves_rescale:
             raise Refused(
                 f"command {id!r} serves a joining or leaving worker, so it has to complete"
             )
@@ -126,13 +126,15 @@ class MigrationScheduler:
         bins = self._selector.bins_of(command)
         first = bins[:1] if command.strategy == "fluid" else bins
         return next(
-            (self._groups.own(bin) for bin in first if (time, bin) in self._times_in_use), None
+            (self._groups.local_bin(bin) for bin in first if (time, bin) in self._times_in_use),
+            None,
         )
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
         """Return the estimate of a command."""
         sizes = {
-            self._groups.own(bin): self.sizes.of(bin) for bin in self._selector.bins_of(command)
+            self._groups.local_bin(bin): self.sizes.of(bin)
+            for bin in self._selector.bins_of(command)
         }
         return MigrationEstimate(self._selector.rounds(command), sizes, self._rate.bytes_per_second)
 
@@ -147,13 +149,11 @@ class MigrationScheduler:
                 if round.time == time and (transit := round.awaited.get(numbered)) is not None:
                     self._send(transit.move.source, Rewrite(operator, bin, time))
                     self._report(
-                        events.bin_unreadable(
-                            round.command, bin, operator, reason, kept_in_place=False
-                        )
+                        BinUnreadable(round.command, bin, operator, reason, kept_in_place=False)
                     )
             return
         for running in self.pre_copies.bin_unreadable(report.number, operator, bin):
-            kept_in_place = numbered in running.waiting and not running.command.staffing
+            kept_in_place = numbered in running.waiting and not running.command.serves_rescale
             if kept_in_place:
                 running.waiting.remove(numbered)
                 running.kept_in_place[numbered] = reason
@@ -161,9 +161,8 @@ class MigrationScheduler:
                 # The bin has to move: the owner writes it again from its state, at the time of the
                 # move.
                 running.already_there.add(numbered)
-            self._report(
-                events.bin_unreadable(running.command.id, bin, operator, reason, kept_in_place)
-            )
+            id = running.command.id
+            self._report(BinUnreadable(id, bin, operator, reason, kept_in_place))
 
     def installed(self, part: BinInstalled) -> None:
         """Note that an operator has installed its part of a bin."""
@@ -253,7 +252,9 @@ class MigrationScheduler:
         """Note which bins of a round move, and cancel what was prepared for the others."""
         for moves in round.moves:
             for transfer in self._routing.transfers(moves):
-                move = BinMove(self._groups.own(transfer.bin), transfer.source, transfer.target)
+                move = BinMove(
+                    self._groups.local_bin(transfer.bin), transfer.source, transfer.target
+                )
                 if operators := self._groups.operators(transfer.bin):
                     round.awaited[int(transfer.bin)] = BinInTransit(move, set(operators))
         for other in self.running:
@@ -334,14 +335,14 @@ class MigrationScheduler:
             advance_request = self._request_advance(time)
         by_target: dict[WorkerId, list[Bin]] = {}
         for bin in bins:
-            target = running.command.target(self._groups.own(bin))
+            target = running.command.target(self._groups.local_bin(bin))
             by_target.setdefault(target, []).append(bin)
         id = running.command.id
         moves = [Moves(id, time, target, tuple(some)) for target, some in by_target.items()]
         self._times_in_use.update((time, bin) for bin in bins)
         round = Round(id, time, moves, advance_request, self._clock.monotonic(), len(moves))
         for one in moves:
-            self._decisions.take(one, partial(self._send_round, round, one))
+            self._decisions.add(one, partial(self._send_round, round, one))
         running.rounds.append(round)
         return round
 
@@ -358,7 +359,7 @@ class MigrationScheduler:
             self._routing.revoke(revoke.command, revoke.time)
             self._broadcast(revoke)
 
-        self._decisions.take(revoke, send)
+        self._decisions.add(revoke, send)
         running.waiting += round.bins
         for bin in round.bins:
             if bin in running.pre_copies:
@@ -374,7 +375,7 @@ class MigrationScheduler:
 
     def _report_completed(self, running: RunningMigration) -> None:
         seconds = self._clock.monotonic() - running.started_at
-        self._report(events.completed(running, seconds, self._groups.own))
+        self._report(events.completed(running, seconds, self._groups.local_bin))
 
     def _drop_waiting(self, running: RunningMigration) -> None:
         running.kept_in_place.update(dict.fromkeys(running.waiting, "aborted"))

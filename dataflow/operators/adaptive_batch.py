@@ -1,9 +1,9 @@
 """The adaptive batch: how many records an operator passes to user functions in one turn.
 
-Guarantees that slow functions do not make a turn long, and productive ones do not make it large. An
-operator takes as many records as last took `SECONDS` and produced `BYTES`. It takes at least one,
-and at most twice as many as before. A function that sleeps delays the worker by one call. Cost: two
-clock reads per slice.
+Guarantees that slow functions do not make a turn long, and productive ones do not make it large. A
+slice has as many records as last took `SECONDS` and produced `BYTES`. It has at least one record,
+and at most twice as many as the last slice. A function that sleeps delays the worker by one call.
+Cost: two clock reads per slice.
 """
 
 from __future__ import annotations
@@ -23,47 +23,47 @@ FIRST: Final = 16
 
 
 class AdaptiveBatch:
-    """An adaptive batch that sets the size of one operator's slices, of at most `most` records.
+    """An adaptive batch that sets the size of one operator's slices, of at most `max_rows` records.
 
     >>> from meander.dataflow.simulation.simulator import SimClock
-    >>> slices = AdaptiveBatch(clock := SimClock(), most=1000)
-    >>> with slices.of(16): clock.advance(0.001)
-    >>> slices.rows
+    >>> batch = AdaptiveBatch(clock := SimClock(), max_rows=1000)
+    >>> with batch.measure(16): clock.advance(0.001)
+    >>> batch.rows
     32
-    >>> with slices.of(32): clock.advance(0.16)
-    >>> slices.rows
+    >>> with batch.measure(32): clock.advance(0.16)
+    >>> batch.rows
     1
-    >>> with slices.of(1): slices.gave(BYTES // 4)
-    >>> slices.rows
+    >>> with batch.measure(1): batch.count_output(BYTES // 4)
+    >>> batch.rows
     4
     """
 
-    def __init__(self, clock: Clock, most: int) -> None:
-        self._clock, self._most, self._given = clock, most, 0
-        self.rows = min(FIRST, most)
+    def __init__(self, clock: Clock, max_rows: int) -> None:
+        self._clock, self._max_rows, self._output_bytes = clock, max_rows, 0
+        self.rows = min(FIRST, max_rows)
         """The most records of the next slice."""
 
     @contextmanager
-    def of(self, rows: int) -> Iterator[None]:
+    def measure(self, rows: int) -> Iterator[None]:
         """Measure a slice of `rows` records while its body runs."""
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         yield
-        self.took(rows, self._clock.monotonic() - began)
+        self.adapt(rows, self._clock.monotonic() - started_at)
 
-    def took(self, rows: int, seconds: float) -> None:
+    def adapt(self, rows: int, seconds: float) -> None:
         """Adapt to a slice of `rows` records that took `seconds`."""
-        given, self._given = self._given, 0
+        output_bytes, self._output_bytes = self._output_bytes, 0
         if not rows:
             return
-        light = max(1, rows * BYTES // given) if given else self._most
+        by_bytes = max(1, rows * BYTES // output_bytes) if output_bytes else self._max_rows
         if seconds <= 0:
-            self.rows = min(light, self._most)
+            self.rows = min(by_bytes, self._max_rows)
             return
-        fitting = min(light, max(1, int(rows * SECONDS / seconds)))
+        fits = min(by_bytes, max(1, int(rows * SECONDS / seconds)))
         # A slice below the limit does not show how many more records would fit.
         known = max(self.rows, 2 * rows)
-        self.rows = min(fitting, known, self._most) if fitting > self.rows else fitting
+        self.rows = min(fits, known, self._max_rows) if fits > self.rows else fits
 
-    def gave(self, weight: int) -> None:
+    def count_output(self, weight: int) -> None:
         """Count bytes of the outputs of the current slice."""
-        self._given += weight
+        self._output_bytes += weight

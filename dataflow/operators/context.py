@@ -1,5 +1,4 @@
-"""The operator context: the services of a worker for an operator, besides its ports and
-functions."""
+"""The operator context: the services of a worker for an operator."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.control.reports import SendReport
 from meander.dataflow.interfaces import Clock
@@ -22,7 +21,7 @@ from meander.state.times.antichain import Antichain
 
 @dataclass(frozen=True, slots=True)
 class OperatorContext:
-    """A context that holds the services of a worker for one of its operators."""
+    """A context that holds all that an operator needs besides its ports and functions."""
 
     name: str
     """The name of the operator in its flow."""
@@ -33,7 +32,7 @@ class OperatorContext:
     """Returns the control frontier, in times of the operator's scope."""
     counters: Counter[str]
     report: SendReport
-    inflight: Inflight
+    inflight: InFlightBytes
     throttle: MoveThrottle
     topic: StateTopic
     retention: Retention

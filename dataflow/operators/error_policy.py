@@ -20,23 +20,23 @@ OnError = Literal["dead_letter", "skip", "fail"]
 
 
 def failure() -> type[BaseException] | tuple[()]:
-    """Return the exceptions that `except failure()` treats as those of the user function: all but
-    KeyboardInterrupt, which asks the program to end.
+    """Return the exceptions that `except failure()` attributes to the user function: all but
+    KeyboardInterrupt, which ends the program.
 
     No tuple can name this set, as KeyboardInterrupt is a BaseException too. So the choice depends
     on the current exception.
 
     >>> try: raise GeneratorExit
-    ... except failure() as error: print(told(error))
+    ... except failure() as error: print(describe(error))
     GeneratorExit
     """
     return () if isinstance(sys.exception(), KeyboardInterrupt) else BaseException
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Describe the exception of a user function in words. Its text is user code too.
 
-    >>> told(KeyError("dest"))
+    >>> describe(KeyError("dest"))
     "KeyError: 'dest'"
     """
     try:
@@ -47,11 +47,11 @@ def told(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def shown(value: object) -> str:
-    """Return a value as messages show it. Its `repr` is user code too, and refuses very long
-    numbers.
+def safe_repr(value: object) -> str:
+    """Return the `repr` of a value, or a default one where it fails: `repr` is user code too, and
+    rejects very long numbers.
 
-    >>> shown("N14228"), shown(1 << 20_000)[:15]
+    >>> safe_repr("N14228"), safe_repr(1 << 20_000)[:15]
     ("'N14228'", '<int object at ')
     """
     try:
@@ -61,10 +61,10 @@ def shown(value: object) -> str:
 
 
 class FunctionFailed(MeanderError):
-    """An error that ends the flow where a user function has failed under `fail`."""
+    """An error that ends the flow, as a user function has failed under `fail`."""
 
-    def __init__(self, concerns: str, cause: str, remedy: str, trace: str) -> None:
-        super().__init__(concerns, cause, remedy)
+    def __init__(self, subject: str, cause: str, remedy: str, trace: str) -> None:
+        super().__init__(subject, cause, remedy)
         self.trace = trace
         """The traceback with the user's own lines."""
 
@@ -76,19 +76,19 @@ class Guard:
         self,
         operator: str,
         policy: OnError,
-        dead: DeadLetters,
+        dead_letters: DeadLetters,
         counters: Counter[str],
-        pulse: Keepalive = NO_KEEPALIVE,
+        keepalive: Keepalive = NO_KEEPALIVE,
     ) -> None:
-        self.operator, self._policy, self._dead = operator, policy, dead
-        self.counters, self.pulse = counters, pulse
+        self.operator, self._policy, self._dead_letters = operator, policy, dead_letters
+        self.counters, self.keepalive = counters, keepalive
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
         """Apply the error policy to one record. Raises FunctionFailed under `fail`."""
         if self._policy == "skip":
             self.counters["skipped"] += 1
             return
-        reason, trace = told(error), "".join(traceback.format_exception(error))
+        reason, trace = describe(error), "".join(traceback.format_exception(error))
         if self._policy == "fail":
             where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
             raise FunctionFailed(
@@ -98,4 +98,4 @@ class Guard:
                 trace,
             ) from error
         self.counters["dead_letters"] += 1
-        self._dead.add(self.operator, batch, row, reason, trace)
+        self._dead_letters.add(self.operator, batch, row, reason, trace)

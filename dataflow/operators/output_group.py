@@ -38,21 +38,21 @@ class Outputs:
         return self._ports[0][1].least
 
     def open(self, time: Time) -> None:
-        """Create and hold a capability at each output. Only an operator's opening may do this."""
-        for port, held in self._ports:
-            held.retain(port.open(time))
+        """Create and hold a capability at each output, as only the opening of an operator may."""
+        for port, capabilities in self._ports:
+            capabilities.retain(port.open(time))
 
     def retain(self, message: Message) -> None:
         """Hold the capability of a message, in the step that consumes the message."""
-        for port, held in self._ports:
-            held.retain(port.mint(message))
+        for port, capabilities in self._ports:
+            capabilities.retain(port.mint(message))
 
-    def keep(self, *least: Time) -> None:
-        """Downgrade to the capabilities that sending at these times and later needs."""
-        for _, held in self._ports:
-            held.downgrade(*least)
+    def downgrade(self, *least: Time) -> None:
+        """Downgrade to the capabilities for sending at these times and later."""
+        for _, capabilities in self._ports:
+            capabilities.downgrade(*least)
 
     def send(self, time: Time, batch: Batch, number: int = 0) -> None:
         """Send by one output. Raises CapabilityError if no held capability permits it."""
-        port, held = self._ports[number]
-        port.send(held.permitting(time), time, batch)
+        port, capabilities = self._ports[number]
+        port.send(capabilities.capability_for(time), time, batch)

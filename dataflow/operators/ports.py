@@ -1,8 +1,8 @@
 """The parts of every operator: ports, messages, and one method that does a little work.
 
-The worker schedules an operator repeatedly. The operator then takes messages, sends what it may,
-and returns whether it worked. Guarantees that its conclusions from frontiers are safe (I1): it sees
-those of the last progress broadcast, never later ones than its own actions justify.
+The worker schedules an operator repeatedly. The operator then consumes messages, sends others under
+its capabilities, and returns whether it worked. Guarantees that its conclusions from frontiers are
+safe (I1): it sees the frontiers of the last progress broadcast.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ class Message:
 
     time: Time
     payload: Payload
-    taken: Callable[[], None] | None = None
-    """A function that the operator calls when it takes the message. It returns the credit of the
-    sender."""
-    arrived: float = 0.0
+    release_credit: Callable[[], None] | None = None
+    """Returns the credit of the sender once the operator has consumed the message."""
+    arrived_at: float = 0.0
     """The time of arrival at the input, in seconds of the worker's clock."""
 
 
@@ -48,89 +47,91 @@ class InFlight(NamedTuple):
     batch: Batch
 
     @staticmethod
-    def held(location: Location, time: Time, batch: Batch) -> InFlight:
-        """Return the records with copies of their values, as user functions may change values in
-        place."""
+    def isolated(location: Location, time: Time, batch: Batch) -> InFlight:
+        """Return the records with copies of their values, which functions may change in place."""
         return InFlight(location, time, batch.isolated())
 
 
-class Ways(Protocol):
-    """A delivery service that takes payloads from outputs to the inputs behind them, on this worker
-    and others."""
+class Channels(Protocol):
+    """A set of channels that carry payloads from outputs to inputs, on this worker and others."""
 
     def deliver(self, edge: Edge, to: WorkerId, time: Time, payload: Payload) -> None:
         """Deliver a payload at an edge's target on any worker. Its records are of that time or
         later."""
 
     def blocked(self, edge: Edge, to: WorkerId) -> bool:
-        """Return whether an edge to a worker takes no more now, as too many bytes wait (I6)."""
+        """Return whether too many bytes wait on an edge to a worker for a further message (I6)."""
 
 
 class InputPort:
     """An input port that holds messages for its operator."""
 
-    def __init__(self, location: Location, progress: Progress, stay: OperatorLatency) -> None:
-        self.location, self._progress, self.stay = location, progress, stay
+    def __init__(self, location: Location, progress: Progress, latency: OperatorLatency) -> None:
+        self.location, self._progress, self.latency = location, progress, latency
         self._queue: deque[Message] = deque()
-        self._behind: deque[Message] | None = None
-        """Messages that arrived before all restored ones were put back, which precede them."""
+        self._held_new: deque[Message] | None = None
+        """Messages that arrived before all restored ones, which precede them. None after these."""
 
     def put(self, message: Message) -> None:
         """Append a message. Its sender has counted it already."""
-        (self._queue if self._behind is None else self._behind).append(message)
+        (self._queue if self._held_new is None else self._held_new).append(message)
 
-    def keep_behind(self) -> None:
-        """Keep new messages back until all restored ones have been put back."""
-        self._behind = deque()
+    def hold_new(self) -> None:
+        """Hold new messages back until `release_new`."""
+        self._held_new = deque()
 
-    def put_back(self, message: Message) -> None:
+    def restore(self, message: Message) -> None:
         """Append a message of a checkpoint, ahead of all new messages."""
         self._queue.append(message)
 
-    def admit(self) -> None:
-        """Admit the messages that were kept back, as all restored ones have been put back."""
-        self._queue.extend(self.behind)
-        self._behind = None
+    def release_new(self) -> None:
+        """Append the messages that were held back, as all restored ones precede them now."""
+        self._queue.extend(self.held_new)
+        self._held_new = None
 
     def drain(self) -> Iterator[Message]:
-        """Yield and remove waiting messages. The operator completes them by the end of the turn."""
-        for message in self.hold():
+        """Remove and yield waiting messages. The operator completes them by the end of the turn."""
+        for message in self.consume():
             if isinstance(message.payload, Batch):
-                self.stay.over(message.arrived, len(message.payload))
+                self.latency.complete(message.arrived_at, len(message.payload))
             yield message
 
-    def hold(self) -> Iterator[Message]:
-        """Yield and remove waiting messages. The operator reports their completion to `stay`. Each
-        message counts as consumed in the same step as the messages that follow from it."""
+    def consume(self) -> Iterator[Message]:
+        """Remove and yield waiting messages. The operator reports their completion to `latency`.
+
+        A message counts as consumed in the same step as the messages that follow from it.
+        """
         while self._queue:
             message = self._queue.popleft()
             self._progress.changes.add(self.location, message.time, -1)
-            if message.taken is not None:
-                message.taken()
+            if message.release_credit is not None:
+                message.release_credit()
             yield message
 
-    def take(self, most: int) -> Message | None:
-        """Remove the next message, or at most `most` of its records. The operator completes them by
-        the end of the turn, and other records stay."""
+    def pop(self, max_rows: int) -> Message | None:
+        """Remove the next message, or at most `max_rows` of its records; the others stay.
+
+        The operator completes them by the end of the turn.
+        """
         if not self._queue:
             return None
         batch = self._queue[0].payload
-        if not isinstance(batch, Batch) or len(batch) <= most:
+        if not isinstance(batch, Batch) or len(batch) <= max_rows:
             return next(self.drain())
-        whole = self._queue.popleft()
-        first, rest = batch.take(np.arange(most)), batch.take(np.arange(most, len(batch)))
-        self._queue.appendleft(replace(whole, payload=rest))
-        self.stay.over(whole.arrived, most)
-        return replace(whole, payload=first, taken=None)
+        message = self._queue.popleft()
+        first, rest = batch.take(np.arange(max_rows)), batch.take(np.arange(max_rows, len(batch)))
+        self._queue.appendleft(replace(message, payload=rest))
+        self.latency.complete(message.arrived_at, max_rows)
+        return replace(message, payload=first, release_credit=None)
 
     @property
     def empty(self) -> bool:
-        """Return whether its operator has taken all messages."""
-        return self.taken and not self._behind
+        """Return whether the operator has consumed all messages."""
+        return self.drained and not self._held_new
 
     @property
-    def taken(self) -> bool:
-        """Return whether its operator has taken all admitted messages."""
+    def drained(self) -> bool:
+        """Return whether the operator has consumed all messages but those held back."""
         return not self._queue
 
     @property
@@ -140,13 +141,13 @@ class InputPort:
 
     @property
     def waiting(self) -> list[Message]:
-        """Return the messages that the operator may take."""
+        """Return the messages that the operator may consume."""
         return list(self._queue)
 
     @property
-    def behind(self) -> list[Message]:
-        """Return the messages that are kept back."""
-        return list(self._behind or ())
+    def held_new(self) -> list[Message]:
+        """Return the messages that are held back."""
+        return list(self._held_new or ())
 
     @property
     def frontier(self) -> Antichain:
@@ -155,7 +156,7 @@ class InputPort:
 
 
 class OutputPort:
-    """An output port that sends an operator's messages to every edge that begins here."""
+    """An output port that sends an operator's messages along every edge of it."""
 
     def __init__(
         self,
@@ -163,17 +164,17 @@ class OutputPort:
         edges: Sequence[Edge],
         progress: Progress,
         me: WorkerId,
-        ways: Ways,
+        channels: Channels,
     ) -> None:
         self.location, self._edges, self._progress = location, edges, progress
-        self._me, self._ways = me, ways
+        self._me, self._channels = me, channels
 
     def open(self, time: Time) -> Capability:
-        """Create a capability. Only an operator's opening may do this."""
+        """Create a capability out of nothing, as only the opening of an operator may."""
         return Capability(self.location, time, self._progress.changes)
 
     def mint(self, message: Message) -> Capability:
-        """Return the capability of a message, in the step that consumes the message."""
+        """Create the capability of a message, in the step that consumes the message."""
         return Capability(self.location, message.time, self._progress.changes)
 
     def send(
@@ -187,17 +188,16 @@ class OutputPort:
             # Remote readers get a copy by the wire, so each local reader gets one too.
             if n and to == self._me and isinstance(payload, Batch):
                 payload = payload.isolated()
-            there = edge.summary.advance(time)
-            self._progress.changes.add(edge.target, there, 1)
-            self._ways.deliver(edge, to, there, payload)
+            target_time = edge.summary.results_in(time)
+            self._progress.changes.add(edge.target, target_time, 1)
+            self._channels.deliver(edge, to, target_time, payload)
 
     def blocked(self, to: WorkerId | None = None) -> bool:
-        """Return whether an operator should keep messages to a worker, by default this one, as
-        earlier ones still wait."""
+        """Return whether earlier messages to a worker, by default this one, still wait."""
         to = self._me if to is None else to
         # Each turn calls this, and a generator would cost more than the loop.
         for edge in self._edges:  # noqa: SIM110
-            if self._ways.blocked(edge, to):
+            if self._channels.blocked(edge, to):
                 return True
         return False
 
@@ -219,16 +219,16 @@ class Operator(Protocol):
     def finished(self) -> bool:
         """Return whether the operator has no work that progress tracking does not know."""
 
-    def underway(self) -> Iterable[InFlight]:
-        """Return the records that it has taken and still holds, in the order in which they must
-        arrive again. States are not among them."""
+    def in_flight(self) -> Iterable[InFlight]:
+        """Return its consumed records, in the order in which they must arrive again. States are not
+        among them."""
 
     def close(self) -> None:
         """Close outside resources."""
 
 
 class BaseOperator:
-    """An operator that waits for messages and frontiers alone."""
+    """An operator that waits for messages and frontiers alone, and holds no records."""
 
     def wait_seconds(self) -> float | None:
         """Return None, as there is no work without a message."""
@@ -238,7 +238,7 @@ class BaseOperator:
         """Return True, as progress tracking knows all work."""
         return True
 
-    def underway(self) -> Iterable[InFlight]:
+    def in_flight(self) -> Iterable[InFlight]:
         """Return nothing, as the operator passes records on in the same turn."""
         return ()
 
@@ -247,7 +247,7 @@ class BaseOperator:
 
 
 def least_of(*times: Time | None) -> tuple[Time, ...]:
-    """Return the least times among some. None stands for no time.
+    """Return the least of some times; None stands for no time.
 
     >>> least_of(None, 4, 2), least_of(None)
     ((2,), ())

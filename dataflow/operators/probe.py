@@ -1,4 +1,4 @@
-"""The probe: passes its input on, so that the frontier at its place can be read.
+"""The probe: passes its input on, so that `meander status` can show the frontier at its place.
 
 A loop exit is a probe too: its edge changes the times.
 """

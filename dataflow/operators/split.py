@@ -15,7 +15,7 @@ from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort
-from meander.dataflow.operators.stateless import ROWS, each
+from meander.dataflow.operators.stateless import MAX_ROWS, apply_each
 from meander.dataflow.records.batch import Batch
 
 
@@ -31,31 +31,30 @@ class Split(BaseOperator):
         clock: Clock,
     ) -> None:
         self._input, self._outputs, self._choose, self._guard = source, outputs, choose, guard
-        self._slices = AdaptiveBatch(clock, ROWS)
+        self._batch_size = AdaptiveBatch(clock, MAX_ROWS)
 
     def schedule(self) -> bool:
-        """Pass messages on, unless earlier ones still wait. Return whether any passed."""
+        """Process messages, unless earlier ones still wait. Return whether there were any."""
         if any(output.blocked() for output in self._outputs.values()):
             return False
-        worked, left = False, self._slices.rows
-        while left > 0 and (message := self._input.take(left)) is not None:
+        worked, rows = False, self._batch_size.rows
+        while rows > 0 and (message := self._input.pop(rows)) is not None:
             assert isinstance(message.payload, Batch)
             worked = True
-            left -= len(message.payload)
-            with self._slices.of(len(message.payload)):
+            rows -= len(message.payload)
+            with self._batch_size.measure(len(message.payload)):
                 self._split(message, message.payload)
         return worked
 
     def _split(self, message: Message, batch: Batch) -> None:
-        kept, names = each(self._named, batch, self._guard)
-        batch = batch if kept is None else batch.take(kept)
+        batch, names = apply_each(self._choose_output, batch, self._guard)
         for name, output in self._outputs.items():
             chosen = [row for row, named in enumerate(names) if named == name]
             if chosen:
                 with output.mint(message) as capability:
                     output.send(capability, message.time, batch.take(np.array(chosen, np.int64)))
 
-    def _named(self, value: object) -> str:
+    def _choose_output(self, value: object) -> str:
         name = self._choose(value)
         if not isinstance(name, str) or name not in self._outputs:
             raise ValueError(f"{name!r} is none of its outputs {', '.join(self._outputs)}")

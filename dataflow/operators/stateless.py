@@ -1,8 +1,8 @@
-"""The stateless operators: a chain of steps applies functions to each batch as it passes.
+"""The stateless operators: a chain of steps applies functions to each batch.
 
 A chain of map, filter, flat_map, inspect and key_by without a fork is one operator, so progress
 tracking counts it once. Records keep their place in the total order. A flat_map appends the
-position of each output to the index, 20 bits a level.
+position of each output to the index, 20 bits per level.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from meander.state.keys.bins import BinSpace
 from meander.state.layers.layer_writer import KEY_LIMIT
 
 INDEX_BITS = 20
-MOST_OUTPUTS = 1 << INDEX_BITS
-"""The most outputs of one input, so that an index has room for the position of each."""
-MOST_INDEX = 1 << (62 - INDEX_BITS)
-"""The least index without room for one more position."""
-ROWS = 1 << 16
+MAX_OUTPUTS = 1 << INDEX_BITS
+"""The most outputs of one input: an index has room for the position of each."""
+INDEX_LIMIT = 1 << (62 - INDEX_BITS)
+"""The least index without room for a further position."""
+MAX_ROWS = 1 << 16
 """The most records of a slice."""
 
 
@@ -38,13 +38,12 @@ class TooManyOutputsError(ValueError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"it gives more than {MOST_OUTPUTS:,} outputs for one input: give fewer, larger ones"
+            f"it gives more than {MAX_OUTPUTS:,} outputs for one input: give fewer, larger ones"
         )
 
 
 class TooManyLevelsError(ValueError):
-    """An error that rejects an output behind more multiplying operators than an index can
-    distinguish."""
+    """An error that rejects an output behind more flat_maps in a row than an index has room for."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -92,8 +91,7 @@ class Map:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return one output for each input that the function processes."""
-        kept, values = each(self.function, batch, guard)
-        rows = batch if kept is None else batch.take(kept)
+        rows, values = apply_each(self.function, batch, guard)
         return rows.with_values(values)
 
 
@@ -108,9 +106,8 @@ class Filter:
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return the chosen rows."""
         # The truth value of a result is user code too.
-        kept, verdicts = each(lambda value: bool(self.function(value)), batch, guard)
-        chosen = np.flatnonzero(np.array(verdicts, np.bool_))
-        return batch.take(chosen if kept is None else kept[chosen])
+        rows, verdicts = apply_each(lambda value: bool(self.function(value)), batch, guard)
+        return rows.take(np.flatnonzero(np.array(verdicts, np.bool_)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +120,7 @@ class Inspect:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return the rows that the function processed, unchanged."""
-        kept, _ = each(self.function, batch, guard)
-        return batch if kept is None else batch.take(kept)
+        return apply_each(self.function, batch, guard)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +133,7 @@ class FlatMap:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return all outputs in order, each with its position among the outputs of its input."""
-        batch = countable(batch, guard)
-        kept, outputs = each(self._outputs, batch, guard)
-        rows = batch if kept is None else batch.take(kept)
+        rows, outputs = apply_each(self._outputs, with_index_room(batch, guard), guard)
         counts = [len(many) for many in outputs if isinstance(many, list)]
         positions = [i for count in counts for i in range(count)]
         repeated = rows.take(np.repeat(np.arange(len(rows)), counts))
@@ -155,8 +149,8 @@ class FlatMap:
         )
 
     def _outputs(self, value: object) -> list[object]:
-        outputs = list(islice(self.function(value), MOST_OUTPUTS + 1))
-        if len(outputs) > MOST_OUTPUTS:
+        outputs = list(islice(self.function(value), MAX_OUTPUTS + 1))
+        if len(outputs) > MAX_OUTPUTS:
             raise TooManyOutputsError
         return outputs
 
@@ -172,8 +166,7 @@ class KeyBy:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return the rows with encoded keys and their hashes."""
-        kept, keys = each(self.function, batch, guard)
-        rows = batch if kept is None else batch.take(kept)
+        rows, keys = apply_each(self.function, batch, guard)
         try:
             encoded = codec.encode_keys(keys)
         except UnencodableError:
@@ -202,64 +195,64 @@ class Steps(BaseOperator):
         clock: Clock,
     ) -> None:
         self._input, self._output, self._chain = source, output, chain
-        self._slices = AdaptiveBatch(clock, ROWS)
+        self._batch_size = AdaptiveBatch(clock, MAX_ROWS)
 
     def schedule(self) -> bool:
-        """Pass messages on, unless earlier ones still wait. Return whether any passed."""
+        """Process messages, unless earlier ones still wait. Return whether there were any."""
         if self._output.blocked():
             return False
-        worked, left, room = False, self._slices.rows, BYTES
-        while left > 0 and room > 0 and (message := self._input.take(left)) is not None:
+        worked, rows, size = False, self._batch_size.rows, BYTES
+        while rows > 0 and size > 0 and (message := self._input.pop(rows)) is not None:
             assert isinstance(message.payload, Batch)
             worked = True
-            left -= len(message.payload)
-            with self._slices.of(len(message.payload)):
-                gave = self._pass_on(message, message.payload)
-                self._slices.gave(gave)
-            room -= gave
+            rows -= len(message.payload)
+            with self._batch_size.measure(len(message.payload)):
+                output_bytes = self._apply_chain(message, message.payload)
+                self._batch_size.count_output(output_bytes)
+            size -= output_bytes
         return worked
 
-    def _pass_on(self, message: Message, batch: Batch) -> int:
-        """Apply the chain to a batch and send the result. Return about the most bytes between two
-        of its steps."""
-        gave = 0
+    def _apply_chain(self, message: Message, batch: Batch) -> int:
+        """Apply the chain to a batch and send the result. Return about the bytes of its largest
+        output."""
+        output_bytes = 0
         with self._output.mint(message) as capability:
             for step, guard in self._chain:
                 if len(batch):
                     batch = step.apply(batch, guard)
                     if isinstance(step, Map | FlatMap):
-                        gave = max(gave, batch.guessed_weight)
+                        output_bytes = max(output_bytes, batch.estimated_weight)
             if len(batch):
                 self._output.send(capability, message.time, batch)
-        return gave
+        return output_bytes
 
 
 def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:
     """Return the rows whose keys can be encoded, and these keys."""
     encoded: list[bytes] = []
-    kept: list[int] = []
+    valid: list[int] = []
     for row, key in enumerate(keys):
         try:
             encoded.append(codec.encode_key(key))
-            kept.append(row)
+            valid.append(row)
         except UnencodableError as error:
             guard.failed(rows, row, error)
-    return rows.take(np.array(kept, np.int64)), encoded
+    return rows.take(np.array(valid, np.int64)), encoded
 
 
 def _movable(rows: Batch, keys: list[bytes], guard: Guard) -> tuple[Batch, list[bytes]]:
     """Return the rows whose keys leave a layer's entry room for a state, and these keys."""
     if max(map(len, keys), default=0) <= KEY_LIMIT:
         return rows, keys
-    kept = [row for row, key in enumerate(keys) if len(key) <= KEY_LIMIT]
-    for row in sorted({*range(len(keys))}.difference(kept)):
+    valid = [row for row, key in enumerate(keys) if len(key) <= KEY_LIMIT]
+    for row in sorted({*range(len(keys))}.difference(valid)):
         guard.failed(rows, row, KeyTooLargeError(len(keys[row])))
-    return rows.take(np.array(kept, np.int64)), [keys[row] for row in kept]
+    return rows.take(np.array(valid, np.int64)), [keys[row] for row in valid]
 
 
-def countable(batch: Batch, guard: Guard) -> Batch:
-    """Return the rows whose index has room for another position. The others have failed."""
-    full = batch.indexes >= MOST_INDEX
+def with_index_room(batch: Batch, guard: Guard) -> Batch:
+    """Return the rows whose index has room for a further position. The others have failed."""
+    full = batch.indexes >= INDEX_LIMIT
     if not full.any():
         return batch
     for row in np.flatnonzero(full).tolist():
@@ -269,7 +262,7 @@ def countable(batch: Batch, guard: Guard) -> Batch:
 
 def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
     """Return the index of each output: its input's index, then its position, shapes (n,). Indexes
-    lie below `MOST_INDEX`, positions below `MOST_OUTPUTS`.
+    lie below `INDEX_LIMIT`, positions below `MAX_OUTPUTS`.
 
     >>> append_index(np.array([0, 0, 1]), np.array([0, 1, 0])).tolist()
     [0, 1, 1048576]
@@ -277,21 +270,21 @@ def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
     return (indexes << INDEX_BITS) | positions
 
 
-def each(
+def apply_each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
-) -> tuple[Int64s | None, list[object]]:
-    """Return the results of the function, and the rows that it processed (None for all)."""
-    lost: list[int] = []
+) -> tuple[Batch, list[object]]:
+    """Return the rows that the function processed, and its results."""
+    failed: list[int] = []
     results: list[object] = []
-    pulse, take = guard.pulse, results.append
+    keepalive, append = guard.keepalive, results.append
     # A chain has the name of its last step.
-    pulse.operator = guard.operator
+    keepalive.operator = guard.operator
     for row, value in enumerate(batch.values):
-        if pulse.due:
-            pulse.beat()
+        if keepalive.due:
+            keepalive.send()
         try:
-            take(function(value))
+            append(function(value))
         except failure() as error:
             guard.failed(batch, row, error)
-            lost.append(row)
-    return np.delete(np.arange(len(batch)), lost) if lost else None, results
+            failed.append(row)
+    return batch.take(np.delete(np.arange(len(batch)), failed)) if failed else batch, results

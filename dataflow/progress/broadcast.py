@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meander.dataflow.control.timestamp_overrides import Rulings, TimestampOverride
+from meander.dataflow.control.timestamp_overrides import PendingOverrides, TimestampOverride
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.progress.change_batch import ChangeBatch
-from meander.dataflow.wire import Change, encode_heard, encode_progress
+from meander.dataflow.wire import Change, encode_progress, encode_progress_ack
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId, member_name
 
@@ -36,7 +36,7 @@ class _PeerQueue:
     reported: int = 0
     """The number of the peer's own updates in the last acknowledgement to it."""
     pending: ChangeBatch = field(default_factory=ChangeBatch)
-    overrides: Rulings = field(default_factory=Rulings)
+    overrides: PendingOverrides = field(default_factory=PendingOverrides)
     base: Frame | None = None
     """The newest base, while earlier updates are pending."""
 
@@ -102,7 +102,7 @@ class ProgressBroadcast:
         queue = self._queues.get(peer)
         if queue is not None and updates - queue.reported >= max(1, WINDOW // 4):
             queue.reported = updates
-            self._links.send(peer, encode_heard(updates))
+            self._links.send(peer, encode_progress_ack(updates))
 
     def note_acknowledged(self, peer: WorkerId, updates: int) -> None:
         """Handle an acknowledgement of a peer. Raise `MeanderError` for more updates than were
@@ -118,7 +118,7 @@ class ProgressBroadcast:
 
     def _release(self, peer: WorkerId, queue: _PeerQueue) -> None:
         if queue.sent < self.sent:
-            changes, overrides = queue.pending.drain(), queue.overrides.take()
+            changes, overrides = queue.pending.drain(), queue.overrides.drain()
             self._links.send(peer, encode_progress(changes, self.sent - queue.sent, overrides))
             queue.sent = self.sent
         if queue.base is not None:

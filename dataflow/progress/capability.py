@@ -112,12 +112,12 @@ class CapabilitySet:
         if len(least) == len(self._capabilities) == 1:
             self._capabilities[0].downgrade(least[0])
             return
-        downgraded = [self.permitting(time).delayed(time) for time in minimal(least)]
+        downgraded = [self.capability_for(time).delayed(time) for time in minimal(least)]
         for known in self._capabilities:
             known.drop()
         self._capabilities = downgraded
 
-    def permitting(self, time: Time) -> Capability:
+    def capability_for(self, time: Time) -> Capability:
         """Return a capability for a time; with one capability the sender checks it.
 
         Raise `CapabilityError` where none of several permits the time, or the set is empty.

@@ -54,7 +54,7 @@ class Membership:
         if member not in self._progress.peers:
             raise MeanderError(member_name(member), "it is not a member", "name a member")
         self._leaving.add(member)
-        self._links.send(member, encode_member("parts", time=time))
+        self._links.send(member, encode_member("leave", time=time))
 
     def announce(self) -> None:
         """Announce a new base from the coordinator's frontiers; call this after a flush."""
@@ -70,14 +70,14 @@ class Membership:
         A member announces times on an announcement port out of nothing, so no frontier bounds that
         port. Each member removes its own announcements, so they add up to nothing by themselves.
         """
-        if at in self._graph.boards:
+        if at in self._graph.announcement_ports:
             return Antichain.of(self._graph.scopes[at].bottom)
         return self._progress.frontier(at)
 
     def receive(self, sender: WorkerId, news: MemberFrame) -> None:
         """Announce to all members, the sender too, that the sender has left."""
-        if news.news != "parted" or sender not in self._leaving:
+        if news.news != "leaves" or sender not in self._leaving:
             raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
         self._leaving.remove(sender)
-        self._progress.send_frame(encode_member("gone", (sender,)))
+        self._progress.send_frame(encode_member("left", (sender,)))
         self._progress.remove_peer(sender)

@@ -21,13 +21,13 @@ from meander.dataflow.graph.path_summary import Summary
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.progress.broadcast import ProgressBroadcast
 from meander.dataflow.progress.change_batch import ChangeBatch
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.wire import (
     Base,
     Change,
-    HeardFrame,
     MemberFrame,
     OpeningFrame,
+    ProgressAckFrame,
     ProgressFrame,
     ProgressUpdate,
     encode_base,
@@ -36,7 +36,7 @@ from meander.dataflow.wire import (
 )
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId, member_name
-from meander.state.times.antichain import NOTHING, Antichain, MutableAntichain, minimal
+from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain, MutableAntichain, minimal
 from meander.state.times.time import MIN_TIME, Time
 
 
@@ -57,7 +57,7 @@ class Tracker:
         }
         """For each location, its sources and the path summaries from there; () where none changes a
         time."""
-        self._frontiers: list[Antichain | None] = [NOTHING] * graph.locations
+        self._frontiers: list[Antichain | None] = [EMPTY_ANTICHAIN] * graph.locations
 
     def update(self, changes: Iterable[Change]) -> None:
         """Apply one atomic update."""
@@ -69,7 +69,7 @@ class Tracker:
     def forget(self, base: Base) -> None:
         """Drop all counts before a base."""
         for location, bound in enumerate(base.bounds):
-            if self._counts[location].forget(bound):
+            if self._counts[location].discard_before(bound):
                 for target in self._reached[location]:
                     self._frontiers[target] = None
 
@@ -84,7 +84,7 @@ class Tracker:
         """Return the least pointstamps of every location that leads there, as times of that
         location."""
         return [
-            (summary.advance(time), source)
+            (summary.results_in(time), source)
             for source, summaries in self._reach[location].items()
             for time in self._counts[source].frontier.times
             for summary in summaries
@@ -106,7 +106,7 @@ class Tracker:
             if not summaries:
                 found.update(times)
                 continue
-            found.update(summary.advance(time) for summary in summaries for time in times)
+            found.update(summary.results_in(time) for summary in summaries for time in times)
         return found
 
     def pointstamps(self, location: Location) -> MutableAntichain:
@@ -120,7 +120,7 @@ class Tracker:
 
     def is_quiescent(self) -> bool:
         """Return whether no pointstamp is outstanding anywhere and no update is missing."""
-        return all(counts.settled() for counts in self._counts)
+        return all(counts.is_empty() for counts in self._counts)
 
 
 def _changing(graph: Graph, source: Location, target: Location) -> tuple[Summary, ...]:
@@ -166,7 +166,7 @@ class Progress:
         self._leave_at: int | None = None
         self._received: Counter[WorkerId] = Counter()
         self._floor: Base | None = None
-        self._bottoms, self._announcement_ports = self.base.bounds, graph.boards
+        self._bottoms, self._announcement_ports = self.base.bounds, graph.announcement_ports
 
     @classmethod
     def joining(cls, graph: Graph, me: WorkerId, links: Links) -> Self:
@@ -231,7 +231,7 @@ class Progress:
                 pass  # overrides alone, which a joining member receives before the opening
             case ProgressFrame(changes, updates):
                 self.apply(sender, changes, updates)
-            case HeardFrame(updates):
+            case ProgressAckFrame(updates):
                 self._broadcast.note_acknowledged(sender, updates)
                 self._leave_when_done()
             case Base():
@@ -256,10 +256,10 @@ class Progress:
                 self._reach_floor()
             case MemberFrame("joins", (member,)) if member not in (self._me, *self.peers):
                 self.open_to(member)
-            case MemberFrame("parts", _, time):
+            case MemberFrame("leave", _, time):
                 self._leave_at = time
                 self._leave_when_done()
-            case MemberFrame("gone", (member,)) if member in (self._me, *self.peers):
+            case MemberFrame("left", (member,)) if member in (self._me, *self.peers):
                 self.remove_peer(member)
             case _:
                 raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
@@ -321,14 +321,16 @@ class Progress:
         if not self.ready:
             return MIN_TIME
         times = self._tracker.bounds(locations)
-        return min(times, key=outer) if times else None
+        return min(times, key=outer_time) if times else None
 
     def furthest(self, locations: Iterable[Location]) -> int | None:
         """Return the greatest outer time at these very locations; None without a pointstamp
         there."""
         if not self.ready:
             return None
-        times = [outer(t) for at in locations for t in self._tracker.pointstamps(at).positive()]
+        times = [
+            outer_time(t) for at in locations for t in self._tracker.pointstamps(at).positive()
+        ]
         return max(times, default=None)
 
     def is_quiescent(self) -> bool:
@@ -364,6 +366,6 @@ class Progress:
         if self._leave_at is None or self.contribution or self._broadcast.behind:
             return
         bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._announcement_ports)
-        if all(outer(t) >= self._leave_at for bound in bounds for t in bound):
+        if all(outer_time(t) >= self._leave_at for bound in bounds for t in bound):
             self._leave_at = None
-            self._links.send(COORDINATOR, encode_member("parted"))
+            self._links.send(COORDINATOR, encode_member("leaves"))

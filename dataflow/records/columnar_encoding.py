@@ -1,8 +1,8 @@
 """Columns as an Arrow IPC stream of one batch, byte for byte as Arrow's own writer produces it.
 
 Guarantees that the layout of an accepted frame follows from two numbers: its rows, and its bytes of
-strings. A frame with another length or position is rejected before it is followed. So no buffer is
-compressed, null or out of bounds.
+strings. `read` rejects a frame with another length or position before it follows one. So no buffer
+is compressed, null or out of bounds.
 
 Cost: a join of the columns' bytes and some twenty numbers. For a few rows pyarrow takes several
 times as long, as it creates objects per column, buffer and message.
@@ -31,8 +31,7 @@ _BODY, _ROWS, _BUFFERS = 5, 9, 11
 
 
 class StreamLayout:
-    """A layout that streams of one schema share: columns of 8-byte numbers and at most one of
-    strings, none null.
+    """A layout of the streams of one schema: columns of 8-byte numbers, and at most one of strings.
 
     >>> layout = StreamLayout(pa.schema([("n", pa.int64()), ("key", pa.binary())]))
     >>> data = layout.write([np.array([7, 8])], [b"a", b""])
@@ -66,10 +65,10 @@ class StreamLayout:
             self._data.append(word + 2)
             word += 4 if numeric else 6
         if self._words(1, 0).tobytes() != batch[: words * _WORD]:
-            raise RuntimeError(f"pyarrow {pa.__version__} lays batches out in a way of its own")
+            raise RuntimeError(f"pyarrow {pa.__version__} has an unknown layout of batches")
 
-    def begins(self, data: bytes) -> bool:
-        """Return whether a stream begins with the head of this schema."""
+    def matches(self, data: bytes) -> bool:
+        """Return whether a stream has the head of this schema."""
         return data.startswith(self._head)
 
     def write(self, numbers: Sequence[Column], strings: Sequence[bytes] = ()) -> bytes:
@@ -87,7 +86,7 @@ class StreamLayout:
     def read(self, data: bytes) -> tuple[list[Column], list[bytes]]:
         """Decode the columns of numbers as int64, read-only, and the strings. Raises ValueError for
         bytes that `write` has not written."""
-        if not self.begins(data):
+        if not self.matches(data):
             raise ValueError("its columns are not those of a batch")
         start = len(self._head)
         body = start + len(self._pattern) * _WORD
@@ -99,7 +98,7 @@ class StreamLayout:
             raise ValueError(f"it has {rows} rows, and {size} bytes of strings")
         due = self._words(rows, size)
         if data[start:body] != due.tobytes() or data[body + int(due[_BODY]) :] != _END:
-            raise ValueError("its columns are laid out as nobody writes them")
+            raise ValueError("its columns have an unknown layout")
         numbers: list[Column] = []
         strings: list[bytes] = []
         for numeric, word in zip(self._numeric, self._data, strict=True):
@@ -112,16 +111,16 @@ class StreamLayout:
         return numbers, strings
 
     def _words(self, rows: int, size: int) -> npt.NDArray[np.int64]:
-        """Return a batch's metadata for a number of rows and of bytes of strings."""
-        laid, at = list[int](), 0
+        """Return the metadata of a batch with a number of rows and of bytes of strings."""
+        places, at = list[int](), 0
         for numeric in self._numeric:
-            laid += (at, 0)
+            places += (at, 0)
             for length in (_WORD * rows,) if numeric else (4 * (rows + 1), size):
-                laid += (at, length)
+                places += (at, length)
                 at += length + -length % _WORD
         words = self._pattern.copy()
         words[_BODY], words[_ROWS] = at, rows
-        words[_BUFFERS : _BUFFERS + len(laid)] = laid
+        words[_BUFFERS : _BUFFERS + len(places)] = places
         words[-2 * len(self._numeric) :: 2] = rows
         return words
 
@@ -136,8 +135,8 @@ def _padded(data: bytes) -> bytes:
 
 
 def _cut(data: bytes, at: int, size: int, ends: list[int]) -> list[bytes]:
-    """Return the strings that lie one after the other from a position on, and fill `size` bytes."""
+    """Return adjacent strings that start at a position and fill `size` bytes."""
     if ends[0] != 0 or ends[-1] != size or ends != sorted(ends):
-        raise ValueError("its strings do not lie one after the other")
+        raise ValueError("its strings are not adjacent")
     joined = data[at : at + size]
     return [joined[start:end] for start, end in pairwise(ends)]

@@ -25,9 +25,9 @@ from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import Graph, Location
 from meander.dataflow.interfaces import Frame
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.wire import (
-    Anything,
+    AnyFrame,
     Base,
     Change,
     CheckpointFrame,
@@ -49,7 +49,7 @@ _INT64 = 1 << 63
 _REMEDY = "run every worker with the same flow"
 
 
-def read(plan: Plan, sender: WorkerId, frame: Frame) -> Anything:
+def read(plan: Plan, sender: WorkerId, frame: Frame) -> AnyFrame:
     """Decode and validate a frame. Raise `MeanderError` in the sender's name."""
     try:
         message = decode(frame)
@@ -74,7 +74,7 @@ def read_manifest(plan: Plan, sender: WorkerId, data: bytes) -> Manifest:
     return manifest
 
 
-def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
+def _misfit(plan: Plan, sender: WorkerId, message: AnyFrame) -> str:
     """Return how a message does not fit this flow, or ''."""
     graph = plan.graph
     match message:
@@ -85,7 +85,7 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
         case Base():
             return _unfit(sender) or _misplaced(graph, message)
         case MemberFrame(news):
-            return "" if news == "parted" else _unfit(sender)
+            return "" if news == "leaves" else _unfit(sender)
         case MarkerFrame():
             return ""
         case CheckpointFrame():
@@ -97,17 +97,17 @@ def _misfit(plan: Plan, sender: WorkerId, message: Anything) -> str:
 
 def _misdirected(plan: Plan, sender: WorkerId, message: DataFrame) -> str:
     edge, time, payload = message.edge, message.time, message.payload
-    carried = plan.crossing.get(edge)
+    carried = plan.remote_payloads.get(edge)
     if carried is None:
         return f"it sent a message on edge {edge}, which leads to no other member"
     target = plan.graph.edges[edge].target
-    if type(payload) not in carried or not plan.takes(target, payload):
+    if type(payload) not in carried or not plan.accepts(target, payload):
         return f"it sent a payload that edge {edge} does not carry"
     if not plan.graph.has(target, time):
         return f"it sent a message of time {time}, which edge {edge} does not have"
-    if target in plan.commanded and (unfit := _unfit(sender)):
+    if target in plan.coordinator_inputs and (unfit := _unfit(sender)):
         return unfit
-    return _disorder(plan, outer(time), payload)
+    return _disorder(plan, outer_time(time), payload)
 
 
 def _invalid_override(plan: Plan, overrides: Iterable[TimestampOverride]) -> str:

@@ -27,7 +27,7 @@ from meander.dataflow.api.nodes import (
     scope_of,
 )
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.partition_handoff import PartitionHandoff
@@ -50,25 +50,25 @@ from meander.dataflow.interfaces import (
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.migration.incremental_snapshots import Snapshots
 from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
-from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
-from meander.dataflow.operators.buffer.spill import Disk, Overflow, Refuse
+from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard, OnError
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
 from meander.dataflow.operators.keyed.operator import KeyedOperator
-from meander.dataflow.operators.loop import Again, LoopEntry
-from meander.dataflow.operators.ports import InputPort, Operator, OutputPort, Ways
+from meander.dataflow.operators.loop import Feedback, LoopEntry
+from meander.dataflow.operators.ports import Channels, InputPort, Operator, OutputPort
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
-from meander.dataflow.operators.source.operator import Around, SourceOperator
+from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
 from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Steps
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import Rounds, outward
+from meander.dataflow.records.loop_times import Iterations, outer_frontier
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -76,7 +76,7 @@ from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 
@@ -95,7 +95,7 @@ class WorkerEnvironment:
     topic: StateTopic
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
-    open_shelf: Callable[[str], Shelf]
+    open_spill_store: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Opens a reader at the given positions; None for this worker's share at the first start of the
     flow."""
@@ -105,7 +105,7 @@ class WorkerEnvironment:
     """The restore plan of all workers."""
     in_flight: StateTopic
     """The in-flight topic."""
-    pulse: Keepalive = NO_KEEPALIVE
+    keepalive: Keepalive = NO_KEEPALIVE
     """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it starts empty and receives all state."""
@@ -120,7 +120,7 @@ class OperatorFactory:
     plan: Plan
     environment: WorkerEnvironment
     progress: Progress
-    channels: Ways
+    channels: Channels
     metrics: WorkerMetrics
     report: SendReport
     counters: Counter[str] = field(default_factory=Counter)
@@ -141,8 +141,8 @@ class OperatorFactory:
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
-    inflight: Inflight = field(init=False)
-    disk: Disk = field(init=False)
+    inflight: InFlightBytes = field(init=False)
+    disk: SpillBudget = field(init=False)
     throttle: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
 
@@ -154,13 +154,13 @@ class OperatorFactory:
         self.routing = (
             Routing.unknown(flow.space, groups) if joins else Routing(flow.space, self.start.owners)
         )
-        self.retention = Retention(self.environment.topic.forget)
-        self.retention.welcome(self.start.number)
+        self.retention = Retention(self.environment.topic.delete)
+        self.retention.start_after(self.start.number)
         self.throttle = MoveThrottle(
             self.environment.clock, flow.migration_latency, self._move_memory
         )
-        self.inflight = Inflight(flow.max_inflight, self.throttle.passed)
-        self.disk = Disk(flow.max_spill)
+        self.inflight = InFlightBytes(flow.max_inflight, self.throttle.note_passed)
+        self.disk = SpillBudget(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
         self.migrator = migrator = Migrator(
@@ -176,7 +176,7 @@ class OperatorFactory:
         snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
         # The migrator comes first, so operators know every move that the control frontier has
         # passed.
-        self.operators = [migrator, self._handover(), *self.nodes.values(), snapshots]
+        self.operators = [migrator, self._partition_migrator(), *self.nodes.values(), snapshots]
 
     def _move_memory(self) -> int:
         """Return this worker's share of the move memory: a move takes memory at both of its
@@ -184,13 +184,16 @@ class OperatorFactory:
         # The coordinator is a peer, and this worker is not one of its own peers.
         return self.plan.flow.move_memory // max(2, len(self.progress.peers))
 
-    def _handover(self) -> Handover:
-        orders, locations = self._input(self.plan.handover.inputs[0]), self.plan.handover.outputs
+    def _partition_migrator(self) -> PartitionMigrator:
+        orders, locations = (
+            self._input(self.plan.partition_migrator.inputs[0]),
+            self.plan.partition_migrator.outputs,
+        )
         outputs = {
             self.plan.origin(source): (self.sources[source.name], self._output_at(output))
             for source, output in zip(self.plan.sources, locations, strict=True)
         }
-        return Handover(self.environment.me, orders, outputs)
+        return PartitionMigrator(self.environment.me, orders, outputs)
 
     def close(self) -> None:
         """Close every operator."""
@@ -223,7 +226,9 @@ class OperatorFactory:
             case FeedbackNode():
                 guard = self._guard(node.name, node.on_error)
                 keyless = not has_keys(node.loop.upstream)
-                return Again(self._inputs(node)[0], self._output(node), node.most, guard, keyless)
+                return Feedback(
+                    self._inputs(node)[0], self._output(node), node.max_iterations, guard, keyless
+                )
             case LoopNode():
                 entering, back = self._inputs(node)
                 return LoopEntry(self._context(node.name), entering, back, self._output(node))
@@ -235,13 +240,13 @@ class OperatorFactory:
         plan, handoffs = self.plan, self._partition_handoffs(node)
         known = (one.partition for one in self.start.cut.positions if one.source == node.name)
         rests = dict.fromkeys(map(Partition, known)) | {one.partition: one.rest for one in handoffs}
-        around = Around(
+        locations = SourceLocations(
             plan.source_locations,
             plan.read_locations,
             plan.waiting_locations,
             plan.control.outputs[1:],
             plan.ends,
-            [at for at in plan.unsorted if ports.outputs[0] in plan.graph.reach[at]],
+            [at for at in plan.unsorted_ports if ports.outputs[0] in plan.graph.reach[at]],
         )
         self.sources[node.name] = SourceOperator(
             self._context(node.name),
@@ -251,8 +256,8 @@ class OperatorFactory:
             self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
             self._output_at(ports.outputs[1]),
-            around,
-            self.start.past,
+            locations,
+            self.start.override_history,
             handoffs,
         )
         return self.sources[node.name]
@@ -265,7 +270,7 @@ class OperatorFactory:
             results, before = self._inputs(node)
             group = group_of(node)
             context = self._context(node.name)
-            first = self.plan.groups.first(group)
+            first = self.plan.groups.first_bin(group)
             outbox = OutboxSink(context, results, before, writer, guard, first)
             self.outboxes.append(outbox)
             self.order_keepers.setdefault(group, []).append(outbox)
@@ -281,7 +286,7 @@ class OperatorFactory:
             *ports,
             writer,
             guard,
-            self.start.history.of(node.name, self.plan.groups.first(group_of(node))),
+            self.start.history.of(node.name, self.plan.groups.first_bin(group_of(node))),
             scope_of(node).depth - ROOT.depth,
         )
         self.ordered_sinks.append(sink)
@@ -309,8 +314,8 @@ class OperatorFactory:
             self.routing,
             guard,
             self.plan.flow.link_credit,
-            self.plan.groups.first(node.group),
-            self._has_reached(self.plan.written(node)),
+            self.plan.groups.first_bin(node.group),
+            self._has_reached(self.plan.arrival_sinks(node)),
         )
         self.exchanges.append(exchange)
         return exchange
@@ -328,7 +333,7 @@ class OperatorFactory:
             self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
             min(HANDOFF_BYTES, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
-            self._has_reached([*self.plan.written(node), *self.plan.applied(node)]),
+            self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
         )
         self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
@@ -340,7 +345,7 @@ class OperatorFactory:
                 return Fold(init, step, sealing, guard)
             case ProcessLogic(init, on_values, on_timer, on_notify, side):
                 back = on_timer, on_notify
-                return Process(node.name, init, on_values, *back, side, sealing, guard)
+                return Process(init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
 
@@ -351,7 +356,9 @@ class OperatorFactory:
         """Return a check whether the frontiers at some locations have reached a time."""
 
         def out(time: int) -> bool:
-            return not any(outward(self.progress.frontier(at)).less_than(time) for at in places)
+            return not any(
+                outer_frontier(self.progress.frontier(at)).less_than(time) for at in places
+            )
 
         return out
 
@@ -361,18 +368,18 @@ class OperatorFactory:
         self, name: str, scope: Scope = ROOT, *, ordered: bool = False, refuse: Refuse | None = None
     ) -> OperatorContext:
         """Return the context of one operator; `ordered` and `refuse` are of its spill buffers."""
-        site, flow = self.environment, self.plan.flow
+        environment, flow = self.environment, self.plan.flow
         return OperatorContext(
             name=name,
-            me=site.me,
-            clock=site.clock,
+            me=environment.me,
+            clock=environment.clock,
             progress=self.progress,
             control=self._control_in(scope),
             counters=self.counters,
             report=self.report,
             inflight=self.inflight,
             throttle=self.throttle,
-            topic=site.topic,
+            topic=environment.topic,
             retention=self.retention,
             next_layer=self._next_layer,
             space=flow.space,
@@ -388,12 +395,14 @@ class OperatorFactory:
         if scope == ROOT:
             return self._control
         enter = Summary.between(ROOT.depth, scope.depth)
-        return lambda: Antichain.of(*map(enter.advance, self._control()))
+        return lambda: Antichain.of(*map(enter.results_in, self._control()))
 
-    def _buffer(self, name: str, ordered: bool, refuse: Refuse, what: str) -> SpillBuffer:
-        def overflow(rounds: Rounds) -> Overflow:
-            shelf = self.environment.open_shelf("\0".join((name, what, *map(str, rounds))))
-            return Overflow(f"operator {name!r}", rounds, shelf, self.disk, ordered, refuse)
+    def _buffer(self, name: str, ordered: bool, refuse: Refuse, purpose: str) -> SpillBuffer:
+        def overflow(iterations: Iterations) -> DiskRows:
+            store = self.environment.open_spill_store(
+                "\0".join((name, purpose, *map(str, iterations)))
+            )
+            return DiskRows(f"operator {name!r}", iterations, store, self.disk, ordered, refuse)
 
         return SpillBuffer(overflow)
 
@@ -412,7 +421,7 @@ class OperatorFactory:
         return refuse
 
     def _guard(self, name: str, policy: OnError) -> Guard:
-        return Guard(name, policy, self.environment.dead, self.counters, self.environment.pulse)
+        return Guard(name, policy, self.environment.dead, self.counters, self.environment.keepalive)
 
     # -- ports
 

@@ -17,10 +17,10 @@ from meander.dataflow.api.nodes import scope_of
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.credit import Credit
 from meander.dataflow.checkpoint.alignment import Alignment
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter, SnapshotContents
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_restore import StateRestore
-from meander.dataflow.checkpoint.writer import CheckpointWriter, SnapshotContents
 from meander.dataflow.control.reports import (
     PartitionsRead,
     SnapshotFailed,
@@ -32,7 +32,7 @@ from meander.dataflow.graph.graph import Edge, Location
 from meander.dataflow.interfaces import Frame, Links
 from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.operators.ports import InFlight, Message
-from meander.dataflow.operators.source.partitions import Standing
+from meander.dataflow.operators.source.partitions import PartitionStatus
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.frame_validation import read
@@ -41,19 +41,19 @@ from meander.dataflow.runtime.worker_metrics import OperatorWork, WorkerMetrics
 from meander.dataflow.wire import (
     CheckpointFrame,
     CompleteFrame,
+    CreditFrame,
     DataFrame,
     MemberFrame,
     Payload,
     ProgressFrame,
-    TakenFrame,
+    encode_credit,
     encode_data,
     encode_progress,
-    encode_taken,
 )
 from meander.schemas.errors import MeanderError
-from meander.state.checkpoint.checkpoint import Checkpoint, Notice, ReplayFrom
+from meander.state.checkpoint.checkpoint import Checkpoint, Notification, ReplayFrom
 from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
-from meander.state.layers.parts import cut
+from meander.state.layers.parts import split
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
@@ -92,7 +92,7 @@ class Worker:
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
-        operators = [plan.migrator, plan.handover, *nodes, plan.snapshots]
+        operators = [plan.migrator, plan.partition_migrator, *nodes, plan.snapshots]
         self._meters = WorkerMetrics(plan.graph, operators)
         report = self._reports.append
         self._operators = OperatorFactory(
@@ -112,19 +112,19 @@ class Worker:
             links,
             alignment,
             self._freeze,
-            self._operators.retention.keep,
+            self._operators.retention.retain,
             self._complete,
             self._cancelled,
             environment.clock,
         )
         self._snapshots.welcome(self._operators.start.number)
-        self._hold_owed_times()
+        self._hold_restored_times()
         self._busy_seconds = 0.0
         """The seconds that operators took in the last turn."""
         self._totals: dict[str, int | None] = {}
         """The number of partitions that the coordinator knows, by source."""
         for name, source in self._operators.sources.items():
-            self._report_reads(name, [int(standing.partition) for standing in source.standing()])
+            self._report_reads(name, [int(standing.partition) for standing in source.statuses()])
 
     @property
     def parts(self) -> WorkerParts:
@@ -239,7 +239,7 @@ class Worker:
         return [
             (names[edge.source], names[edge.target], owner)
             for exchange in self._operators.exchanges
-            for owner in exchange.kept
+            for owner in exchange.blocked_owners
             for edge in edges
             if edge.source == exchange.output and self.blocked(edge, owner)
         ]
@@ -248,9 +248,9 @@ class Worker:
         """Return the work of each operator so far, by name."""
         return self._meters.work()
 
-    def standing(self) -> dict[str, list[Standing]]:
+    def standing(self) -> dict[str, list[PartitionStatus]]:
         """Return the state of the partitions read here, by source."""
-        return {name: source.standing() for name, source in self._operators.sources.items()}
+        return {name: source.statuses() for name, source in self._operators.sources.items()}
 
     def delays(self) -> dict[str, Histogram]:
         """Return the histogram, by source, of times from reading a chunk until all sinks passed
@@ -264,7 +264,7 @@ class Worker:
         The difference of both ends is on the way, or waits.
         """
         peers = [peer for peer in self._progress.peers if peer != COORDINATOR]
-        used, received = self._credit.used, self._credit.kept
+        used, received = self._credit.used, self._credit.unreturned
         return {peer: used(peer) for peer in peers}, {peer: received(peer) for peer in peers}
 
     def frontiers(self) -> dict[str, Antichain]:
@@ -278,7 +278,7 @@ class Worker:
             keyed.name: {
                 key: value
                 for bin in keyed.store.bins()
-                if bin not in keyed.arrivals.staged
+                if bin not in keyed.incoming.prefetched
                 for key, value in keyed.store.scan(Bin(bin))
             }
             for keyed in operators
@@ -293,8 +293,8 @@ class Worker:
         """Handle one frame of a peer. Raise `MeanderError` for a frame that this worker may not
         receive."""
         match read(self._plan, sender, frame):
-            case TakenFrame(edge, size):
-                self._credit.regain(edge, sender, size)
+            case CreditFrame(edge, size):
+                self._credit.restore(edge, sender, size)
             case DataFrame(edge, time, payload, number):
                 if sender != COORDINATOR and self._progress.welcome:
                     self._snapshots.reach(number)
@@ -313,9 +313,9 @@ class Worker:
                 if isinstance(update, MemberFrame) and update.news == "welcome":
                     self._snapshots.welcome(update.checkpoint)
                     # Bins that will move to this worker may be referenced by these checkpoints.
-                    self._operators.retention.welcome(update.checkpoint)
+                    self._operators.retention.start_after(update.checkpoint)
                 if isinstance(update, ProgressFrame):
-                    self._transactions.add_overrides(update.rulings)
+                    self._transactions.add_overrides(update.overrides)
                 if isinstance(update, MemberFrame) and update.news == "joins":
                     # Sent before the opening: from then on the joining worker sees frontiers that
                     # depend on these overrides.
@@ -340,7 +340,7 @@ class Worker:
         start, environment = self._operators.start, self._environment
         keyed = [outgoing.keyed for outgoing in self._operators.outgoing]
         owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
-        deltas = [one for one in start.cut.lacking if self._owns(one.operator, one.bin)]
+        deltas = [one for one in start.cut.deltas if self._owns(one.operator, one.bin)]
         bundles = [
             one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
             for one in start.cut.bundles
@@ -354,7 +354,7 @@ class Worker:
         number = self._plan.groups.number(operator, bin)
         return self._operators.start.owners[number] == self.me
 
-    def _hold_owed_times(self) -> None:
+    def _hold_restored_times(self) -> None:
         """Hold the times of the timers and notifications that the states to load may contain."""
         notifications, loaded = (
             self._notifications(),
@@ -362,7 +362,7 @@ class Worker:
         )
         for outgoing, node in zip(self._operators.outgoing, self._plan.keyed, strict=True):
             if outgoing.keyed.name in loaded or outgoing.keyed.name in notifications:
-                outgoing.keyed.resume(scope_of(node).bottom)
+                outgoing.keyed.hold_times_from(scope_of(node).bottom)
         if self._state_restore.done:
             self._start_operators()
 
@@ -377,14 +377,14 @@ class Worker:
         notifications, at = self._notifications(), self._operators.start.at
         for outgoing in self._operators.outgoing:
             if at.number:
-                outgoing.keyed.begins(at)
-            outgoing.keyed.begin(notifications.get(outgoing.keyed.name, ()))
+                outgoing.keyed.note_restored(at)
+            outgoing.keyed.start(notifications.get(outgoing.keyed.name, ()))
 
     def _notifications(self) -> dict[str, list[tuple[Time, bytes]]]:
         """Return the notifications that keys of this worker requested before the restart, by
         operator."""
         space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
-        for operator, time, key in self._operators.start.cut.notices:
+        for operator, time, key in self._operators.start.cut.notifications:
             if self._owns(operator, Bin(space.bin_of(key))):
                 found.setdefault(operator, []).append((time, key))
         return found
@@ -398,27 +398,37 @@ class Worker:
         in_flight = [
             some
             for node in reversed(plan.nodes)
-            for some in (operators.nodes[node.name].underway(), self._queued(node.name))
+            for some in (operators.nodes[node.name].in_flight(), self._queued(node.name))
         ]
         ports = self._operators.inputs
-        behind = [one for at, port in ports.items() for one in _records(at, port.behind)]
-        operators.retention.freeze(number)
+        behind = [one for at, port in ports.items() for one in _records(at, port.held_new)]
+        operators.retention.record_snapshot(number)
         loading = [(one.operator, one.bin) for one in self._state_restore.left]
         operators.migrator.freeze(CheckpointId(environment.execution, number), loading)
         keyed = [outgoing.keyed for outgoing in operators.outgoing]
         # Until all states are loaded, requested notifications are only in the checkpoint.
         notifications = (
-            [Notice(one.name, *notification) for one in keyed for notification in one.notices]
+            [
+                Notification(one.name, *notification)
+                for one in keyed
+                for notification in one.notifications
+            ]
             if self._state_restore.done
             else [
-                Notice(name, *one) for name, some in self._notifications().items() for one in some
+                Notification(name, *one)
+                for name, some in self._notifications().items()
+                for one in some
             ]
         )
         contents = SnapshotContents(
             in_flight,
             behind,
-            [delivery for one in keyed for delivery in one.arrivals.deliveries],
-            [(name, one) for name, source in operators.sources.items() for one in source.parcels()],
+            [delivery for one in keyed for delivery in one.incoming.handoffs],
+            [
+                (name, one)
+                for name, source in operators.sources.items()
+                for one in source.partition_handoffs()
+            ],
             notifications,
             self._in_flight_restore.unread,
             self._state_restore.left,
@@ -435,14 +445,16 @@ class Worker:
     def _complete(self, frame: CompleteFrame) -> None:
         """Handle a completed checkpoint."""
         number = frame.checkpoint
-        self._transactions.complete(number, frame.passed, dict(frame.held))
+        self._transactions.complete(number, frame.passed, dict(frame.held_back))
         for outgoing in self._operators.outgoing:
-            outgoing.keyed.settle(CheckpointId(self._environment.execution, number))
+            outgoing.keyed.complete_checkpoint(CheckpointId(self._environment.execution, number))
 
     def _cancelled(self, number: int) -> None:
         """Handle a cancelled checkpoint."""
         for outgoing in self._operators.outgoing:
-            outgoing.keyed.store.cancel(CheckpointId(self._environment.execution, number))
+            outgoing.keyed.store.cancel_checkpoint(
+                CheckpointId(self._environment.execution, number)
+            )
 
     def _queued(self, node: str) -> list[InFlight]:
         """Return the records that wait for an operator."""
@@ -450,7 +462,7 @@ class Worker:
         return [one for at in inputs for one in _records(at, self._operators.inputs[at].waiting)]
 
     def _report_part(self, held_back: list[tuple[int, int]], part: Checkpoint) -> None:
-        *slices, last = cut(part.to_bytes())
+        *slices, last = split(part.to_bytes())
         self._reports += [SnapshotStored(part.number, one, [], last=False) for one in slices]
         self._reports.append(SnapshotStored(part.number, last, held_back, last=True))
 
@@ -460,17 +472,17 @@ class Worker:
     def _schedule(self) -> bool:
         """Let every operator do a little work; return whether any did."""
         worked, busy = self._in_flight_restore.step(), 0.0
-        now, pulse = self._environment.clock.monotonic(), self._environment.pulse
+        now, keepalive = self._environment.clock.monotonic(), self._environment.keepalive
         for place, (name, operator) in enumerate(self._turns):
-            pulse.operator, pulse.since = name, now
+            keepalive.operator, keepalive.since = name, now
             did = operator.schedule()
             then, now = now, self._environment.clock.monotonic()
             if did:
                 worked = True
                 busy += now - then
                 self._meters.turn(place, then, now)
-        pulse.operator = ""
-        self._operators.throttle.turn(busy)
+        keepalive.operator = ""
+        self._operators.throttle.end_turn(busy)
         return worked
 
     def _receive(self) -> bool:
@@ -481,11 +493,11 @@ class Worker:
         return received
 
     def _return_credit(self) -> None:
-        for peer, edge, size in self._credit.owed():
+        for peer, edge, size in self._credit.pop_due():
             if peer == self.me:
-                self._credit.regain(edge, peer, size)
+                self._credit.restore(edge, peer, size)
             else:
-                self._links.send(peer, encode_taken(edge, size))
+                self._links.send(peer, encode_credit(edge, size))
 
     # -- channels between operators
 
@@ -499,7 +511,7 @@ class Worker:
             self._links.send(to, frame)
             return
         used = None
-        if edge.credit and edge.id in self._plan.crossing:
+        if edge.credit and edge.id in self._plan.remote_payloads:
             assert isinstance(payload, Batch)
             used = payload.weight
             self._credit.use(edge.id, to, used)
@@ -510,9 +522,11 @@ class Worker:
     ) -> None:
         """Put a payload at an input; the sender's credit of `used` bytes returns once it is
         received."""
-        assert self._plan.takes(edge.target, payload), "records with keys, or without (I3)"
+        assert self._plan.accepts(edge.target, payload), "records with keys, or without (I3)"
         self._meters.received(edge, payload)
-        release_credit = None if used is None else partial(self._credit.took, edge.id, sender, used)
+        release_credit = (
+            None if used is None else partial(self._credit.note_consumed, edge.id, sender, used)
+        )
         message = Message(time, payload, release_credit, self._environment.clock.monotonic())
         self._operators.inputs[edge.target].put(message)
 
@@ -523,15 +537,15 @@ class Worker:
         """
         if not edge.credit:
             return False
-        if edge.id in self._plan.crossing:
-            return not self._credit.left(edge.id, to)
+        if edge.id in self._plan.remote_payloads:
+            return not self._credit.has_credit(edge.id, to)
         return not self._operators.inputs[edge.target].empty
 
 
 def _records(at: Location, waiting: Sequence[Message]) -> list[InFlight]:
     """Return the records among messages that wait at an input."""
     return [
-        InFlight.held(at, message.time, message.payload)
+        InFlight.isolated(at, message.time, message.payload)
         for message in waiting
         if isinstance(message.payload, Batch)
     ]

@@ -77,7 +77,7 @@ class WorkerMetrics:
                 sum(self._received[edge] for edge in into),
                 sum(self._sent[edge] for edge in out_of),
                 busy,
-                latency.took,
+                latency.durations,
             )
             for ports, into, out_of, busy, latency in zip(
                 self._operators, self._into, self._out_of, self._busy, self._latencies, strict=True

@@ -1,8 +1,8 @@
 """Faults as data: each tells a simulation what fails, and when.
 
 A list of `At(fault, ...)` belongs to a run as its seed does. The same list with the same seed gives
-the same schedule, and a run ends well only after each fault has struck. A *step* is one decision of
-the schedule: a turn of a worker or the coordinator, arriving frames, or a little time that passes.
+the same schedule, and a run succeeds only after each fault has struck. A *step* is one scheduling
+decision: a turn of a worker or the coordinator, arriving frames, or an advance of time.
 
 >>> At(Pause(worker=1, steps=200), records=10)
 At(fault=Pause(worker=1, steps=200), records=10)
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class Fault:
-    """A fault that tells a simulation what fails, or what a user asks of a running flow."""
+    """A fault of a simulated flow, or a command of its user."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pause(Fault):
-    """A fault that lets a worker take no turn for a number of steps. -1 is the coordinator."""
+    """A fault that stops the turns of a worker for a number of steps. -1 is the coordinator."""
 
     worker: int
     steps: int
@@ -51,8 +51,7 @@ class Pause(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """A fault that lets no frame arrive on the link from one worker to another for a number of
-    steps."""
+    """A fault that stops the frames from one worker to another for a number of steps."""
 
     sender: int
     receiver: int
@@ -61,14 +60,15 @@ class Slow(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Crash(Fault):
-    """A fault that kills a worker's process. The flow ends without a checkpoint."""
+    """A fault that kills the process of a worker. Without a checkpoint the flow ends."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Raise(Fault):
-    """A fault that lets the next calls of an operator's function raise `Planted`, on any worker."""
+    """A fault that makes the next calls of an operator's function raise `Planted`, on any
+    worker."""
 
     operator: str
     calls: int = 1
@@ -93,13 +93,13 @@ class Control(Fault):
 
 
 class Planted(Exception):
-    """An error that a function raises when a fault asks for it."""
+    """An error that a function raises because of a fault."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class At:
-    """A time that a fault strikes, or a command is given, at: a step, a number of simulated
-    seconds, or a number of read records. Raises SetupError unless exactly one is named."""
+    """A time of a fault or a command: a step, a number of simulated seconds, or a number of read
+    records. Raises SetupError unless it has exactly one."""
 
     fault: Fault | Command
     step: int | None = None
@@ -125,8 +125,8 @@ class At:
 
     @property
     def waits(self) -> bool:
-        """Return whether it follows a command that is being given. Commands keep their order, and a
-        number of read records may come from a worker that joins by then."""
+        """Return whether it waits until the submission of another command has ended. Commands keep
+        their order, and a joining worker may read the number of records."""
         return (
             self.records is not None
             or isinstance(self.fault, Control)
@@ -136,15 +136,17 @@ class At:
 
 @dataclass(slots=True)
 class PendingFaults:
-    """The faults that a run has not struck with yet."""
+    """A queue of the faults that have not struck yet."""
 
     left: list[At]
 
-    def due(self, step: int, seconds: float, records: int, *, giving: bool) -> Sequence[At]:
-        """Remove and return due faults in the order of the list. While a command is being given
-        (`giving`), return only those that do not wait for it."""
+    def due(self, step: int, seconds: float, records: int, *, submitting: bool) -> Sequence[At]:
+        """Remove and return due faults in the order of the list. While the submission of a command
+        runs (`submitting`), return only faults that do not wait for it."""
         due = [
-            at for at in self.left if at.due(step, seconds, records) and not (giving and at.waits)
+            at
+            for at in self.left
+            if at.due(step, seconds, records) and not (submitting and at.waits)
         ]
         if due:
             self.left = [at for at in self.left if at not in due]
@@ -153,33 +155,32 @@ class PendingFaults:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """An injector that makes a flow's functions raise when a fault asks for it."""
+    """An injector that makes functions of a flow raise."""
 
     armed: Counter[str] = field(default_factory=Counter)
     names: set[str] = field(default_factory=set)
     """The operators that have a function."""
 
-    def laid(self, flow: Flow) -> Flow:
-        """Return the same flow with functions that the injector wraps. The given flow stays
-        unchanged."""
-        twin = copy(flow)
-        twin.nodes = [self._laid(node) for node in flow.nodes]
-        return twin
+    def instrument(self, flow: Flow) -> Flow:
+        """Return a copy of a flow with wrapped functions."""
+        instrumented = copy(flow)
+        instrumented.nodes = [self._instrument_node(node) for node in flow.nodes]
+        return instrumented
 
     def arm(self, operator: str, calls: int) -> None:
-        """Let the next calls of an operator raise. Raises SetupError for an unknown operator."""
+        """Make the next calls of an operator raise. Raises SetupError for an unknown operator."""
         if operator not in self.names:
             raise SetupError(f"operator {operator!r}", "the flow has no such function",
                              f"name one of {', '.join(sorted(self.names))}")  # fmt: skip
         self.armed[operator] += calls
 
-    def _laid(self, node: Node) -> Node:
+    def _instrument_node(self, node: Node) -> Node:
         match node:
             case StepsNode(steps=steps):
                 return replace(node, steps=tuple(map(self._step, steps)))
             case SplitNode(name=name, choose=choose):
                 self.names.add(name)
-                return replace(node, choose=self._trapped(name, choose))
+                return replace(node, choose=self._wrap(name, choose))
             case KeyedNode(name=name, logic=logic):
                 self.names.add(name)
                 return replace(node, logic=self._logic(name, logic))
@@ -190,9 +191,9 @@ class FaultInjector:
         self.names.add(step.name)
         match step:
             case FlatMap():
-                return replace(step, function=self._trapped(step.name, step.function))
+                return replace(step, function=self._wrap(step.name, step.function))
             case Map() | Filter() | Inspect() | KeyBy():
-                return replace(step, function=self._trapped(step.name, step.function))
+                return replace(step, function=self._wrap(step.name, step.function))
             case _:
                 return step
 
@@ -201,33 +202,33 @@ class FaultInjector:
     ) -> FoldLogic | ProcessLogic | ColumnFold:
         match logic:
             case FoldLogic(init, step):
-                return FoldLogic(init, self._trapped(name, step))
+                return FoldLogic(init, self._wrap(name, step))
             case ProcessLogic(on_values=on_values, on_timer=on_timer, on_notify=on_notify):
-                trapped = tuple(self._trapped(name, on_value) for on_value in on_values)
-                timed = on_timer and self._trapped(name, on_timer)
-                notified = on_notify and self._trapped(name, on_notify)
-                return replace(logic, on_values=trapped, on_timer=timed, on_notify=notified)
+                wrapped = tuple(self._wrap(name, on_value) for on_value in on_values)
+                timed = on_timer and self._wrap(name, on_timer)
+                notified = on_notify and self._wrap(name, on_notify)
+                return replace(logic, on_values=wrapped, on_timer=timed, on_notify=notified)
             case fold:
-                return replace(fold, step=self._columnar(name, fold.step))
+                return replace(fold, step=self._wrap_columns(name, fold.step))
 
-    def _trapped(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
+    def _wrap(self, name: str, function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
-        def trapped(*args: P.args, **kwargs: P.kwargs) -> T:
-            self._spring(name)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+            self._raise_if_armed(name)
             return function(*args, **kwargs)
 
-        return trapped
+        return wrapped
 
-    def _columnar(self, name: str, step: ColumnStep) -> ColumnStep:
+    def _wrap_columns(self, name: str, step: ColumnStep) -> ColumnStep:
         @wraps(step)
-        def trapped(states: Columns, values: Column) -> tuple[Columns, Column]:
-            # Rows that fail together are each called alone, and one of these calls is counted.
-            self._spring(name, caught=len(values) == 1)
+        def wrapped(states: Columns, values: Column) -> tuple[Columns, Column]:
+            # A failing call is repeated row by row, and only a call for one row counts.
+            self._raise_if_armed(name, counts=len(values) == 1)
             return step(states, values)
 
-        return trapped
+        return wrapped
 
-    def _spring(self, name: str, caught: bool = True) -> None:
+    def _raise_if_armed(self, name: str, counts: bool = True) -> None:
         if self.armed[name] > 0:
-            self.armed[name] -= caught
-            raise Planted(f"a call of {name!r} was told to raise")
+            self.armed[name] -= counts
+            raise Planted(f"a fault makes a call of {name!r} raise")

@@ -1,7 +1,7 @@
-"""Sources and sinks in memory for simulated workers. A source reads a list.
+"""Sources and sinks in memory for simulated workers.
 
-Guarantees that the run's seed chooses when records become available, are handed out and are
-acknowledged. So partitions are sometimes idle, and deliveries take time.
+Guarantees that the seed of a run chooses when records arrive, when readers hand them out, and when
+results become durable. So partitions are sometimes idle, and deliveries take time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
 
 BATCHES = 8
-"""The batches of one sink in memory that are not yet delivered, at most."""
+"""The most undelivered batches of one sink in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result that reached a sink, with its place in the total order and its worker.
+    """A result that has reached a sink, with its place in the total order and its worker.
 
-    `key` is as the engine keeps it, or as it lies on the topic.
+    `key` is in the form of the engine, or in that of the topic.
     """
 
     worker: WorkerId
@@ -52,7 +52,7 @@ class Result:
 
     @property
     def place(self) -> tuple[int, int, int, int, int]:
-        """Return its place in the total order of its flow."""
+        """Return its place in the total order."""
         return self.time, self.origin, self.partition, self.offset, self.index
 
 
@@ -72,8 +72,8 @@ class ListSource(SourceSpec[Any]):
         self.options = options or SourceOptions()
         self.record_size = record_size
 
-    def grow(self, records: Sequence[tuple[int, object]]) -> None:
-        """Add a partition, also while a flow runs."""
+    def add_partition(self, records: Sequence[tuple[int, object]]) -> None:
+        """Add a partition, before a run or during it."""
         self.partitions.append(records)
 
     def open(self, *_: object) -> SourceReader:
@@ -110,7 +110,7 @@ class InMemoryReader:
         self._next = dict.fromkeys(partitions, 0)
 
     def _find_partitions(self) -> None:
-        """Notice new partitions, with a random delay."""
+        """Discover new partitions, after a random delay."""
         if self.total != len(self._logs) and self._rng.random() < 0.5:
             self.total = len(self._logs)
 
@@ -155,7 +155,7 @@ class InMemoryReader:
 class ListReader(InMemoryReader):
     """A reader that hands out records of a list source in chunks of random size, at random times.
 
-    Records become available one after another, so a partition is sometimes idle.
+    Records arrive one after another, so a partition is sometimes idle.
     """
 
     def __init__(
@@ -197,16 +197,16 @@ class ListReader(InMemoryReader):
         )
 
     def idle(self, partition: Partition) -> bool:
-        """Return whether all available records have been handed out."""
+        """Return whether the reader has handed out all arrived records."""
         return self._next[partition] == self._end[partition]
 
     def ended(self, partition: Partition) -> bool:
-        """Return whether all records have been handed out."""
+        """Return whether the reader has handed out all records."""
         return self._all_read(partition)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
-        """Read the rest of a partition that another reader has released. No further records are
-        available yet."""
+        """Read the rest of a partition that another reader has released. None of its records has
+        arrived yet."""
         super().adopt(partition, rest)
         self._end[partition] = rest.offset
 
@@ -219,8 +219,8 @@ class ListSink:
     """A sink that collects the results of all workers in the order of arrival."""
 
     def __init__(self, slow: float = FAST) -> None:
-        """Start with no results. `slow` is the probability that a check finds all batches of a slow
-        delivery delivered."""
+        """`slow` is the probability that a check finds the batches of a slow delivery
+        delivered."""
         self.results: list[Result] = []
         self.slow = slow
 
@@ -238,67 +238,67 @@ class ListSink:
         return ListWriter(self, worker, rng)
 
 
-class Unhurried:
-    """A writer in memory that makes a batch visible some turns later. Batches that two workers
-    write at once therefore become visible in any order."""
+class DelayedWriter:
+    """A writer in memory that makes a batch visible some turns later. So batches of two workers
+    become visible in any order."""
 
     def __init__(self, rng: random.Random, slow: float = FAST) -> None:
-        """Take the random numbers. One of three deliveries has the probability `slow`, the others
-        are fast."""
+        """One of three deliveries has the probability `slow`, the others are fast."""
         self._rng, self._slow = rng, slow
         self._written = self._delivered = 0
-        self._pace = FAST
-        self._coming: list[Callable[[], None]] = []
+        self._chance = FAST
+        self._hidden: list[Callable[[], None]] = []
 
-    def made(self, batch: Batch) -> Callable[[], None]:
-        """Return a function that makes a batch visible as it is now."""
+    def prepared(self, batch: Batch) -> Callable[[], None]:
+        """Return a function that makes the current contents of a batch visible."""
         raise NotImplementedError
 
     def write(self, batch: Batch) -> int:
-        """Take over a batch, and return its ticket."""
-        self._coming.append(self.made(batch))
+        """Accept a batch, and return its ticket."""
+        self._hidden.append(self.prepared(batch))
         self._written += 1
         return self._written
 
     @property
     def full(self) -> bool:
-        """Return whether the writer takes no more batches now."""
+        """Return whether the writer accepts no further batch now."""
         return self._written - self._delivered >= BATCHES
 
     def delivered(self) -> int:
-        """Return the ticket of the last visible batch. A random check makes all batches visible."""
+        """Return the ticket of the last visible batch, after a random check has made all of them
+        visible or none."""
         chance = self._rng.random()
-        if chance < self._pace:
-            self._pace = self._slow if chance < self._pace / 3 else FAST
-            self.arrive()
+        if chance < self._chance:
+            self._chance = self._slow if chance < self._chance / 3 else FAST
+            self.show_all()
         return self._delivered
 
-    def arrive(self) -> None:
+    def show_all(self) -> None:
         """Make all batches visible."""
         self._delivered = self._written
-        for show in self._coming:
+        for show in self._hidden:
             show()
-        self._coming.clear()
+        self._hidden.clear()
 
     def close(self) -> None:
         """Do nothing, as no resource is open."""
 
 
-class ListWriter(Unhurried):
+class ListWriter(DelayedWriter):
     """A writer that collects batches in a list sink."""
 
     def __init__(self, sink: ListSink, worker: WorkerId, rng: random.Random) -> None:
         super().__init__(rng, sink.slow)
         self._sink, self._worker = sink, worker
 
-    def made(self, batch: Batch) -> Callable[[], None]:
-        """Return a function that collects a batch as it is now."""
+    def prepared(self, batch: Batch) -> Callable[[], None]:
+        """Return a function that collects the current contents of a batch."""
         return partial(
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it is collected."""
+        """Return the checksum of a batch."""
         keys = [None] * len(batch) if batch.keys is None else batch.keys
         return Checksum.of(batch.times, keys, list(map(codec.encode, batch.values)))
 
@@ -309,8 +309,7 @@ def results(
     keys: Sequence[bytes | None] | None,
     values: Sequence[object],
 ) -> list[Result]:
-    """Return the rows of a batch with these keys and values, shapes (n,), as results of a
-    worker."""
+    """Return the results of a worker: the rows of a batch with keys and values, shapes (n,)."""
     columns = (batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes)
     places = zip(*(column.tolist() for column in columns), strict=True)
     owned = [None] * len(batch) if keys is None else keys
@@ -336,7 +335,7 @@ class DeadLetter:
 
 
 @dataclass(slots=True)
-class ListDead:
+class ListDeadLetters:
     """A list that collects the dead letters of all workers."""
 
     letters: list[DeadLetter] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Transactions in memory for simulated workers.
 
 Guarantees the behaviour of a broker. A transaction becomes visible as a whole some turns after its
-start, or never. A fenced execution commits nothing any more, and the seed decides about its open
-transactions.
+start, or never. A fenced execution commits no further transaction, and the seed decides about its
+open ones.
 """
 
 from __future__ import annotations
@@ -27,58 +27,57 @@ Show = Callable[[], None]
 
 @dataclass(slots=True)
 class Ledger:
-    """A ledger that outlives a flow: the committed commit markers, and the execution that may
-    commit."""
+    """A ledger of the committed markers, and of the execution that may commit."""
 
     rng: random.Random
-    marks: list[CommitMarker] = field(default_factory=list)
+    markers: list[CommitMarker] = field(default_factory=list)
     forgotten: int = 0
     """The number of deleted commit markers before these."""
-    life: ExecutionId | None = None
+    execution: ExecutionId | None = None
     open: list[tuple[CommitMarker, Show]] = field(default_factory=list)
-    """Transactions that are being committed."""
+    """Transactions whose commit has started."""
 
-    def begin(self, life: ExecutionId) -> None:
-        """Start an execution. Open transactions of earlier ones commit now or never."""
-        for mark, show in [*self.open]:
+    def start_execution(self, execution: ExecutionId) -> None:
+        """Start an execution. Open transactions of earlier executions commit now or never."""
+        for marker, show in [*self.open]:
             if self.rng.random() < 0.5:
-                self.settle(mark, show)
+                self.commit(marker, show)
         self.open.clear()
-        self.life = life
+        self.execution = execution
 
-    def trimming(self) -> MarkerRetention:
+    def marker_retention(self) -> MarkerRetention:
         """Return the marker retention, whose answers take some turns."""
 
         def ask() -> Callable[[], int | None]:
-            end = self.forgotten + len(self.marks)
+            end = self.forgotten + len(self.markers)
             return lambda: end if self.rng.random() < 0.9 else None
 
         return MarkerRetention(ask, self._forget)
 
     def _forget(self, end: int) -> None:
-        del self.marks[: end - self.forgotten]
+        del self.markers[: end - self.forgotten]
         self.forgotten = end
 
-    def expect(self, life: ExecutionId) -> None:
+    def expect_current(self, execution: ExecutionId) -> None:
         """Raise MeanderError for a fenced execution."""
-        if life != self.life:
-            raise MeanderError(f"life {life}", "a later one has fenced it off")
+        if execution != self.execution:
+            raise MeanderError(f"execution {execution}", "a later execution has fenced it")
 
-    def settle(self, mark: CommitMarker, show: Show) -> None:
+    def commit(self, marker: CommitMarker, show: Show) -> None:
         """Commit an open transaction."""
-        self.open = [one for one in self.open if one != (mark, show)]
-        self.marks.append(mark)
+        self.open = [one for one in self.open if one != (marker, show)]
+        self.markers.append(marker)
         show()
 
 
-class InMemory(SinkWriter, Protocol):
+class InMemoryWriter(SinkWriter, Protocol):
     """A writer that keeps results in memory."""
 
-    def made(self, batch: Batch) -> Show:
-        """Return a function that makes a batch visible. Raises RowRefused."""
+    def prepared(self, batch: Batch) -> Show:
+        """Return a function that makes a batch visible. Raises RowError."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as it becomes visible. Raises RowRefused."""
+        """Return the checksum of a batch as it becomes visible. Raises RowError."""
 
 
 class ListTransactions:
@@ -88,20 +87,20 @@ class ListTransactions:
         self._ledger = ledger
         self._written: list[Show] = []
         self._open: tuple[CommitMarker, Show] | None = None
-        self._pace = 1.0
+        self._chance = 1.0
         """The probability that a check finds the open transaction committed."""
         self.begun = self.done = 0
         """The numbers of started and of committed transactions."""
 
     @property
     def busy(self) -> bool:
-        """Return whether a transaction is open. A random check commits it."""
+        """Return whether a transaction is open, after a random check may have committed it."""
         if self._open is None:
             return False
-        mark, show = self._open
-        self._ledger.expect(mark.execution)
-        if self._ledger.rng.random() < self._pace:
-            self._ledger.settle(mark, show)
+        marker, show = self._open
+        self._ledger.expect_current(marker.execution)
+        if self._ledger.rng.random() < self._chance:
+            self._ledger.commit(marker, show)
             self.done, self._open = self.begun, None
         return self._open is not None
 
@@ -110,9 +109,9 @@ class ListTransactions:
         """Return whether a write waits for the next transaction."""
         return bool(self._written)
 
-    def commit(self, mark: CommitMarker) -> None:
+    def commit(self, marker: CommitMarker) -> None:
         """Start a transaction. Raises MeanderError for a fenced execution."""
-        self._ledger.expect(mark.execution)
+        self._ledger.expect_current(marker.execution)
         written, self._written = self._written, []
 
         def show() -> None:
@@ -120,8 +119,8 @@ class ListTransactions:
                 one()
 
         self.begun += 1
-        self._pace = self._ledger.rng.choice([0.5, 0.02])
-        self._open = mark, show
+        self._chance = self._ledger.rng.choice([0.5, 0.02])
+        self._open = marker, show
         self._ledger.open.append(self._open)
 
     def write(self, show: Show) -> int:
@@ -133,22 +132,22 @@ class ListTransactions:
         """Do nothing, as no resource is open."""
 
 
-class OnceWriter:
-    """A writer that implements `ChecksummedWriter` by another writer. Its tickets number
-    transactions."""
+class TransactionalWriter:
+    """A writer that implements `ChecksummedWriter` by another writer. Its tickets are the numbers
+    of transactions."""
 
-    def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
+    def __init__(self, transactions: ListTransactions, writer: InMemoryWriter) -> None:
         self._transactions, self._writer = transactions, writer
-        self.taken = Checksum()
+        self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Keep a batch for the next transaction."""
-        show = self._writer.made(batch)
-        self.taken += self.checksum(batch)
+        show = self._writer.prepared(batch)
+        self.written_checksum += self.checksum(batch)
         return self._transactions.write(show)
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch without a write."""
+        """Return the checksum of a batch that is not written."""
         return self._writer.checksum(batch)
 
     @property
@@ -164,35 +163,35 @@ class OnceWriter:
         """Do nothing, as no resource is open."""
 
 
-ROOM = 40
-"""The most batches that a `KeptWriter` holds."""
+MAX_DEFERRED = 40
+"""The most batches that an `OutboxWriter` holds."""
 
 
-class KeptWriter:
+class OutboxWriter:
     """A writer that implements `DeferredWriter` by another writer."""
 
-    def __init__(self, transactions: ListTransactions, writer: InMemory) -> None:
+    def __init__(self, transactions: ListTransactions, writer: InMemoryWriter) -> None:
         self._transactions, self._writer = transactions, writer
-        self._keeper = DeferredStore[Show](transactions.write)
-        self._taken = 0
+        self._deferred = DeferredStore[Show](transactions.write)
+        self._last = 0
 
     def write(self, batch: Batch) -> int:
         """Keep a batch, and return its ticket."""
-        self._taken = self._keeper.add(self._writer.made(batch))
-        return self._taken
+        self._last = self._deferred.add(self._writer.prepared(batch))
+        return self._last
 
     def release(self, ticket: int) -> None:
         """Send all batches up to a ticket with the next transaction."""
-        self._keeper.release(ticket)
+        self._deferred.release(ticket)
 
     @property
     def full(self) -> bool:
         """Return whether there is no room."""
-        return self._taken - self.delivered() >= ROOM
+        return self._last - self.delivered() >= MAX_DEFERRED
 
     def delivered(self) -> int:
-        """Return the last ticket whose batch has left."""
-        return self._keeper.delivered(self._transactions.done)
+        """Return the last ticket whose batch is committed."""
+        return self._deferred.delivered(self._transactions.done)
 
     def close(self) -> None:
         """Do nothing, as no resource is open."""

@@ -1,1 +1,1 @@
-"""Checkpoints and records in flight as they lie on their topics."""
+"""Checkpoints and in-flight records on their topics."""

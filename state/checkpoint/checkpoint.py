@@ -21,21 +21,21 @@ from meander.state.checkpoint.delta_bundles import (
     Bundle,
     BundleRecord,
     Delta,
-    LackingRecord,
-    bundle,
+    DeltaRecord,
     bundle_record,
-    lacking,
-    lacking_record,
+    decode_bundle,
+    decode_delta,
+    delta_record,
 )
-from meander.state.checkpoint.in_flight import Author
+from meander.state.checkpoint.in_flight import SnapshotId
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.manifest import (
     AvroTime,
+    LocationRecord,
     Manifest,
-    PlaceRecord,
     avro_time,
-    place_record,
+    location_record,
     time_of,
 )
 from meander.state.layers.topic import RecordLocation
@@ -46,7 +46,7 @@ Fetch = Callable[[Sequence[RecordLocation]], Sequence[bytes]]
 
 
 class Position(NamedTuple):
-    """A position that tells how far a flow has sent a source partition."""
+    """A position up to which a flow has sent a source partition."""
 
     source: str
     """The name of the source in the flow."""
@@ -65,7 +65,7 @@ class Position(NamedTuple):
     """The partition's frontier, at `newest` or later."""
 
 
-class Notice(NamedTuple):
+class Notification(NamedTuple):
     """A notification that a key has requested from an operator for a time."""
 
     operator: str
@@ -83,7 +83,7 @@ class Piece(NamedTuple):
     time: Time
     """A lower bound of their times."""
     records: int
-    places: tuple[RecordLocation, ...]
+    locations: tuple[RecordLocation, ...]
     """The locations of the parts of a record of format 'in_flight', in order."""
     keyed: bool
     """Whether the records have keys, so that they belong to the owners of their bins."""
@@ -98,16 +98,16 @@ class Piece(NamedTuple):
     @property
     def size(self) -> int:
         """Return the bytes of the piece on its topic."""
-        return sum(place.size for place in self.places)
+        return sum(location.size for location in self.locations)
 
     @property
-    def author(self) -> Author:
+    def snapshot(self) -> SnapshotId:
         """Return the author that wrote the piece."""
-        return Author.of(self.places[0].key)
+        return SnapshotId.of(self.locations[0].key)
 
 
 class ReplayFrom(NamedTuple):
-    """A lower bound that tells from which time on a sink's results repeat after a restart."""
+    """A lower bound of the times of a sink's results that repeat after a restart."""
 
     sink: str
     since: int
@@ -141,21 +141,21 @@ class Cut:
     members: tuple[WorkerId, ...] = ()
     owners: tuple[WorkerId, ...] = ()
     """The owner of each bin, group after group."""
-    lacking: tuple[Delta, ...] = ()
+    deltas: tuple[Delta, ...] = ()
     """The deltas of bins in transit to another owner."""
     bundles: tuple[Bundle, ...] = ()
     """The bundles that complete the layers of other bins."""
     positions: tuple[Position, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    notifications: tuple[Notification, ...] = ()
     pieces: tuple[Piece, ...] = ()
     """The pieces in the order in which their records continue."""
-    anew: tuple[ReplayFrom, ...] = ()
-    """The replay start of each exactly-once sink. Nothing is known of a sink without one."""
-    ways: tuple[InputLineage, ...] = ()
-    """The lineage of each input that receives records. Nothing is known of an input without one."""
+    replay_starts: tuple[ReplayFrom, ...] = ()
+    """The replay start of each exactly-once sink, as far as it is known."""
+    lineage: tuple[InputLineage, ...] = ()
+    """The lineage of each input that receives records, as far as it is known."""
 
 
-BEGINNING: Final = Cut()
+INITIAL_CUT: Final = Cut()
 """The cut of a flow that has not run: it starts from states alone."""
 
 
@@ -174,7 +174,7 @@ class Checkpoint:
     space: BinSpace
     millis: int
     manifests: tuple[Manifest, ...]
-    cut: Cut = BEGINNING
+    cut: Cut = INITIAL_CUT
     savepoint: str = ""
     """The savepoint's name; '' for a checkpoint that retention may delete."""
     policy: str = "unaligned"
@@ -206,20 +206,20 @@ class Checkpoint:
     def state_bytes(self) -> int:
         """Return the bytes of all layers that it names, and of the deltas that complete them."""
         layers = sum(layer.bytes for manifest in self.manifests for layer in manifest.layers)
-        return layers + sum({one.place: one.place.size for one in self.cut.bundles}.values())
+        return layers + sum({one.location: one.location.size for one in self.cut.bundles}.values())
 
     @property
-    def places(self) -> dict[RecordLocation, None]:
+    def locations(self) -> dict[RecordLocation, None]:
         """Return all locations on the in-flight topic that it names."""
         pieces, bundles = self.cut.pieces, self.cut.bundles
-        flying = chain.from_iterable(piece.places for piece in pieces)
-        return dict.fromkeys(chain(self.parts, flying, (b.place for b in bundles)))
+        in_flight = chain.from_iterable(piece.locations for piece in pieces)
+        return dict.fromkeys(chain(self.parts, in_flight, (b.location for b in bundles)))
 
     @property
     def chunks(self) -> list[RecordLocation]:
         """Return the locations of its layers on the state topic."""
         layers = (layer for manifest in self.manifests for layer in manifest.layers)
-        return [place for layer in layers for place in layer.chunks]
+        return [location for layer in layers for location in layer.chunks]
 
     @property
     def in_flight(self) -> int:
@@ -230,38 +230,38 @@ class Checkpoint:
     @property
     def in_flight_bytes(self) -> int:
         """Return the bytes of the in-flight records on their topic."""
-        return sum({piece.places: piece.size for piece in self.cut.pieces}.values())
+        return sum({piece.locations: piece.size for piece in self.cut.pieces}.values())
 
     @staticmethod
-    def joined(whole: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
+    def assemble(header: Checkpoint, parts: Iterable[Checkpoint]) -> Checkpoint:
         """Return the checkpoint that consists of the parts of the coordinator and each worker."""
         parts = list(parts)
         cuts = [part.cut for part in parts]
         return replace(
-            whole,
+            header,
             manifests=tuple(chain.from_iterable(part.manifests for part in parts)),
             cut=replace(
-                whole.cut,
-                lacking=tuple(chain.from_iterable(cut.lacking for cut in cuts)),
+                header.cut,
+                deltas=tuple(chain.from_iterable(cut.deltas for cut in cuts)),
                 bundles=tuple(chain.from_iterable(cut.bundles for cut in cuts)),
                 positions=tuple(chain.from_iterable(cut.positions for cut in cuts)),
-                notices=tuple(chain.from_iterable(cut.notices for cut in cuts)),
+                notifications=tuple(chain.from_iterable(cut.notifications for cut in cuts)),
                 pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
-                anew=_latest([whole.cut, *cuts]),
+                replay_starts=_latest_replay_starts([header.cut, *cuts]),
             ),
         )
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the checkpoint without the locations of its parts: one record, or the
-        value to cut."""
+        value to split."""
         return _FORMAT.encode(self._record())
 
-    def head(self, data: bytes) -> bytes:
-        """Return the record that completes a checkpoint whose parts `data` was cut into."""
-        head = replace(self, manifests=(), cut=BEGINNING)._record()
-        head["parts"] = [place_record(place) for place in self.parts]
-        head["checksum"] = _checksum(data)
-        return _FORMAT.encode(head)
+    def header(self, data: bytes) -> bytes:
+        """Return the record that completes a checkpoint, whose parts together are `data`."""
+        header = replace(self, manifests=(), cut=INITIAL_CUT)._record()
+        header["parts"] = [location_record(location) for location in self.parts]
+        header["checksum"] = _checksum(data)
+        return _FORMAT.encode(header)
 
     def _record(self) -> _CheckpointRecord:
         cut = self.cut
@@ -278,27 +278,27 @@ class Checkpoint:
             "time": cut.time,
             "members": list(cut.members),
             "owners": list(cut.owners),
-            "remainders": [lacking_record(one) for one in cut.lacking],
+            "deltas": [delta_record(one) for one in cut.deltas],
             "bundles": [bundle_record(one) for one in cut.bundles],
             "positions": [one._asdict() for one in cut.positions],
-            "notices": [
+            "notifications": [
                 {"operator": one.operator, "time": avro_time(one.time), "key": one.key}
-                for one in cut.notices
+                for one in cut.notifications
             ],
             "pieces": [_piece_record(one) for one in cut.pieces],
-            "anew": [one._asdict() for one in cut.anew],
-            "ways": [one._asdict() for one in cut.ways],
+            "replay_starts": [one._asdict() for one in cut.replay_starts],
+            "lineage": [one._asdict() for one in cut.lineage],
             "parts": [],
             "checksum": 0,
         }
 
     @staticmethod
     def from_bytes(data: bytes, fetch: Fetch | None = None) -> Checkpoint:
-        """Undo `to_bytes`, or `head` with the parts that `fetch` reads. Raise MeanderError when
-        another format version wrote it, or when the parts are not those of the head."""
+        """Undo `to_bytes`, or `header` with the parts that `fetch` reads. Raise MeanderError when
+        another format version wrote it, or when the parts do not match the header."""
         record = _FORMAT.decode(data)
         if record["parts"]:
-            return _joined(record, fetch)
+            return _assemble(record, fetch)
         return Checkpoint(
             record["number"], ExecutionId(record["execution"]), BinSpace(record["bits"]),
             record["millis"], tuple(map(Manifest.from_bytes, record["manifests"])),
@@ -306,47 +306,47 @@ class Checkpoint:
                 record["time"],
                 tuple(map(WorkerId, record["members"])),
                 tuple(map(WorkerId, record["owners"])),
-                tuple(map(lacking, record["remainders"])),
-                tuple(map(bundle, record["bundles"])),
+                tuple(map(decode_delta, record["deltas"])),
+                tuple(map(decode_bundle, record["bundles"])),
                 tuple(Position(**one) for one in record["positions"]),
                 tuple(
-                    Notice(one["operator"], time_of(one["time"]), one["key"])
-                    for one in record["notices"]
+                    Notification(one["operator"], time_of(one["time"]), one["key"])
+                    for one in record["notifications"]
                 ),
                 tuple(map(_piece, record["pieces"])),
-                tuple(ReplayFrom(**one) for one in record["anew"]),
+                tuple(ReplayFrom(**one) for one in record["replay_starts"]),
                 tuple(
                     InputLineage(
                         one["node"], one["input"], tuple(one["behind"]), tuple(one["before"])
                     )
-                    for one in record["ways"]
+                    for one in record["lineage"]
                 ),
             ),
             record["savepoint"], record["policy"], record["alignment_ms"], record["write_ms"],
         )  # fmt: skip
 
 
-def _joined(head: _CheckpointRecord, fetch: Fetch | None) -> Checkpoint:
-    """Return the checkpoint whose parts a head names."""
-    concerns = f"checkpoint {head['number']}"
+def _assemble(header: _CheckpointRecord, fetch: Fetch | None) -> Checkpoint:
+    """Return the checkpoint whose parts a header names."""
+    subject = f"checkpoint {header['number']}"
     if fetch is None:
-        raise MeanderError(concerns, "it lies in parts, where a whole one was expected")
-    places = tuple(RecordLocation(**place) for place in head["parts"])
-    data = b"".join(fetch(places))
-    if _checksum(data) != head["checksum"]:
+        raise MeanderError(subject, "it lies in parts, but one record was expected")
+    locations = tuple(RecordLocation(**location) for location in header["parts"])
+    data = b"".join(fetch(locations))
+    if _checksum(data) != header["checksum"]:
         raise MeanderError(
-            concerns,
-            f"its {len(places)} parts are not what was written: their checksum is another",
-            "see who else writes to the in-flight topic, or deletes from it",
+            subject,
+            f"its {len(locations)} parts differ from the written ones: their checksum is wrong",
+            "look for another program that writes to the in-flight topic, or deletes from it",
         )  # fmt: skip
-    return replace(Checkpoint.from_bytes(data), parts=places)
+    return replace(Checkpoint.from_bytes(data), parts=locations)
 
 
 def _checksum(data: bytes) -> int:
     return xxhash.xxh3_64_intdigest(data) >> 1
 
 
-class _NoticeRecord(TypedDict):
+class _NotificationRecord(TypedDict):
     operator: str
     time: AvroTime
     key: bytes
@@ -358,8 +358,8 @@ class _PieceRecord(TypedDict):
     worker: int
     time: AvroTime
     records: int
-    place: PlaceRecord
-    more: list[PlaceRecord]
+    location: LocationRecord
+    more: list[LocationRecord]
     keyed: bool
     bins: bytes | None
 
@@ -377,27 +377,27 @@ class _CheckpointRecord(TypedDict):
     time: int
     members: list[int]
     owners: list[int]
-    remainders: list[LackingRecord]
+    deltas: list[DeltaRecord]
     bundles: list[BundleRecord]
     positions: list[dict[str, Any]]
     """The fields of each `Position`."""
-    notices: list[_NoticeRecord]
+    notifications: list[_NotificationRecord]
     pieces: list[_PieceRecord]
-    anew: list[dict[str, Any]]
+    replay_starts: list[dict[str, Any]]
     """The fields of each `ReplayFrom`."""
-    ways: list[dict[str, Any]]
+    lineage: list[dict[str, Any]]
     """The fields of each `InputLineage`."""
-    parts: list[PlaceRecord]
+    parts: list[LocationRecord]
     checksum: int
 
 
 _FORMAT: Final = Format[_CheckpointRecord]("checkpoint")
 
 
-def _latest(cuts: Iterable[Cut]) -> tuple[ReplayFrom, ...]:
+def _latest_replay_starts(cuts: Iterable[Cut]) -> tuple[ReplayFrom, ...]:
     """Return for each sink the latest replay start of all workers."""
     found = dict[str, int]()
-    for sink, since in chain.from_iterable(cut.anew for cut in cuts):
+    for sink, since in chain.from_iterable(cut.replay_starts for cut in cuts):
         found[sink] = max(since, found.get(sink, since))
     return tuple(starmap(ReplayFrom, found.items()))
 
@@ -406,7 +406,8 @@ def _piece_record(one: Piece) -> _PieceRecord:
     return {
         "node": one.node, "input": one.input, "worker": one.worker, "time": avro_time(one.time),
         "records": one.records, "keyed": one.keyed, "bins": one.bins,
-        "place": place_record(one.places[0]), "more": list(map(place_record, one.places[1:])),
+        "location": location_record(one.locations[0]),
+        "more": list(map(location_record, one.locations[1:])),
     }  # fmt: skip
 
 
@@ -414,6 +415,6 @@ def _piece(record: _PieceRecord) -> Piece:
     return Piece(
         record["node"], record["input"], WorkerId(record["worker"]), time_of(record["time"]),
         record["records"],
-        tuple(RecordLocation(**one) for one in (record["place"], *record["more"])),
+        tuple(RecordLocation(**one) for one in (record["location"], *record["more"])),
         record["keyed"], record["bins"],
     )  # fmt: skip

@@ -12,18 +12,18 @@ from typing import Final, NamedTuple, TypedDict
 
 import xxhash
 
-from meander.schemas.avro import NULL, THERE, Format, array, byte_strings, long
+from meander.schemas.avro import NULL, PRESENT, Format, array, byte_strings, long
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.layer import DeltaEntries
-from meander.state.layers.manifest import PlaceRecord, place_record
+from meander.state.layers.manifest import LocationRecord, location_record
 from meander.state.layers.topic import LayerUnreadable, RecordLocation
 
 CHECKSUM_BYTES: Final = 8
 
 
 class BundleCorrupt(LayerUnreadable):
-    """An error that reports a bundle whose record is not the written one."""
+    """An error that reports a bundle that differs from the written one."""
 
 
 class Delta(NamedTuple):
@@ -31,12 +31,12 @@ class Delta(NamedTuple):
 
     operator: str
     bin: Bin
-    remainder: DeltaEntries
+    entries: DeltaEntries
 
     @property
     def size(self) -> int:
         """Return its size in bytes, estimated."""
-        keys, states, timers = self.remainder
+        keys, states, timers = self.entries
         return sum(map(len, keys)) + sum(map(len, states)) + 16 * len(timers or ())
 
 
@@ -46,29 +46,28 @@ class Bundle(NamedTuple):
     operator: str
     bins: tuple[Bin, ...]
     """The bins whose deltas count. For other bins the record may hold outdated deltas."""
-    place: RecordLocation
+    location: RecordLocation
 
 
-def key_of(execution: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
+def bundle_key(execution: ExecutionId, checkpoint: int, worker: WorkerId, sequence: int) -> bytes:
     """Return the key of the n-th bundle of a worker and checkpoint on its topic."""
     return f"bundle/{execution}/{checkpoint}/{worker}/{sequence}".encode()
 
 
-def to_bytes(many: Iterable[Delta]) -> bytes:
+def encode_deltas(deltas: Iterable[Delta]) -> bytes:
     """Encode deltas as a bundle for its topic.
 
-    >>> found = from_bytes(to_bytes([Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))]))
-    >>> found[0].bin, found[0].remainder.states
-    (3, [b's'])
+    >>> delta = Delta("totals", Bin(3), DeltaEntries([b"k"], [b"s"], None))
+    >>> decode_deltas(encode_deltas([delta])) == [delta]
+    True
     """
     # Avro's writer takes several times as long for single strings as for whole columns.
-    body = bytes([_FORMAT.version]) + array(list(map(_bundled, many)))
+    body = bytes([_FORMAT.version]) + array(list(map(_encode_delta, deltas)))
     return xxhash.xxh3_64_digest(body) + body
 
 
-def _bundled(one: Delta) -> bytes:
-    """Return the fields of a delta in a bundle."""
-    name, (keys, states, timers) = one.operator.encode(), one.remainder
+def _encode_delta(one: Delta) -> bytes:
+    name, (keys, states, timers) = one.operator.encode(), one.entries
     head = long(len(name)) + name + long(one.bin)
     return head + byte_strings(keys) + byte_strings(states) + _optional(timers)
 
@@ -76,19 +75,20 @@ def _bundled(one: Delta) -> bytes:
 def _optional(timers: Timers | None) -> bytes:
     if timers is None:
         return NULL
-    return THERE + array([long(at) + long(len(key)) + key for at, key in timers])
+    return PRESENT + array([long(at) + long(len(key)) + key for at, key in timers])
 
 
-def from_bytes(data: bytes) -> list[Delta]:
-    """Undo `to_bytes`. Raise BundleCorrupt for other bytes, MeanderError for another format
+def decode_deltas(data: bytes) -> list[Delta]:
+    """Undo `encode_deltas`. Raise BundleCorrupt for other bytes, MeanderError for another format
     version."""
     checksum, body = data[:CHECKSUM_BYTES], data[CHECKSUM_BYTES:]
     if xxhash.xxh3_64_digest(body) != checksum:
         raise BundleCorrupt(
-            "a record of format 'bundle'", "its checksum is another",
-            "see who else writes to the in-flight topic, and start from an earlier checkpoint",
+            "a record of format 'bundle'", "its checksum is wrong",
+            "look for another program that writes to the in-flight topic, and start from an earlier"
+            " checkpoint",
         )  # fmt: skip
-    return list(map(lacking, _FORMAT.decode(body)["remainders"]))
+    return list(map(decode_delta, _FORMAT.decode(body)["deltas"]))
 
 
 class TimerRecord(TypedDict):
@@ -98,7 +98,7 @@ class TimerRecord(TypedDict):
     key: bytes
 
 
-class LackingRecord(TypedDict):
+class DeltaRecord(TypedDict):
     """A record that holds the delta of one bin."""
 
     operator: str
@@ -113,41 +113,41 @@ class BundleRecord(TypedDict):
 
     operator: str
     bins: list[int]
-    place: PlaceRecord
+    location: LocationRecord
 
 
 class _Bundled(TypedDict):
-    remainders: list[LackingRecord]
+    deltas: list[DeltaRecord]
 
 
 _FORMAT: Final = Format[_Bundled]("bundle")
 
 
-def lacking_record(one: Delta) -> LackingRecord:
+def delta_record(one: Delta) -> DeltaRecord:
     """Return a delta as an Avro record."""
-    keys, states, timers = one.remainder
+    keys, states, timers = one.entries
     known = None if timers is None else [TimerRecord(time=at, key=key) for at, key in timers]
     return {
         "operator": one.operator, "bin": one.bin, "keys": keys, "states": states, "timers": known,
     }  # fmt: skip
 
 
-def lacking(record: LackingRecord) -> Delta:
-    """Undo `lacking_record`."""
+def decode_delta(record: DeltaRecord) -> Delta:
+    """Undo `delta_record`."""
     known = record["timers"]
     timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
-    remainder = DeltaEntries(record["keys"], record["states"], timers)
-    return Delta(record["operator"], Bin(record["bin"]), remainder)
+    entries = DeltaEntries(record["keys"], record["states"], timers)
+    return Delta(record["operator"], Bin(record["bin"]), entries)
 
 
 def bundle_record(one: Bundle) -> BundleRecord:
     """Return a bundle as an Avro record."""
     bins = list[int](one.bins)
-    return {"operator": one.operator, "bins": bins, "place": place_record(one.place)}
+    return {"operator": one.operator, "bins": bins, "location": location_record(one.location)}
 
 
-def bundle(record: BundleRecord) -> Bundle:
+def decode_bundle(record: BundleRecord) -> Bundle:
     """Undo `bundle_record`."""
     return Bundle(
-        record["operator"], tuple(map(Bin, record["bins"])), RecordLocation(**record["place"])
+        record["operator"], tuple(map(Bin, record["bins"])), RecordLocation(**record["location"])
     )

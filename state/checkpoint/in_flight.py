@@ -23,7 +23,7 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from meander.schemas.avro import NULL, THERE, byte_strings, longs
+from meander.schemas.avro import NULL, PRESENT, byte_strings, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.ids import ExecutionId, WorkerId
@@ -39,7 +39,8 @@ class RecordCorrupt(LayerUnreadable):
         super().__init__(
             where,
             cause,
-            "see who else writes to the in-flight topic, or deletes from it; run the flow again",
+            "look for another program that writes to the in-flight topic, or deletes from it, and"
+            " run the flow again",
         )
 
 
@@ -65,7 +66,7 @@ class Header:
         )
 
 
-class Author(NamedTuple):
+class SnapshotId(NamedTuple):
     """An author that names the worker, execution and checkpoint of an in-flight record."""
 
     execution: ExecutionId
@@ -73,22 +74,22 @@ class Author(NamedTuple):
     worker: WorkerId
 
     @staticmethod
-    def of(key: bytes) -> Author:
+    def of(key: bytes) -> SnapshotId:
         """Return the author that the key of a record or of a part names.
 
         >>> header = Header(ExecutionId(7), 2, WorkerId(1), "sink", 1, sequence=0)
-        >>> Author.of(header.key)
-        Author(execution=7, checkpoint=2, worker=1)
+        >>> SnapshotId.of(header.key)
+        SnapshotId(execution=7, checkpoint=2, worker=1)
         """
-        _, life, checkpoint, worker, *_ = key.split(b"/")
-        return Author(ExecutionId(int(life)), int(checkpoint), WorkerId(int(worker)))
+        _, execution, checkpoint, worker, *_ = key.split(b"/")
+        return SnapshotId(ExecutionId(int(execution)), int(checkpoint), WorkerId(int(worker)))
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class InFlightColumns:
     """Columns that hold in-flight records of one iteration, each of shape (n,)."""
 
-    rounds: tuple[int, ...]
+    iterations: tuple[int, ...]
     times: Int64s
     origins: Int64s
     partitions: Int64s
@@ -102,13 +103,13 @@ class Columns:
         return len(self.values)
 
 
-def encode(header: Header, columns: Columns) -> bytes:
+def encode(header: Header, columns: InFlightColumns) -> bytes:
     """Encode in-flight records for the topic. Raise UnencodableError for a value that is not plain.
 
     >>> none = np.zeros(1, np.int64)
     >>> header = Header(ExecutionId(1), 2, WorkerId(0), "totals", 0, sequence=5)
-    >>> record = encode(header, Columns((), none, none, none, none, none, None, None, [(1, "a")]))
-    >>> head, columns = decode(record)
+    >>> columns = InFlightColumns((), none, none, none, none, none, None, None, [(1, "a")])
+    >>> head, columns = decode(encode(header, columns))
     >>> head == header, columns.values
     (True, [(1, 'a')])
     """
@@ -116,18 +117,18 @@ def encode(header: Header, columns: Columns) -> bytes:
     # Avro's writer takes ten times as long for single numbers as for whole columns.
     body = b"".join(
         [
-            longs(np.array(columns.rounds, np.int64)),
+            longs(np.array(columns.iterations, np.int64)),
             longs(columns.times),
             longs(columns.origins),
             longs(columns.partitions),
             longs(columns.offsets),
             longs(columns.indexes),
-            NULL if keys is None else THERE + byte_strings(keys),
-            NULL if bins is None else THERE + longs(bins),
-            _values(columns.values),
+            NULL if keys is None else PRESENT + byte_strings(keys),
+            NULL if bins is None else PRESENT + longs(bins),
+            _encode_values(columns.values),
         ]
     )
-    head = _written(
+    head = _encode_record(
         _HEADER,
         {
             "execution": header.execution,
@@ -144,14 +145,14 @@ def encode(header: Header, columns: Columns) -> bytes:
     return bytes([VERSION]) + head + body
 
 
-def decode(data: bytes) -> tuple[Header, Columns]:
+def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     """Decode a record into its header and columns. Raise MeanderError for another format version,
     RecordCorrupt for a record that differs from the written one."""
     version = data[0] if data else None
     if version != VERSION:
         raise MeanderError(
             "a record of format 'in_flight'",
-            f"its version is {version}, where this program reads {VERSION}",
+            f"its version is {version}, but this program reads {VERSION}",
             "read it with the release that wrote it",
         )
     source = BytesIO(data)
@@ -159,7 +160,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
     try:
         head = cast(dict[str, Any], schemaless_reader(source, _HEADER, None))
         body = data[source.tell() :]
-    except Exception as error:  # fastavro raises what it likes
+    except Exception as error:  # fastavro documents no common base of its errors
         raise RecordCorrupt(
             "a record of format 'in_flight'", f"it is cut short: {error}"
         ) from error
@@ -168,15 +169,15 @@ def decode(data: bytes) -> tuple[Header, Columns]:
         head["node"], head["input"], head["sequence"],
     )  # fmt: skip
     if xxhash.xxh3_64_digest(body) != head["checksum"]:
-        raise RecordCorrupt(f"in-flight record {header.key!r}", "its checksum is another")
+        raise RecordCorrupt(f"in-flight record {header.key!r}", "its checksum is wrong")
     columns = cast(dict[str, Any], schemaless_reader(source, _COLUMNS, None))
     times, origins, partitions, offsets, indexes = (
         np.array(columns[name], np.int64)
         for name in ("time", "origin", "partition", "offset", "index")
     )
-    bins, values = columns["bin"], list(map(_raised, columns["value"]))
-    found = Columns(
-        tuple(columns["rounds"]), times, origins, partitions, offsets, indexes, columns["key"],
+    bins, values = columns["bin"], list(map(_from_avro, columns["value"]))
+    found = InFlightColumns(
+        tuple(columns["iterations"]), times, origins, partitions, offsets, indexes, columns["key"],
         None if bins is None else np.array(bins, np.int64), values,
     )  # fmt: skip
     if len(found) != head["count"]:
@@ -187,7 +188,7 @@ def decode(data: bytes) -> tuple[Header, Columns]:
     return header, found
 
 
-def _values(values: list[object]) -> bytes:
+def _encode_values(values: list[object]) -> bytes:
     """Encode the column of values; native code encodes values of one plain type."""
     kinds = set(map(type, values))
     if kinds == {bytes}:
@@ -196,10 +197,10 @@ def _values(values: list[object]) -> bytes:
         return byte_strings([cast(str, one).encode() for one in values], _BRANCHES["string"])
     if kinds == {int} and all(map(_INT64.__contains__, values)):
         return longs(np.array(values, np.int64), _BRANCHES["long"])
-    return _written(_VALUES, {"value": list(map(_lowered, values))})
+    return _encode_record(_VALUES, {"value": list(map(_to_avro, values))})
 
 
-def _written(schema: Schema, record: dict[str, Any]) -> bytes:
+def _encode_record(schema: Schema, record: dict[str, Any]) -> bytes:
     out = BytesIO()
     schemaless_writer(out, schema, record)
     return out.getvalue()
@@ -227,7 +228,7 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 _COMPOUND: Final = "meander.Compound"
 
 
-def _lowered(value: object) -> object:
+def _to_avro(value: object) -> object:
     """Return a value for Avro with the name of its type; fastavro tries all types of the union
     otherwise."""
     kind = type(value)
@@ -253,7 +254,7 @@ def _lowered(value: object) -> object:
         case timedelta():
             return _compound("timedelta", [value.days, value.seconds, value.microseconds])
     codec.encode(value)
-    raise AssertionError(f"{kind} is a plain type that Avro has not been told of")
+    raise AssertionError(f"{kind} is a plain type without an Avro encoding")
 
 
 def _fits(text: str) -> bool:
@@ -262,10 +263,10 @@ def _fits(text: str) -> bool:
 
 
 def _compound(kind: str, items: Iterable[object]) -> object:
-    return _COMPOUND, {"kind": kind, "items": list(map(_lowered, items))}
+    return _COMPOUND, {"kind": kind, "items": list(map(_to_avro, items))}
 
 
-_RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
+_FROM_COMPOUND: Final[dict[str, Callable[[list[Any]], object]]] = {
     "list": list,
     "tuple": tuple,
     "set": set,
@@ -281,10 +282,10 @@ _RAISED: Final[dict[str, Callable[[list[Any]], object]]] = {
 }
 
 
-def _raised(value: object) -> object:
+def _from_avro(value: object) -> object:
     if type(value) is not dict:
         return value
-    return _RAISED[value["kind"]](list(map(_raised, value["items"])))
+    return _FROM_COMPOUND[value["kind"]](list(map(_from_avro, value["items"])))
 
 
 def mask_of(bins: Sequence[int], count: int) -> bytes:

@@ -17,28 +17,28 @@ from dataclasses import dataclass
 from itertools import chain
 
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.keys.ids import life_of
+from meander.state.keys.ids import execution_of
 
 
 @dataclass(frozen=True, slots=True)
-class Unnamed:
+class Orphans:
     """A set that recognizes orphans as one execution finds them.
 
     >>> from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
-    >>> named, other = (LayerId(ExecutionId(life), WorkerId(0), 3).key(0) for life in (6, 7))
-    >>> unnamed = Unnamed(frozenset([named]))
-    >>> unnamed.goes(other), unnamed.goes(named), unnamed.goes(b"what a user has put there")
+    >>> named, other = (LayerId(ExecutionId(n), WorkerId(0), 3).key(0) for n in (6, 7))
+    >>> orphans = Orphans(frozenset([named]))
+    >>> orphans.includes(other), orphans.includes(named), orphans.includes(b"a key of a user")
     (True, False, False)
     """
 
-    named: frozenset[bytes]
+    referenced: frozenset[bytes]
 
     @staticmethod
-    def of(kept: Iterable[Checkpoint]) -> Unnamed:
+    def of(retained: Iterable[Checkpoint]) -> Orphans:
         """Return the orphans beside all checkpoints from which this execution may restart."""
-        places = chain.from_iterable(chain(one.places, one.chunks) for one in kept)
-        return Unnamed(frozenset(place.key for place in places))
+        locations = chain.from_iterable(chain(one.locations, one.chunks) for one in retained)
+        return Orphans(frozenset(location.key for location in locations))
 
-    def goes(self, key: bytes) -> bool:
+    def includes(self, key: bytes) -> bool:
         """Return whether the record with a key, on either topic, is an orphan."""
-        return life_of(key) is not None and key not in self.named
+        return execution_of(key) is not None and key not in self.referenced

@@ -19,7 +19,7 @@ from meander.state.encoding.codec import Sealed
 
 T = TypeVar("T")
 Slots = npt.NDArray[np.int64]
-FIRST: Final = 64
+INITIAL_SLOTS: Final = 64
 """The number of slots at the start."""
 ABSENT: Final = object()
 """A placeholder for a key without a state."""
@@ -41,22 +41,22 @@ class Cells(Protocol):
     def grow(self) -> None:
         """Double the number of slots."""
 
-    def keep(self, slots: Slots, most: int) -> None:
-        """Resize to `most` slots and move the states of some slots to the first of them."""
+    def resize(self, slots: Slots, size: int) -> None:
+        """Resize to `size` slots and move the states of some slots to the first of them."""
 
-    def take(self, slots: Slots) -> list[object]:
+    def get(self, slots: Slots) -> list[object]:
         """Return the sealed states in some slots. Each slot must hold one."""
 
     def has(self, slots: Slots) -> list[bool]:
         """Return for each slot whether it holds a state."""
 
-    def before(self, slots: Slots) -> list[object]:
+    def get_or_absent(self, slots: Slots) -> list[object]:
         """Return the sealed state in each slot, or `ABSENT`."""
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
         """Set encoded states in different slots."""
 
-    def vacate(self, slots: Slots) -> None:
+    def clear(self, slots: Slots) -> None:
         """Remove the states in some slots."""
 
     def weigh(self, slots: Slots) -> int:
@@ -68,7 +68,7 @@ class SealedCells:
 
     >>> cells = SealedCells()
     >>> cells.states[3] = (7, 2.5)
-    >>> cells.has(np.array([2, 3])), cells.take(np.array([3]))
+    >>> cells.has(np.array([2, 3])), cells.get(np.array([3]))
     ([False, True], [(7, 2.5)])
     """
 
@@ -76,7 +76,7 @@ class SealedCells:
     """The bytes of a pointer."""
 
     def __init__(self) -> None:
-        self.states: list[object] = [ABSENT] * FIRST
+        self.states: list[object] = [ABSENT] * INITIAL_SLOTS
 
     def __len__(self) -> int:
         return len(self.states)
@@ -85,11 +85,11 @@ class SealedCells:
         """Double the number of slots."""
         self.states += [ABSENT] * len(self.states)
 
-    def keep(self, slots: Slots, most: int) -> None:
-        """Resize to `most` slots and move the states of some slots to the first of them."""
-        self.states = [*self.take(slots), *[ABSENT] * (most - len(slots))]
+    def resize(self, slots: Slots, size: int) -> None:
+        """Resize to `size` slots and move the states of some slots to the first of them."""
+        self.states = [*self.get(slots), *[ABSENT] * (size - len(slots))]
 
-    def take(self, slots: Slots) -> list[object]:
+    def get(self, slots: Slots) -> list[object]:
         """Return the sealed states in some slots. Each slot must hold one."""
         return pick(self.states, slots.tolist())
 
@@ -97,16 +97,16 @@ class SealedCells:
         """Return for each slot whether it holds a state."""
         return [self.states[slot] is not ABSENT for slot in slots.tolist()]
 
-    def before(self, slots: Slots) -> list[object]:
+    def get_or_absent(self, slots: Slots) -> list[object]:
         """Return the sealed state in each slot, or `ABSENT`."""
-        return self.take(slots)
+        return self.get(slots)
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
         """Set encoded states in different slots."""
         for slot, data in zip(slots.tolist(), states, strict=True):
             self.states[slot] = Sealed(data)
 
-    def vacate(self, slots: Slots) -> None:
+    def clear(self, slots: Slots) -> None:
         """Remove the states in some slots."""
         for slot in slots.tolist():
             self.states[slot] = ABSENT
@@ -137,11 +137,11 @@ def _weigh_all(states: Sequence[object]) -> int:
     return sum(map(weigh, states))
 
 
-def runs(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, int]]]:
+def group_by_bin(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, int]]]:
     """Return the indices of items, stably sorted by bin, and for each bin the range of its items
     there.
 
-    >>> runs(np.array([4, 3, 4]))
+    >>> group_by_bin(np.array([4, 3, 4]))
     ([1, 0, 2], [(3, 0, 1), (4, 1, 3)])
     """
     order = np.argsort(bins.astype(np.uint16), kind="stable")  # a radix sort
@@ -151,12 +151,12 @@ def runs(bins: npt.NDArray[np.int64]) -> tuple[list[int], list[tuple[int, int, i
     return order.tolist(), list(zip(sorted_bins[starts].tolist(), starts, ends, strict=True))
 
 
-def pick(items: Sequence[T], places: list[int]) -> list[T]:
+def pick(items: Sequence[T], indices: list[int]) -> list[T]:
     """Return the items at some indices, in native code.
 
     >>> pick(["a", "b", "c"], [2, 0])
     ['c', 'a']
     """
-    if len(places) < 2:
-        return [items[place] for place in places]
-    return list(itemgetter(*places)(items))
+    if len(indices) < 2:
+        return [items[index] for index in indices]
+    return list(itemgetter(*indices)(items))

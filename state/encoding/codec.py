@@ -30,14 +30,14 @@ _ATOMS: Final[frozenset[type]] = frozenset(
 )
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
 
-_STABLE: Final[frozenset[type]] = _ATOMS - {float, Decimal}
+_CANONICAL_TYPES: Final[frozenset[type]] = _ATOMS - {float, Decimal}
 """The types whose equal atoms have equal bytes."""
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-_WRITTEN_OUT: Final = 40
+_MAX_PLAIN_DIGITS: Final = 40
 """The most digits of a whole Decimal that a key writes without an exponent."""
-_FAR: Final = timedelta(days=1) - timedelta.resolution
+_MAX_UTC_OFFSET: Final = timedelta(days=1) - timedelta.resolution
 """The greatest distance of a time zone from UTC."""
-_ZONES: Final = (timezone.utc, timezone(_FAR), timezone(-_FAR))  # noqa: UP017 (as it is decoded)
+_ZONES: Final = (timezone.utc, timezone(_MAX_UTC_OFFSET), timezone(-_MAX_UTC_OFFSET))  # noqa: UP017 (as it is decoded)
 
 SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
 """The first bytes of encoded text of at most 31 bytes; the text follows at once."""
@@ -91,8 +91,8 @@ def encode(value: object) -> bytes:
     >>> encode({1, 2, 3}) == encode({3, 2, 1})
     True
     """
-    if not _simple(value):
-        _survey(value, ())
+    if not _is_flat(value):
+        _inspect(value, ())
     return _local.pack(value)
 
 
@@ -109,9 +109,9 @@ def encode_key(value: object) -> bytes:
     >>> decode(encode_key((-0.0, Decimal("1.50")))), encode_key(1) == encode_key(1.0)
     ((0.0, Decimal('1.5')), False)
     """
-    if _stable(value):
+    if _is_canonical(value):
         return _local.pack(value)
-    _survey(value, ())
+    _inspect(value, ())
     return _local.pack(_canonical(value))
 
 
@@ -121,8 +121,8 @@ def encode_keys(values: Sequence[object]) -> list[bytes]:
     >>> encode_keys(["a", 7]) == [encode("a"), encode(7)]
     True
     """
-    stable = _STABLE.issuperset(map(type, values))
-    return list(map(_local.pack if stable else encode_key, values))
+    canonical = _CANONICAL_TYPES.issuperset(map(type, values))
+    return list(map(_local.pack if canonical else encode_key, values))
 
 
 def seal(value: object) -> object:
@@ -131,23 +131,23 @@ def seal(value: object) -> object:
     >>> seal((3, 1.5)), type(seal([3])).__name__
     ((3, 1.5), 'Sealed')
     """
-    if fixed(value):
+    if is_immutable(value):
         return value
     return Sealed(_local.pack(value))
 
 
-def fixed(value: object) -> bool:
+def is_immutable(value: object) -> bool:
     """Return whether a plain value cannot change in place. Raise UnencodableError.
 
-    >>> fixed((3, "a")), fixed((3, []))
+    >>> is_immutable((3, "a")), is_immutable((3, []))
     (True, False)
     """
-    return _simple(value) or _survey(value, ())
+    return _is_flat(value) or _inspect(value, ())
 
 
-def all_fixed(values: Sequence[object]) -> bool:
+def all_immutable(values: Sequence[object]) -> bool:
     """Return whether no value can change in place, in native code where all are atoms."""
-    return _ATOMS.issuperset(map(type, values)) or all(map(fixed, values))
+    return _ATOMS.issuperset(map(type, values)) or all(map(is_immutable, values))
 
 
 def unseal(sealed: object) -> object:
@@ -159,10 +159,10 @@ def unseal(sealed: object) -> object:
     return decode(sealed.data) if type(sealed) is Sealed else sealed
 
 
-def encoded(sealed: object) -> bytes:
+def encode_sealed(sealed: object) -> bytes:
     """Return the bytes of a sealed state.
 
-    >>> encoded(seal([3])) == encode([3])
+    >>> encode_sealed(seal([3])) == encode([3])
     True
     """
     # `seal` has checked each state that is not bytes.
@@ -178,7 +178,7 @@ def decode(data: bytes) -> object:
     (1, [2.0, None])
     """
     return msgpack.unpackb(
-        data, list_hook=_revive, ext_hook=_builder,
+        data, list_hook=_from_array, ext_hook=_builder,
         strict_map_key=False, unicode_errors="surrogatepass", timestamp=1,
     )  # fmt: skip
 
@@ -197,25 +197,23 @@ def verbatim(data: bytes) -> bytes | None:
     return data[2:] if head == SHORT_BYTES else None
 
 
-def decode_checked(data: bytes) -> object:
+def decode_strict(data: bytes) -> object:
     """Decode bytes of another process as `decode` does, but strictly: an empty extension may only
     stand where it builds a value. Raise ValueError, KeyError or UnencodableError.
 
-    >>> decode_checked(encode([(1, 2)]))
+    >>> decode_strict(encode([(1, 2)]))
     [(1, 2)]
-    >>> decode_checked(msgpack.packb([5, _TUPLE]))
+    >>> decode_strict(msgpack.packb([5, _TUPLE]))
     Traceback (most recent call last):
     meander.state.encoding.codec.UnencodableError: value[1]: it is of type builtins.type, which ...
     """
     value = decode(data)
     if any(mark in data for mark in _MARKS):
-        _survey(value, ())
+        _inspect(value, ())
     return value
 
 
-class _Plain:
-    """The codec that encodes plain values."""
-
+class _PlainCodec:
     name = "msgpack"
 
     def encode(self, state: object, /) -> bytes:
@@ -225,23 +223,22 @@ class _Plain:
         return decode(data)
 
 
-PLAIN: Final[StateCodec] = _Plain()
+PLAIN: Final[StateCodec] = _PlainCodec()
 
 
-def _simple(value: object) -> bool:
-    """Return whether a value is an atom or a flat tuple. This check avoids a survey of most
-    values."""
+def _is_flat(value: object) -> bool:
+    """Return whether a value is an atom or a flat tuple, as most values are."""
     if type(value) is tuple:
         return _ATOMS.issuperset(map(type, value))
     return type(value) in _ATOMS
 
 
-def _stable(value: object) -> bool:
+def _is_canonical(value: object) -> bool:
     """Return whether a value has one form only: an atom of a stable type, or a flat tuple of such
     atoms."""
     if type(value) is tuple:
-        return _STABLE.issuperset(map(type, value))
-    return type(value) in _STABLE
+        return _CANONICAL_TYPES.issuperset(map(type, value))
+    return type(value) in _CANONICAL_TYPES
 
 
 def _canonical(value: object) -> object:
@@ -252,9 +249,9 @@ def _canonical(value: object) -> object:
             # object.
             return value + 0.0 if value == value else float("nan")
         case Decimal():
-            return _decimal(value)
+            return _canonical_decimal(value)
         case datetime():
-            return _instant(value)
+            return _canonical_datetime(value)
         case dict():
             items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
             return dict(sorted(items, key=_local.pack))
@@ -263,18 +260,19 @@ def _canonical(value: object) -> object:
     return value
 
 
-def _decimal(value: Decimal) -> Decimal:
+def _canonical_decimal(value: Decimal) -> Decimal:
     if value.is_nan():
         return Decimal("NaN")
     if not value:
         return Decimal()
     short = _EXACT.normalize(value)
-    if value.is_finite() and 0 <= short.adjusted() < _WRITTEN_OUT and short == short.to_integral():
+    plain = value.is_finite() and 0 <= short.adjusted() < _MAX_PLAIN_DIGITS
+    if plain and short == short.to_integral():
         return short.quantize(Decimal(1), context=_EXACT)
     return short
 
 
-def _instant(value: datetime) -> datetime:
+def _canonical_datetime(value: datetime) -> datetime:
     offset, local = value.utcoffset(), value.replace(tzinfo=None, fold=0)
     if offset is None:
         return local
@@ -286,7 +284,7 @@ def _instant(value: datetime) -> datetime:
     raise AssertionError(f"{value!r} is in no zone")
 
 
-def _survey(value: object, path: tuple[object, ...]) -> bool:
+def _inspect(value: object, path: tuple[object, ...]) -> bool:
     """Raise UnencodableError for a value that is not plain; return whether it is immutable at every
     depth."""
     kind = type(value)
@@ -295,12 +293,12 @@ def _survey(value: object, path: tuple[object, ...]) -> bool:
     if len(path) >= MAX_DEPTH:
         raise UnencodableError(path, f"it nests more than {MAX_DEPTH} levels, or contains itself")
     if kind in _COLLECTIONS:
-        return _survey_items(cast(Collection[object], value), path)
+        return _inspect_items(cast(Collection[object], value), path)
     if type(value) is dict:
         if not _ATOMS.issuperset(map(type, chain(value, value.values()))):
             for key, item in value.items():
-                _survey(key, (*path, key))
-                _survey(item, (*path, key))
+                _inspect(key, (*path, key))
+                _inspect(item, (*path, key))
         return False
     if type(value) is datetime:
         kind = type(value.tzinfo)
@@ -310,16 +308,16 @@ def _survey(value: object, path: tuple[object, ...]) -> bool:
     raise UnencodableError(path, f"it is of type {name}, which would not come back as it was")
 
 
-def _survey_items(items: Collection[object], path: tuple[object, ...]) -> bool:
+def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
     fixed = type(items) is tuple or type(items) is frozenset
     if not _ATOMS.issuperset(map(type, items)):
         ordered = isinstance(items, (list, tuple))
         for index, item in enumerate(items):
-            fixed &= _survey(item, (*path, index if ordered else item))
+            fixed &= _inspect(item, (*path, index if ordered else item))
     return fixed
 
 
-def _lower(value: object) -> list[object]:
+def _to_array(value: object) -> list[object]:
     """Return a value of a type that msgpack lacks as an array that starts with its builder."""
     match value:
         case tuple():
@@ -386,13 +384,13 @@ def _element(data: bytes) -> object:
         _local.sets -= 1
 
 
-def _revive(items: list[Any]) -> object:
-    """Undo `_lower`. No plain value is callable, so a builder differs from an element."""
+def _from_array(items: list[Any]) -> object:
+    """Undo `_to_array`. No plain value is callable, so a builder differs from an element."""
     return items[0](items[1:]) if items and callable(items[0]) else items
 
 
 def _packer() -> msgpack.Packer:
-    return msgpack.Packer(default=_lower, strict_types=True, unicode_errors="surrogatepass")
+    return msgpack.Packer(default=_to_array, strict_types=True, unicode_errors="surrogatepass")
 
 
 class _PerThread(threading.local):

@@ -36,7 +36,7 @@ class BinSpace:
     def __post_init__(self) -> None:
         if not 0 <= self.bits <= MAX_BITS:
             raise MeanderError(
-                f"a flow with 2**{self.bits} bins", "it has no such number of bins",
+                f"a flow with 2**{self.bits} bins", "this number of bins is out of range",
                 f"choose from 0 to {MAX_BITS} bits",
             )  # fmt: skip
 

@@ -51,13 +51,13 @@ class LayerId:
         return f"layer/{self.execution}/{self.worker}/{self.sequence}/{chunk}".encode()
 
 
-def life_of(key: bytes) -> ExecutionId | None:
+def execution_of(key: bytes) -> ExecutionId | None:
     """Return the execution that wrote a record of the state or in-flight topic, by its key. Return
     None for another key.
 
-    >>> life_of(LayerId(ExecutionId(3), WorkerId(0), 7).key(2)), life_of(b"foreign")
+    >>> execution_of(LayerId(ExecutionId(3), WorkerId(0), 7).key(2)), execution_of(b"foreign")
     (3, None)
     """
     _, _, rest = key.partition(b"/")
-    life, _, _ = rest.partition(b"/")
-    return ExecutionId(int(life)) if life.isdigit() else None
+    execution, _, _ = rest.partition(b"/")
+    return ExecutionId(int(execution)) if execution.isdigit() else None

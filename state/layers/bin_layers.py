@@ -18,10 +18,10 @@ from typing import Final
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, LayerId
 from meander.state.layers.chunk import Head
-from meander.state.layers.compaction import similar, worn
-from meander.state.layers.delta_chains import Chains, Link, Little
+from meander.state.layers.compaction import layers_to_merge, needs_base
+from meander.state.layers.delta_chains import ChainedDelta, DeltaChains, Link
 from meander.state.layers.layer import DeltaEntries
-from meander.state.layers.layer_input import Changed, Merged, Whole
+from meander.state.layers.layer_input import ChangedInput, MergedLayersInput, WholeBinInput
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, Kind, LayerPointer, Manifest
 from meander.state.layers.retention import Retention
@@ -48,19 +48,21 @@ class BinLayers:
     ) -> None:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
-        self._retention = retention or Retention(topic.forget)
+        self._retention = retention or Retention(topic.delete)
         self._layers: dict[Bin, Layers] = {}
-        self._told: dict[Bin, int | None] = {}
+        self._manifests: dict[Bin, Manifest] = {}
+        """The newest manifest of each bin for a checkpoint, with its bytes."""
+        self._timer_hashes: dict[Bin, int | None] = {}
         """The hash of the timers in the newest layer of each bin; None where it is unknown."""
         self._writing: dict[Bin, tuple[LayerWriter, Sequence[bytes]]] = {}
         """The writer of each bin, and the changed keys that it took."""
-        self._refused: dict[Bin, Layers] = {}
+        self._superseded: dict[Bin, Layers] = {}
         """The layers of each bin to delete once another layer replaces them."""
-        self._condemned = set[LayerId]()
+        self._unreadable = set[LayerId]()
         """The layers that have proved unreadable."""
         self._frozen: dict[Bin, tuple[Sequence[bytes], Timers, int]] = {}
         """The frozen bins of a checkpoint: the changed keys, the timers, and the time."""
-        self._chains = Chains()
+        self._chains = DeltaChains()
         self._pins: Counter[Bin] = Counter()
         self._due: dict[Bin, None] = {}
         """The bins that may need a compaction, the longest due first."""
@@ -75,25 +77,32 @@ class BinLayers:
         """Return the layers of a bin on the topic, in the order of installation."""
         return self._layers.get(bin, ())
 
+    def manifest(self, bin: Bin) -> Manifest:
+        """Return the manifest of a bin for a checkpoint; the same one while no layer changes."""
+        layers, known = self.layers(bin), self._manifests.get(bin)
+        if known is None or known.layers is not layers:
+            known = self._manifests[bin] = Manifest(self._operator, bin, 0, layers)
+        return known
+
     def size(self, bin: Bin) -> int:
         """Return the bytes of a bin's layers."""
         return sum(layer.bytes for layer in self.layers(bin))
 
-    def write(self, bin: Bin, upper: int, timers: Timers, *, renew: bool = False) -> LayerWriter:
+    def write(self, bin: Bin, upper: int, timers: Timers, *, rebase: bool = False) -> LayerWriter:
         """Write the changes of a bin since its last layer as a further layer, or the whole bin
-        where it has none. `timers` are all timers of the bin. With `renew`, a base replaces the
+        where it has none. `timers` are all timers of the bin. With `rebase`, a base replaces the
         layers where the deltas are too large beside their base.
 
         The manifest names all layers of the bin. A bin without changes gets no further layer. The
         call cancels a running write of the bin.
         """
-        assert bin not in self._frozen, "a frozen bin is written as it was first"
+        assert bin not in self._frozen, "a frozen bin is written by `write_frozen`"
         self.cancel(bin)
         self._chains.end(bin)
         if not self.layers(bin):
-            self._store.forget_changes(bin)
+            self._store.drop_changes(bin)
             return self._write_base(bin, upper, timers, ())
-        return self._write(bin, upper, timers, self._store.take_changes(bin), renew)
+        return self._write(bin, upper, timers, self._store.pop_changes(bin), rebase)
 
     def freeze(
         self, at: CheckpointId, bins: Sequence[Bin], timers: Mapping[Bin, Timers], upper: int
@@ -105,9 +114,9 @@ class BinLayers:
         """
         for bin in [*self._writing]:
             self.cancel(bin)
-        assert not self._frozen, "one checkpoint after the other"
-        self._unchain(self._chains.open)
-        self._chains.begin(at)
+        assert not self._frozen, "an earlier checkpoint still has frozen bins"
+        self._end_chains(self._chains.pending_bins)
+        self._chains.start_checkpoint(at)
         changed = self._store.freeze(bins)
         self._frozen = {bin: (changed.get(bin, ()), timers.get(bin, ()), upper) for bin in bins}
 
@@ -115,8 +124,8 @@ class BinLayers:
         """Release all frozen bins, as the checkpoint has been cancelled."""
         for bin, (keys, _, _) in [*self._frozen.items()]:
             self.cancel(bin)
-            self._store.give_back(bin, keys)
-            self._store.mark(bin)
+            self._store.restore_changes(bin, keys)
+            self._store.mark_changed(bin)
             self._thaw(bin)
 
     @property
@@ -127,86 +136,86 @@ class BinLayers:
     def write_frozen(self, bin: Bin) -> LayerWriter | None:
         """Write a frozen bin as `write` does. Return None where its layers hold that state
         already."""
-        self._thread(bin)
+        self._end_chain(bin)
         keys, timers, upper = self._frozen[bin]
         if not self.layers(bin):
             return self._write_base(bin, upper, timers, keys)
-        if not keys and hash(tuple(timers)) == self._told.get(bin):
+        if not keys and hash(tuple(timers)) == self._timer_hashes.get(bin):
             self._thaw(bin)
             return None
-        return self._write(bin, upper, timers, keys, renew=True)
+        return self._write(bin, upper, timers, keys, rebase=True)
 
-    def little_frozen(self, bin: Bin, most_bytes: int, *, anew: bool) -> Little | None:
+    def frozen_delta(self, bin: Bin, most_bytes: int, *, cumulative: bool) -> ChainedDelta | None:
         """Return the delta of a frozen bin where it takes at most about `most_bytes`, else None for
-        `write_frozen`. Its keys still count as changed for the next layer. Earlier bundles hold the
-        other changes; with `anew` the delta repeats them where it has new ones."""
-        if anew and self._frozen[bin][0]:
-            self._thread(bin)
+        `write_frozen`. Its keys still count as changed for the next layer. Earlier bundles hold
+        earlier changes; with `cumulative` a delta with new changes repeats them."""
+        if cumulative and self._frozen[bin][0]:
+            self._end_chain(bin)
         keys, timers, _ = self._frozen[bin]
         chain, layers = self._chains.of(bin), self.layers(bin)
         before, links = (0, ()) if chain is None else (chain.size, chain.links)
         known = sum(layer.count for layer in layers)
         if not known or before * known + len(keys) * self.size(bin) > most_bytes * known:
             return None
-        hashed, layered = hash(tuple(timers)), self._told.get(bin)
-        told = hashed == (layered if chain is None else chain.told)
+        timers_hash, layer_hash = hash(tuple(timers)), self._timer_hashes.get(bin)
+        same_timers = timers_hash == (layer_hash if chain is None else chain.timers_hash)
         keys = sorted(keys)
-        states = self._store.take_states(bin, keys)
+        states = self._store.collect_states(bin, keys)
         size = sum(map(len, keys)) + sum(map(len, states))
-        size += 0 if told else sum(len(key) for _, key in timers)
+        size += 0 if same_timers else sum(len(key) for _, key in timers)
         if before + size > most_bytes:
             return None
-        if keys or not told:
-            self._store.put_aside(bin, keys)
-            self._chains.add(bin, size, hashed)
-        if hashed != layered:
-            self._store.mark(bin)
+        if keys or not same_timers:
+            self._store.mark_bundled(bin, keys)
+            self._chains.add(bin, size, timers_hash)
+        if timers_hash != layer_hash:
+            self._store.mark_changed(bin)
         self._thaw(bin)
-        return Little(links, DeltaEntries(keys, states, None if told else timers))
+        return ChainedDelta(links, DeltaEntries(keys, states, None if same_timers else timers))
 
-    def bundled(self, at: CheckpointId, bins: Sequence[Bin], link: Link) -> None:
+    def record_bundle(self, at: CheckpointId, bins: Sequence[Bin], link: Link) -> None:
         """Record the durable bundle that holds the deltas of some bins for a checkpoint."""
-        self._chains.place(at, bins, link)
+        self._chains.record_bundle(at, bins, link)
 
-    def settle(self, at: CheckpointId) -> None:
+    def complete_checkpoint(self, at: CheckpointId) -> None:
         """Complete a checkpoint: the next one names its bundles."""
-        self._chains.settle(at)
+        self._chains.complete_checkpoint(at)
 
-    def _thread(self, bin: Bin) -> None:
-        """End the delta chain of a frozen bin; its changes then include those in bundles."""
+    def _end_chain(self, bin: Bin) -> None:
+        """End the delta chain of a frozen bin; its changes then include bundled changes."""
         if self._chains.of(bin) is not None:
             self._chains.end(bin)
             keys, timers, upper = self._frozen[bin]
-            aside = self._store.take_aside(bin)
-            self._frozen[bin] = list(aside.union(keys)), timers, upper
+            bundled = self._store.pop_bundled(bin)
+            self._frozen[bin] = list(bundled.union(keys)), timers, upper
 
-    def _unchain(self, bins: Iterable[Bin]) -> None:
+    def _end_chains(self, bins: Iterable[Bin]) -> None:
         """End the delta chains of some bins; their changes in bundles count as new."""
         for bin in bins:
             self._chains.end(bin)
-            self._store.renew_changes(bin)
+            self._store.unbundle(bin)
 
     def _thaw(self, bin: Bin) -> None:
         del self._frozen[bin]
         self._store.thaw(bin)
 
     def _write(
-        self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], renew: bool
+        self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], rebase: bool
     ) -> LayerWriter:
         layers = self.layers(bin)
-        if renew and worn(layers) and bin not in self._pins:
+        if rebase and needs_base(layers) and bin not in self._pins:
             return self._write_base(bin, upper, timers, keys)
-        told = hash(tuple(timers))
-        unchanged = not keys and told == self._told.get(bin)
-        contents = Changed(self._store, bin, keys, () if unchanged else timers)
+        timers_hash = hash(tuple(timers))
+        unchanged = not keys and timers_hash == self._timer_hashes.get(bin)
+        input = ChangedInput(self._store, bin, keys, () if unchanged else timers)
         # A bin may arrive with times later than any that this worker knows.
         lower = layers[-1].description.upper
         head = self._head(bin, "delta", lower, max(lower, upper))
-        extraction = LayerWriter(head, contents, self._topic, partial(self._stands, bin, told))
-        self._writing[bin] = extraction, keys
-        return extraction
+        writer = LayerWriter(head, input, self._topic, partial(self._append, bin, timers_hash))
+        self._writing[bin] = writer, keys
+        return writer
 
-    def lacks_little(self, bin: Bin, most_bytes: int) -> bool:
+    def has_small_delta(self, bin: Bin, most_bytes: int) -> bool:
         """Return whether the changes of a bin since its last layer take at most about
         `most_bytes`."""
         layers, changed = self.layers(bin), self._store.count_changed(bin)
@@ -215,9 +224,9 @@ class BinLayers:
             return False
         return changed * self.size(bin) <= most_bytes * keys
 
-    def remainder(self, bin: Bin, timers: Timers, most_bytes: int) -> DeltaEntries | None:
-        """Take the delta of a bin since its last layer, so that its keys no longer count as
-        changed. Return None, and take nothing, where it exceeds `most_bytes` or the bin has no
+    def pop_delta(self, bin: Bin, timers: Timers, most_bytes: int) -> DeltaEntries | None:
+        """Remove and return the delta of a bin since its last layer; its keys no longer count as
+        changed. Return None, and change nothing, where it exceeds `most_bytes` or the bin has no
         layer.
 
         The call cancels a running write of the bin.
@@ -226,103 +235,103 @@ class BinLayers:
         if not self.layers(bin):
             return None
         self._chains.end(bin)
-        told = hash(tuple(timers)) == self._told.get(bin)
-        keys, states = self._store.take_changes(bin), list[bytes]()
-        size = sum(map(len, keys)) + (0 if told else sum(len(key) for _, key in timers))
+        same_timers = hash(tuple(timers)) == self._timer_hashes.get(bin)
+        keys, states = self._store.pop_changes(bin), list[bytes]()
+        size = sum(map(len, keys)) + (0 if same_timers else sum(len(key) for _, key in timers))
         if size <= most_bytes:
             keys.sort()
         for first in range(0, len(keys), SLICE):
             if size > most_bytes:
                 break
-            states += self._store.take_states(bin, keys[first : first + SLICE])
+            states += self._store.collect_states(bin, keys[first : first + SLICE])
             size += sum(map(len, states[first:]))
         if size > most_bytes:
-            self._store.give_back(bin, keys)
+            self._store.restore_changes(bin, keys)
             return None
-        return DeltaEntries(keys, states, None if told else timers)
+        return DeltaEntries(keys, states, None if same_timers else timers)
 
-    def again(self, bin: Bin, upper: int, timers: Timers) -> LayerWriter:
+    def rewrite_retained(self, bin: Bin, upper: int, timers: Timers) -> LayerWriter:
         """Write the whole retained state of a released bin again, as its next owner could not read
         its layers."""
         return self._base(bin, upper, timers, lambda layer: (layer,))
 
     def cancel(self, bin: Bin) -> None:
-        """Cancel a running write of a bin; the next write takes its changes."""
+        """Cancel a running write of a bin; the next write includes its changes."""
         if bin in self._writing:
-            extraction, keys = self._writing.pop(bin)
-            extraction.cancel()
+            writer, keys = self._writing.pop(bin)
+            writer.cancel()
             if bin not in self._frozen:
-                self._store.give_back(bin, keys)
-                self._store.mark(bin)
+                self._store.restore_changes(bin, keys)
+                self._store.mark_changed(bin)
 
     def adopt(self, manifest: Manifest) -> None:
         """Adopt the layers from which this worker has installed a bin."""
         self._layers[manifest.bin] = manifest.layers
-        self._told[manifest.bin] = None
+        self._timer_hashes[manifest.bin] = None
         self._due[manifest.bin] = None
 
-    def rewrite(self, bin: Bin) -> None:
+    def schedule_rewrite(self, bin: Bin) -> None:
         """Replace all layers of a bin by a base at the next write. The bin counts as changed until
         then."""
         self.cancel(bin)
-        self._unchain([bin])
-        self._cancel_merging(bin)
-        self._store.mark(bin)
-        self.condemn(self.layers(bin))
-        self._refuse(bin)
+        self._end_chains([bin])
+        self._cancel_merge(bin)
+        self._store.mark_changed(bin)
+        self.mark_unreadable(self.layers(bin))
+        self._supersede(bin)
 
-    def condemn(self, layers: Layers) -> None:
+    def mark_unreadable(self, layers: Layers) -> None:
         """Mark layers as unreadable, so no later checkpoint names them."""
-        self._condemned.update(layer.id for layer in layers)
+        self._unreadable.update(layer.id for layer in layers)
 
-    def condemned(self, manifest: Manifest) -> bool:
+    def is_unreadable(self, manifest: Manifest) -> bool:
         """Return whether a manifest names an unreadable layer."""
-        return any(layer.id in self._condemned for layer in manifest.layers)
+        return any(layer.id in self._unreadable for layer in manifest.layers)
 
     def release(self, bin: Bin) -> None:
         """Release a bin and its layers to its new owner."""
         if bin in self._writing:
             self._writing.pop(bin)[0].cancel()
         self._chains.end(bin)
-        self._cancel_merging(bin)
-        self._forget(self._refused.pop(bin, ()))
+        self._cancel_merge(bin)
+        self._delete(self._superseded.pop(bin, ()))
         for layer in self.layers(bin):
-            self._retention.left(layer.id)
-        for known in (self._layers, self._told, self._pins, self._due):
+            self._retention.release(layer.id)
+        for known in (self._layers, self._manifests, self._timer_hashes, self._pins, self._due):
             known.pop(bin, None)
 
     def pin(self, bin: Bin) -> None:
         """Pin the layers of a bin for a reader: compaction neither merges nor deletes them."""
         self._pins[bin] += 1
-        self._cancel_merging(bin)
+        self._cancel_merge(bin)
 
     def unpin(self, bin: Bin) -> None:
         """Release a pin on a bin."""
         self._pins[bin] -= 1
         if not self._pins[bin]:
             del self._pins[bin]
-            self._settle(bin)
+            self._queue_compaction(bin)
 
     @property
-    def merges(self) -> bool:
+    def needs_compaction(self) -> bool:
         """Return whether a compaction runs or may be due."""
         return self._merging is not None or bool(self._due)
 
-    def tend(self, budget_entries: int) -> bool:
+    def compact(self, budget_entries: int) -> bool:
         """Compact for at most `budget_entries` entries; return whether any work was done.
 
         Raise LayerUnreadable where a layer cannot be read. Its bin then counts as changed, and the
         next write makes a base of its state.
         """
         if self._merging is None:
-            self._begin_merging()
+            self._start_merge()
         if self._merging is None:
             return False
         bin, merging = self._merging
         try:
             merging.step(budget_entries)
         except LayerUnreadable:
-            self.rewrite(bin)
+            self.schedule_rewrite(bin)
             raise
         return True
 
@@ -331,18 +340,21 @@ class BinLayers:
     def _write_base(
         self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes]
     ) -> LayerWriter:
-        extraction = self._base(
-            bin, upper, timers, partial(self._stands_alone, bin, hash(tuple(timers)))
+        writer = self._base(
+            bin, upper, timers, partial(self._replace_all, bin, hash(tuple(timers)))
         )
-        self._writing[bin] = extraction, keys
-        return extraction
+        self._writing[bin] = writer, keys
+        return writer
 
     def _base(
-        self, bin: Bin, upper: int, timers: Timers, stands: Callable[[LayerPointer], Layers]
+        self, bin: Bin, upper: int, timers: Timers, on_durable: Callable[[LayerPointer], Layers]
     ) -> LayerWriter:
         head = self._head(bin, "base", MIN_TIME, upper)
-        contents = Whole(self._store, bin, timers)
-        return LayerWriter(head, contents, self._topic, stands, partial(self._store.table, bin))
+        input, table = (
+            WholeBinInput(self._store, bin, timers),
+            partial(self._store.table_writer, bin),
+        )
+        return LayerWriter(head, input, self._topic, on_durable, table)
 
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)
@@ -350,44 +362,44 @@ class BinLayers:
         layer = self._next_layer()
         return Head(self._operator, bin, layer, kind, codec, description)
 
-    def _stands_alone(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
+    def _replace_all(self, bin: Bin, timers_hash: int, layer: LayerPointer) -> Layers:
         """Return the layers of a bin after its base is durable: the base alone."""
-        self._cancel_merging(bin)
-        self._refuse(bin)
-        self._told.pop(bin, None)
-        return self._stands(bin, told, layer)
+        self._cancel_merge(bin)
+        self._supersede(bin)
+        self._timer_hashes.pop(bin, None)
+        return self._append(bin, timers_hash, layer)
 
-    def _refuse(self, bin: Bin) -> None:
+    def _supersede(self, bin: Bin) -> None:
         """Delete the layers of a bin once another layer is durable."""
-        self._refused[bin] = (*self._refused.get(bin, ()), *self._layers.pop(bin, ()))
+        self._superseded[bin] = (*self._superseded.get(bin, ()), *self._layers.pop(bin, ()))
 
-    def _stands(self, bin: Bin, told: int, layer: LayerPointer) -> Layers:
+    def _append(self, bin: Bin, timers_hash: int, layer: LayerPointer) -> Layers:
         """Return the layers of a bin after a further layer is durable."""
         del self._writing[bin]
         if bin in self._frozen:
             self._thaw(bin)
-        if layer.chunks or told != self._told.get(bin, _NO_TIMERS):
+        if layer.chunks or timers_hash != self._timer_hashes.get(bin, _NO_TIMERS):
             self._layers[bin] = (*self.layers(bin), layer)
-            self._told[bin] = told
-            self._retention.written(layer.id)
-        self._settle(bin)
+            self._timer_hashes[bin] = timers_hash
+            self._retention.record_durable(layer.id)
+        self._queue_compaction(bin)
         return self.layers(bin)
 
     # -- merging
 
-    def _settle(self, bin: Bin) -> None:
+    def _queue_compaction(self, bin: Bin) -> None:
         """Queue a bin for compaction, unless it is pinned, and delete layers that another has
         replaced."""
         if bin in self._pins:
             return
         self._due[bin] = None
         if self.layers(bin):
-            self._forget(self._refused.pop(bin, ()))
+            self._delete(self._superseded.pop(bin, ()))
 
-    def _begin_merging(self) -> None:
+    def _start_merge(self) -> None:
         for bin in [bin for bin in self._due if bin not in self._pins]:
             del self._due[bin]
-            layers = similar(self.layers(bin)[1:])
+            layers = layers_to_merge(self.layers(bin)[1:])
             if layers:
                 self._merge(bin, layers)
                 return
@@ -395,28 +407,28 @@ class BinLayers:
     def _merge(self, bin: Bin, layers: Layers) -> None:
         first, last = layers[0].description, layers[-1].description
         head = self._head(bin, "delta", first.lower, last.upper)
-        merged = Merged(self._topic, self._operator, bin, layers)
-        stands = partial(self._replace, bin, layers)
-        self._merging = bin, LayerWriter(head, merged, self._topic, stands)
+        merged = MergedLayersInput(self._topic, self._operator, bin, layers)
+        on_durable = partial(self._replace, bin, layers)
+        self._merging = bin, LayerWriter(head, merged, self._topic, on_durable)
 
     def _replace(self, bin: Bin, old: Layers, new: LayerPointer) -> Layers:
         """Return the layers of a bin after a durable layer has replaced some."""
         self._merging = None
         layers = self.layers(bin)
         first = layers.index(old[0])
-        self._retention.written(new.id)
+        self._retention.record_durable(new.id)
         self._layers[bin] = (*layers[:first], new, *layers[first + len(old) :])
         self._due[bin] = None
-        self._forget(old)
+        self._delete(old)
         return self.layers(bin)
 
-    def _cancel_merging(self, bin: Bin) -> None:
+    def _cancel_merge(self, bin: Bin) -> None:
         if self._merging is not None and self._merging[0] == bin:
             self._merging[1].cancel()
             self._merging = None
             self._due[bin] = None
 
-    def _forget(self, layers: Layers) -> None:
+    def _delete(self, layers: Layers) -> None:
         """Send tombstones for layers that no checkpoint needs any more."""
         for layer in layers:
-            self._retention.replaced(layer.id, layer.chunks)
+            self._retention.replace(layer.id, layer.chunks)

@@ -26,8 +26,9 @@ class LayerCorrupt(LayerUnreadable):
     def __init__(self, where: str, what: str, expected: object, found: object) -> None:
         super().__init__(
             where,
-            f"its {what} is {found}, where {expected} was expected",
-            "see who else writes to the state topic, or deletes from it, and run the flow again",
+            f"its {what} is {found}, but {expected} was expected",
+            "look for another program that writes to the state topic, or deletes from it, and run"
+            " the flow again",
         )
 
 

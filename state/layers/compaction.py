@@ -1,8 +1,7 @@
 """Compaction: the choice of layers to merge, so that a bin has few layers of small total size.
 
-Invariant: where no layer is `worn` or `similar`, each layer is at least `RATIO` times as large as
-all later ones together. A base counts keys, a delta counts bytes. So a bin has log n layers at
-most.
+Invariant: where no layer is due, each layer is at least `RATIO` times as large as all later layers
+together. The sizes are keys for a base, bytes for a delta. So a bin has log n layers at most.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ RATIO: Final = 2
 """A layer is at least this many times as large as all later layers together."""
 
 
-def worn(layers: Sequence[LayerPointer]) -> bool:
-    """Return whether a new base should replace the layers, as the deltas hold too many keys beside
-    it."""
+def needs_base(layers: Sequence[LayerPointer]) -> bool:
+    """Return whether a new base should replace all layers, as the deltas hold too many keys."""
     base, *deltas = layers
     return base.count < RATIO * sum(delta.count for delta in deltas)
 
 
-def similar(layers: tuple[LayerPointer, ...]) -> tuple[LayerPointer, ...]:
-    """Return the newest layers that should become one, as the first of them is too small beside all
-    later ones."""
+def layers_to_merge(layers: tuple[LayerPointer, ...]) -> tuple[LayerPointer, ...]:
+    """Return the newest layers that should become one. The first of them is too small, compared
+    with all later layers."""
     later = sum(layer.bytes for layer in layers)
     for first, layer in enumerate(layers[:-1]):
         later -= layer.bytes

@@ -1,9 +1,9 @@
 """Delta chains: the bundles that complete the layers of each bin, the earliest first.
 
 A checkpoint puts the changes of a bin since its last bundle into a new bundle, and also names the
-earlier ones. Invariant: the layers, the chain and the new keys of a bin together make up the bin.
-So each new layer ends the chain. A checkpoint that is not complete at the next freeze also ends
-it, because its bundles may be deleted. Cost: one reference per bin and bundle.
+earlier bundles. Invariant: the layers, the chain and the new keys of a bin together make up the
+bin. So each new layer ends the chain. A checkpoint that is not complete at the next freeze also
+ends it, because its bundles may be deleted. Cost: one reference per bin and bundle.
 """
 
 from __future__ import annotations
@@ -22,78 +22,78 @@ class Link(NamedTuple):
 
     checkpoint: int
     sequence: int
-    place: RecordLocation
+    location: RecordLocation
 
 
-class Little(NamedTuple):
+class ChainedDelta(NamedTuple):
     """A delta of a frozen bin: the links to earlier bundles, and the remaining changes."""
 
     links: tuple[Link, ...]
-    remainder: DeltaEntries
+    entries: DeltaEntries
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class DeltaChain:
     """A chain that holds the links of one bin, their bytes, and a hash of the last bundle's
     timers."""
 
     size: int
-    told: int
+    timers_hash: int
     links: tuple[Link, ...] = ()
 
 
-class Chains:
+class DeltaChains:
     """The delta chains that the bins of one operator have on one worker.
 
     >>> from meander.state.keys.ids import ExecutionId
     >>> one, two = (CheckpointId(ExecutionId(7), number) for number in (1, 2))
-    >>> chains, link = Chains(), Link(1, 0, RecordLocation(b"bundle", 0, 5, 99))
-    >>> chains.begin(one); chains.add(Bin(3), 99, told=0); chains.place(one, [Bin(3)], link)
-    >>> chains.of(Bin(3)), chains.open
+    >>> chains, link = DeltaChains(), Link(1, 0, RecordLocation(b"bundle", 0, 5, 99))
+    >>> chains.start_checkpoint(one); chains.add(Bin(3), 99, timers_hash=0)
+    >>> chains.record_bundle(one, [Bin(3)], link); chains.of(Bin(3)), chains.pending_bins
     (None, [3])
-    >>> chains.settle(one); chains.of(Bin(3)).links == (link,), chains.open
+    >>> chains.complete_checkpoint(one); chains.of(Bin(3)).links == (link,), chains.pending_bins
     (True, [])
     """
 
     def __init__(self) -> None:
-        self._chains: dict[Bin, Chain] = {}
-        self._open: dict[Bin, Chain] = {}
+        self._chains: dict[Bin, DeltaChain] = {}
+        self._pending: dict[Bin, DeltaChain] = {}
         """The chains as they become once the pending checkpoint is complete."""
         self._at: CheckpointId | None = None
 
-    def of(self, bin: Bin) -> Chain | None:
+    def of(self, bin: Bin) -> DeltaChain | None:
         """Return the chain of a bin, or None."""
         return self._chains.get(bin)
 
     @property
-    def open(self) -> list[Bin]:
-        """Return the bins whose bundle belongs to a checkpoint that is not known to be complete."""
-        return list(self._open)
+    def pending_bins(self) -> list[Bin]:
+        """Return the bins whose newest bundle belongs to the pending checkpoint."""
+        return list(self._pending)
 
-    def begin(self, at: CheckpointId) -> None:
-        """Begin a checkpoint. No other checkpoint may be pending."""
-        assert not self._open, "what is not known to exist counts for nothing"
+    def start_checkpoint(self, at: CheckpointId) -> None:
+        """Start a checkpoint. No other checkpoint may be pending."""
+        assert not self._pending, "an earlier checkpoint is pending"
         self._at = at
 
-    def add(self, bin: Bin, size: int, told: int) -> None:
+    def add(self, bin: Bin, size: int, timers_hash: int) -> None:
         """Add a delta to the chain of a bin for the pending checkpoint."""
-        before = self._chains.get(bin, Chain(0, told))
-        self._open[bin] = Chain(before.size + size, told, before.links)
+        before = self._chains.get(bin, DeltaChain(0, timers_hash))
+        self._pending[bin] = DeltaChain(before.size + size, timers_hash, before.links)
 
-    def place(self, at: CheckpointId, bins: Iterable[Bin], link: Link) -> None:
+    def record_bundle(self, at: CheckpointId, bins: Iterable[Bin], link: Link) -> None:
         """Record the durable bundle of some bins, except for bins whose chain has ended
         meanwhile."""
         for bin in bins if at == self._at else ():
-            if (chain := self._open.get(bin)) is not None:
-                self._open[bin] = replace(chain, links=(*chain.links, link))
+            if (chain := self._pending.get(bin)) is not None:
+                self._pending[bin] = replace(chain, links=(*chain.links, link))
 
-    def settle(self, at: CheckpointId) -> None:
+    def complete_checkpoint(self, at: CheckpointId) -> None:
         """Complete a checkpoint: its chains become current."""
         if at == self._at:
-            self._chains.update(self._open)
-            self._open.clear()
+            self._chains.update(self._pending)
+            self._pending.clear()
 
     def end(self, bin: Bin) -> None:
         """End the chain of a bin."""
         self._chains.pop(bin, None)
-        self._open.pop(bin, None)
+        self._pending.pop(bin, None)

@@ -37,20 +37,20 @@ class DeltaEntries(NamedTuple):
     """All timers of the bin; None where they equal those of its last layer."""
 
 
-NO_REMAINDER: Final = DeltaEntries([], [], None)
+NO_DELTA: Final = DeltaEntries([], [], None)
 
 
-def overlaid(many: Sequence[DeltaEntries]) -> DeltaEntries:
+def merge_deltas(deltas: Sequence[DeltaEntries]) -> DeltaEntries:
     """Merge deltas of one bin into one; later deltas override earlier ones.
 
     >>> earlier = DeltaEntries([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
-    >>> overlaid([earlier, DeltaEntries([b"a"], [b"3"], None)])
+    >>> merge_deltas([earlier, DeltaEntries([b"a"], [b"3"], None)])
     DeltaEntries(keys=[b'a', b'b'], states=[b'3', b'2'], timers=[(5, b'a')])
     """
-    if len(many) <= 1:
-        return many[0] if many else NO_REMAINDER
-    found, timers = dict[bytes, bytes](), NO_REMAINDER.timers
-    for keys, states, known in many:
+    if len(deltas) <= 1:
+        return deltas[0] if deltas else NO_DELTA
+    found, timers = dict[bytes, bytes](), NO_DELTA.timers
+    for keys, states, known in deltas:
         found.update(zip(keys, states, strict=True))
         timers = timers if known is None else known
     keys = sorted(found)
@@ -62,9 +62,9 @@ class LayerInput(Protocol):
 
     @property
     def timers(self) -> Timers:
-        """Return all timers of the bin. They are complete once all entries have been taken."""
+        """Return all timers of the bin. They are complete once all entries have been read."""
 
-    def take(self, most: int) -> Entries | None:
+    def read(self, most: int) -> Entries | None:
         """Return at most `most` of the next entries, none at the end. Return None while they are
         not available."""
 
@@ -75,14 +75,16 @@ class LayerInput(Protocol):
 Payloads = Generator[bytes | None, None, None]
 
 
-def payloads(topic: StateTopic, places: Sequence[RecordLocation], most_bytes: int) -> Payloads:
+def read_payloads(
+    topic: StateTopic, locations: Sequence[RecordLocation], most_bytes: int
+) -> Payloads:
     """Yield the payloads at some locations in order, or None while the next has not arrived.
     Request at most `most_bytes` at once, or one record."""
-    ends, first = np.cumsum([place.size for place in places]), 0
-    while first < len(places):
-        most = int(ends[first]) - places[first].size + most_bytes
+    ends, first = np.cumsum([location.size for location in locations]), 0
+    while first < len(locations):
+        most = int(ends[first]) - locations[first].size + most_bytes
         end = max(first + 1, int(np.searchsorted(ends, most, side="right")))
-        ticket = topic.fetch(places[first:end])
+        ticket = topic.fetch(locations[first:end])
         try:
             while (found := topic.fetched(ticket)) is None:
                 yield None
@@ -90,14 +92,14 @@ def payloads(topic: StateTopic, places: Sequence[RecordLocation], most_bytes: in
             topic.abandon(ticket)
             raise
         if len(found) != end - first:
-            where = f"state record {places[first].key!r} and what was asked for with it"
+            where = f"state record {locations[first].key!r} and the records requested with it"
             raise LayerCorrupt(where, "number of records", end - first, len(found))
         yield from found
         first = end
 
 
-def chunks_of(
-    head: Head, layer: LayerPointer, found: Payloads
+def read_chunks(
+    head: Head, layer: LayerPointer, payloads: Payloads
 ) -> Generator[LayerChunk | None, None, None]:
     """Yield the chunks of a layer in order from the payloads at their locations, or None while the
     next has not arrived.
@@ -105,11 +107,11 @@ def chunks_of(
     Raise LayerCorrupt where a chunk differs from the layer's pointer.
     """
     checksum, count = xxhash.xxh3_64(), 0
-    for number, place in enumerate(layer.chunks):
-        if place.key != head.id.key(number):
+    for number, location in enumerate(layer.chunks):
+        if location.key != head.id.key(number):
             where = f"{head}, chunk {number}"
-            raise LayerCorrupt(where, "key", head.id.key(number), place.key)
-        while (payload := next(found)) is None:
+            raise LayerCorrupt(where, "key", head.id.key(number), location.key)
+        while (payload := next(payloads)) is None:
             yield None
         chunk = LayerChunk.from_bytes(payload, head, number)
         checksum.update(payload[:CHECKSUM_BYTES])

@@ -17,7 +17,7 @@ from typing import Final
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin
 from meander.state.layers.chunk import Head
-from meander.state.layers.layer import CHUNK_ENTRIES, Entries, chunks_of, payloads
+from meander.state.layers.layer import CHUNK_ENTRIES, Entries, read_chunks, read_payloads
 from meander.state.layers.manifest import LayerPointer
 from meander.state.layers.topic import StateTopic
 from meander.state.store.store import Store
@@ -26,11 +26,11 @@ AHEAD_BYTES: Final = 128 << 10
 """The most bytes that are read ahead of each layer, unless one chunk exceeds them."""
 
 
-class Sorted:
-    """A sorter that sorts keys in runs and merges the runs as callers take keys.
+class KeySorter:
+    """A sorter that sorts keys in runs and merges the runs as callers read keys.
 
-    >>> keys = Sorted([b"%04d" % (n * 7 % 5000) for n in range(5000)])
-    >>> taken = [key for _ in range(5003) for key in keys.take(1) or ()]
+    >>> keys = KeySorter([b"%04d" % (n * 7 % 5000) for n in range(5000)])
+    >>> taken = [key for _ in range(5003) for key in keys.read(1) or ()]
     >>> taken == [b"%04d" % n for n in range(5000)]
     True
     """
@@ -40,7 +40,7 @@ class Sorted:
         self._runs: list[list[bytes]] = []
         self._starts: list[int] = []
 
-    def take(self, most: int) -> list[bytes] | None:
+    def read(self, most: int) -> list[bytes] | None:
         """Return at most `most` of the next keys, none at the end. Return None while they are
         unsorted."""
         if 0 < len(self._unsorted) <= CHUNK_ENTRIES and not self._runs:
@@ -52,42 +52,42 @@ class Sorted:
             return None
         if not self._sorted:
             self._merge()
-        taken, self._sorted = self._sorted[:most], self._sorted[most:]
-        return taken
+        keys, self._sorted = self._sorted[:most], self._sorted[most:]
+        return keys
 
     def _merge(self) -> None:
         """Merge about one chunk of keys: from all runs the keys up to a bound."""
         share = max(1, CHUNK_ENTRIES // max(1, len(self._runs)))
         runs = zip(self._runs, self._starts, strict=True)
         left = [(run, start) for run, start in runs if start < len(run)]
-        until = min((run[min(start + share, len(run)) - 1] for run, start in left), default=b"")
+        last = min((run[min(start + share, len(run)) - 1] for run, start in left), default=b"")
         self._runs, self._starts = [run for run, _ in left], []
         for run, start in left:
-            end = bisect_right(run, until, start)
+            end = bisect_right(run, last, start)
             self._sorted += run[start:end]
             self._starts.append(end)
         self._sorted.sort()
 
 
-class Changed:
+class ChangedInput:
     """A layer input that yields the changed keys of a bin from the store."""
 
     def __init__(self, store: Store, bin: Bin, keys: Sequence[bytes], timers: Timers) -> None:
         self.timers = timers
-        self._store, self._bin, self._keys = store, bin, Sorted(keys)
+        self._store, self._bin, self._keys = store, bin, KeySorter(keys)
 
-    def take(self, most: int) -> Entries | None:
+    def read(self, most: int) -> Entries | None:
         """Return entries as `LayerInput` does."""
-        keys = self._keys.take(most)
+        keys = self._keys.read(most)
         if keys is None:
             return None
-        return Entries(keys, self._store.take_states(self._bin, keys))
+        return Entries(keys, self._store.collect_states(self._bin, keys))
 
     def close(self) -> None:
         """Do nothing, as no fetch is open."""
 
 
-class StreamedInput:
+class EntryStream:
     """A stream that buffers the entries of `read` as they arrive, for an input that merges."""
 
     def __init__(self, read: Callable[[], Entries | None]) -> None:
@@ -96,38 +96,38 @@ class StreamedInput:
         self._read, self._ended = read, False
 
     @property
-    def lacking(self) -> bool:
+    def is_starved(self) -> bool:
         """Return whether the stream awaits entries: it has not ended and holds none."""
         return not (self.keys or self._ended)
 
-    def advance(self) -> None:
+    def receive(self) -> None:
         """Receive the next entries where they have arrived."""
         entries = self._read()
         if entries is not None:
             self.keys, self._states = entries
             self._ended = not self.keys
 
-    def cut(self, until: bytes) -> Sequence[tuple[bytes, bytes]]:
-        """Take the entries up to a key."""
-        end = bisect_right(self.keys, until)
-        cut = list(zip(self.keys[:end], self._states[:end], strict=True))
+    def read_until(self, last: bytes) -> Sequence[tuple[bytes, bytes]]:
+        """Remove and return the entries up to a key."""
+        end = bisect_right(self.keys, last)
+        entries = list(zip(self.keys[:end], self._states[:end], strict=True))
         self.keys, self._states = self.keys[end:], self._states[end:]
-        return cut
+        return entries
 
 
-class Merging:
+class MergingInput:
     """A layer input that merges streams, oldest first, and yields the newest entry of each key."""
 
-    def __init__(self, streams: Sequence[StreamedInput]) -> None:
+    def __init__(self, streams: Sequence[EntryStream]) -> None:
         self._streams = streams
         self._merged = Entries([], [])
 
-    def take(self, most: int) -> Entries | None:
+    def read(self, most: int) -> Entries | None:
         """Return entries as `LayerInput` does; read from one stream at most."""
         if not self._merged.keys:
             for stream in self._streams:
-                if stream.lacking:
-                    stream.advance()
+                if stream.is_starved:
+                    stream.receive()
                     return None
             self._merge()
         keys, states = self._merged
@@ -136,26 +136,24 @@ class Merging:
 
     def _merge(self) -> None:
         """Merge the entries that no later entry of a stream can override."""
-        here = [stream for stream in self._streams if stream.keys]
-        until = min((stream.keys[-1] for stream in here), default=b"")
+        filled = [stream for stream in self._streams if stream.keys]
+        last = min((stream.keys[-1] for stream in filled), default=b"")
         newest: dict[bytes, bytes] = {}
-        for stream in here:
-            newest.update(stream.cut(until))
+        for stream in filled:
+            newest.update(stream.read_until(last))
         keys = sorted(newest)
         self._merged = Entries(keys, list(map(newest.__getitem__, keys)))
 
 
-class Whole(Merging):
+class WholeBinInput(MergingInput):
     """A layer input that yields a whole bin: its entries on disk at construction, and its entries
     in memory."""
 
     def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
         self.timers = timers
-        self._disk = store.on_disk(bin)
-        fresh = Changed(store, bin, store.in_memory(bin), ())
-        super().__init__(
-            [StreamedInput(self._next), StreamedInput(partial(fresh.take, CHUNK_ENTRIES))]
-        )
+        self._disk = store.entries_on_disk(bin)
+        fresh = ChangedInput(store, bin, store.keys_in_memory(bin), ())
+        super().__init__([EntryStream(self._next), EntryStream(partial(fresh.read, CHUNK_ENTRIES))])
 
     def close(self) -> None:
         """Do nothing, as no fetch is open."""
@@ -165,15 +163,15 @@ class Whole(Merging):
         return Entries([key for key, _ in some], [state for _, state in some])
 
 
-class Merged(Merging):
+class MergedLayersInput(MergingInput):
     """A layer input that merges layers of one bin, oldest first, and keeps the newest layer's
     timers."""
 
     def __init__(
         self, topic: StateTopic, operator: str, bin: Bin, layers: Sequence[LayerPointer]
     ) -> None:
-        self._layers = [Layer(topic, Head.of(operator, bin, layer), layer) for layer in layers]
-        super().__init__([StreamedInput(layer.next) for layer in self._layers])
+        self._layers = [LayerStream(topic, Head.of(operator, bin, one), one) for one in layers]
+        super().__init__([EntryStream(layer.next) for layer in self._layers])
 
     @property
     def timers(self) -> Timers:
@@ -186,13 +184,13 @@ class Merged(Merging):
             layer.close()
 
 
-class Layer:
+class LayerStream:
     """A layer that an input reads chunk by chunk."""
 
     def __init__(self, topic: StateTopic, head: Head, layer: LayerPointer) -> None:
         self.timers: list[tuple[int, bytes]] = []
-        self._found = payloads(topic, layer.chunks, AHEAD_BYTES)
-        self._chunks = chunks_of(head, layer, self._found)
+        self._payloads = read_payloads(topic, layer.chunks, AHEAD_BYTES)
+        self._chunks = read_chunks(head, layer, self._payloads)
 
     def next(self) -> Entries | None:
         """Return the entries of the next chunk, none at the end. Return None while they have not
@@ -200,7 +198,7 @@ class Layer:
         for chunk in self._chunks:
             if chunk is None:
                 return None
-            assert not chunk.table, "a base is not merged, but written anew"
+            assert not chunk.table, "a base is never merged"
             self.timers += chunk.timers
             if chunk.keys:
                 return Entries(chunk.keys, chunk.states)
@@ -208,4 +206,4 @@ class Layer:
 
     def close(self) -> None:
         """Cancel the open fetch."""
-        self._found.close()
+        self._payloads.close()

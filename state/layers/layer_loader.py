@@ -1,8 +1,8 @@
 """The layer loader: reads the layers of a bin from the state topic into a store.
 
 Invariants: the store then holds the written entries byte for byte (I4), or LayerCorrupt is raised.
-The memory of a bin is at most `held` (I6). A step installs at most its budget of entries, or one
-table, and never waits.
+The memory of a bin is at most `memory_bound` (I6). A step installs at most its budget of entries,
+or one table, and never waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import LayerId
 from meander.state.layers.chunk import Head, LayerChunk
-from meander.state.layers.layer import Payloads, chunks_of, payloads
+from meander.state.layers.layer import Payloads, read_chunks, read_payloads
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import StateTopic
 from meander.state.store.sst_writer import TABLE_BYTES
@@ -28,11 +28,11 @@ AHEAD_BYTES: Final = 2 * TABLE_BYTES
 class LayerLoader:
     """A loader that reads the layers of one bin from the state topic into a store.
 
-    Where the first layers equal those `staged` in the store, the loader adds only the others to
-    them; `timers` are then those of the last staged layer. Otherwise the layers replace the bin in
-    the store. `timers`, `count` (installed keys) and `bytes` (from the topic) are complete once
-    `step` has returned True. `ingest` may install several tables together before the next step.
-    Raise MeanderError where the layers have another codec than the store.
+    Where the first layers equal the `prefetched` layers in the store, the loader adds only the
+    remaining layers. It then expects the timers of the last prefetched layer. Otherwise the layers
+    replace the bin in the store. `timers`, `count` (installed keys) and `bytes` (from the topic)
+    are complete once `step` has returned True. `ingest` may install several tables together before
+    the next step. Raise MeanderError where the layers have another codec than the store.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class LayerLoader:
         store: Store,
         manifest: Manifest,
         topic: StateTopic,
-        staged: Sequence[LayerId] = (),
+        prefetched: Sequence[LayerId] = (),
         timers: Timers = (),
         ingest: Callable[[IncomingTable], None] = lambda one: ingest([one]),
     ) -> None:
@@ -52,13 +52,13 @@ class LayerLoader:
                     f"'{store.codec.name}'",
                     "run every worker with the same flow",
                 )
-        first = [layer.id for layer in manifest.layers[: len(staged)]]
-        self._staged = len(staged) if first == list(staged) else 0
-        self.timers = list(timers) if self._staged else []
+        first = [layer.id for layer in manifest.layers[: len(prefetched)]]
+        self._prefetched = len(prefetched) if first == list(prefetched) else 0
+        self.timers = list(timers) if self._prefetched else []
         self.count = self.bytes = 0
-        self._layers = manifest.layers[self._staged :]
-        self._places = [place for layer in self._layers for place in layer.chunks]
-        sizes = [place.size for place in self._places]
+        self._layers = manifest.layers[self._prefetched :]
+        self._locations = [location for layer in self._layers for location in layer.chunks]
+        sizes = [location.size for location in self._locations]
         self._most = max([min(sum(sizes), AHEAD_BYTES), *sizes])
         self._store, self._manifest, self._topic = store, manifest, topic
         self._ingest = ingest
@@ -75,30 +75,30 @@ class LayerLoader:
         return self._done
 
     @property
-    def held(self) -> int:
+    def memory_bound(self) -> int:
         """Return the most bytes that the loader may hold in memory."""
         return self._most
 
     def cancel(self) -> None:
-        """Cancel the load; entries that are installed stay."""
+        """Cancel the load; installed entries remain."""
         self._slices.close()
         self._most = 0
 
     def _run(self) -> Generator[None, None, None]:
-        if not self._staged:
+        if not self._prefetched:
             self._store.drop(self._manifest.bin)
         try:
-            with closing(payloads(self._topic, self._places, AHEAD_BYTES)) as found:
+            with closing(read_payloads(self._topic, self._locations, AHEAD_BYTES)) as payloads:
                 for layer in self._layers:
-                    yield from self._install(layer, found)
+                    yield from self._install(layer, payloads)
             self._done = True
         finally:
             self._most = 0
 
-    def _install(self, layer: LayerPointer, found: Payloads) -> Iterator[None]:
+    def _install(self, layer: LayerPointer, payloads: Payloads) -> Iterator[None]:
         head = Head.of(self._manifest.operator, self._manifest.bin, layer)
         self.timers = []  # a layer has all timers of its bin
-        for chunk in chunks_of(head, layer, found):
+        for chunk in read_chunks(head, layer, payloads):
             if chunk is None:
                 yield
             else:

@@ -1,8 +1,8 @@
 """The layer writer: writes the entries of a layer input to the state topic.
 
-Invariant: the memory of a layer is at most `held` (I6). A step takes at most its budget of entries,
-or sends one chunk, and never waits. The many entries of a base go into tables, which a reader
-ingests without a look at single entries.
+Invariant: the memory of a layer is at most `memory_bound` (I6). A step writes at most its budget of
+entries, or sends one chunk, and never waits. Tables hold the many entries of a base, and a loader
+ingests a table as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk
 from meander.state.layers.layer import CHUNK_ENTRIES, LayerInput
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import RecordLocation, StateTopic, Ticket
-from meander.state.store.sst_writer import EMPTY_BYTES, TABLE_BYTES, TableWriter
+from meander.state.store.sst_writer import EMPTY_TABLE_BYTES, TABLE_BYTES, TableWriter
 
 CHUNK_BYTES: Final = 512 << 10
 """The most bytes of a chunk without a table on the topic, unless one state exceeds them."""
@@ -41,10 +41,10 @@ Lengths = npt.NDArray[np.int64]
 class LayerWriter:
     """A writer that writes one layer to the state topic.
 
-    `stands` receives the durable layer and returns all layers of its bin. Where the store makes
-    tables, entries beyond one chunk go into tables. `manifest`, which names the bin's layers, and
-    `bytes` (of this layer on the topic) are set once `step` has returned True. The manifest's epoch
-    is the layer's upper time.
+    `on_durable` receives the durable layer and returns all layers of its bin. With `table`, tables
+    hold the entries beyond one chunk. `manifest`, which names the bin's layers, and `bytes` (of
+    this layer on the topic) are set once `step` has returned True. The manifest's epoch is the
+    layer's upper time.
     """
 
     manifest: Manifest
@@ -52,24 +52,24 @@ class LayerWriter:
     def __init__(
         self,
         head: Head,
-        contents: LayerInput,
+        input: LayerInput,
         topic: StateTopic,
-        stands: Callable[[LayerPointer], tuple[LayerPointer, ...]],
+        on_durable: Callable[[LayerPointer], tuple[LayerPointer, ...]],
         table: Callable[[], TableWriter] | None = None,
     ) -> None:
         self.bytes = self._count = 0
         self._new_table = table
         self._table: TableWriter | None = None
         """The table of the present chunk, where it has one."""
-        self._head, self._contents, self._topic, self._stands = head, contents, topic, stands
+        self._head, self._input, self._topic, self._on_durable = head, input, topic, on_durable
         self._empty = len(LayerChunk().to_bytes(self._head, CHUNK_ENTRIES)) + ENTRY_BYTES
         self._chunk, self._size = LayerChunk(), self._empty
         self._checksum = xxhash.xxh3_64()
         self._tickets: deque[tuple[Ticket, int]] = deque()
         """The tickets of chunks that are not yet durable, with the chunks' bytes."""
-        self._taken = False
+        self._all_sent = False
         """Whether the chunks contain all entries."""
-        self._places: list[RecordLocation] = []
+        self._locations: list[RecordLocation] = []
         self._done = self.cancelled = False
         self._slices = self._run()
 
@@ -78,34 +78,34 @@ class LayerWriter:
 
         Raise MeanderError for a state above `STATE_LIMIT`, or when the topic refuses a chunk.
         """
-        while self._tickets and (place := self._topic.placed(self._tickets[0][0])) is not None:
+        while self._tickets and (location := self._topic.appended(self._tickets[0][0])) is not None:
             self._tickets.popleft()
-            self._places.append(place)
+            self._locations.append(location)
         self._fuel = budget_entries
         next(self._slices, None)
         return self._done
 
     @property
-    def waits(self) -> bool:
+    def awaits_delivery(self) -> bool:
         """Return whether all chunks have been sent and the writer only awaits their
         acknowledgement."""
-        return self._taken
+        return self._all_sent
 
     @property
-    def held(self) -> int:
+    def memory_bound(self) -> int:
         """Return the most bytes that the writer may hold in memory until the next step."""
-        if self._taken:
+        if self._all_sent:
             return sum(size for _, size in self._tickets)
         return (WINDOW + 1) * (CHUNK_BYTES if self._new_table is None else TABLE_BYTES)
 
     def cancel(self) -> None:
         """Cancel the layer before it is durable; tombstones delete its chunks on the topic."""
-        self.cancelled = self._taken = True
+        self.cancelled = self._all_sent = True
         self._slices.close()
-        self._contents.close()
+        self._input.close()
         if self._table is not None:
             self._table.discard()
-        self._topic.forget(self._places)
+        self._topic.delete(self._locations)
         while self._tickets:
             self._topic.abandon(self._tickets.popleft()[0])
 
@@ -117,18 +117,18 @@ class LayerWriter:
         yield from self._put_timers()
         if self._chunk:
             yield from self._send()
-        self._taken = True
+        self._all_sent = True
         while self._tickets:
             yield
-        head, layer = self._head, self._sum_up()
+        head, layer = self._head, self._pointer()
         epoch = head.description.upper
         assert isinstance(epoch, int), "a layer ends at a time of the outer scope"
-        self.manifest = Manifest(head.operator, head.bin, epoch, self._stands(layer))
+        self.manifest = Manifest(head.operator, head.bin, epoch, self._on_durable(layer))
         self._done = True
 
     def _put_entries(self) -> Iterator[None]:
         while True:
-            entries = self._contents.take(min(self._fuel, CHUNK_ENTRIES))
+            entries = self._input.read(min(self._fuel, CHUNK_ENTRIES))
             if entries is None:
                 yield
             elif entries.keys:
@@ -148,7 +148,7 @@ class LayerWriter:
         yield from self._fill(keys, _lengths(keys) + _lengths(states), put)
 
     def _put_timers(self) -> Iterator[None]:
-        timers, start = self._contents.timers, 0
+        timers, start = self._input.timers, 0
         while start < len(timers):
             some = timers[start : start + min(self._fuel, CHUNK_ENTRIES)]
             start += len(some)
@@ -168,9 +168,9 @@ class LayerWriter:
         sums, first = np.cumsum(sizes), 0
         while first < len(keys):
             before = int(sums[first] - sizes[first])
-            end = self._fitting(sums, first, before)
+            end = self._fit(sums, first, before)
             if end == first:
-                yield from self._full()
+                yield from self._handle_full()
                 continue
             put(first, end)
             self._size += int(sums[end - 1]) - before
@@ -179,7 +179,7 @@ class LayerWriter:
             if self._fuel <= 0:
                 yield
 
-    def _fitting(self, sums: Lengths, first: int, before: int) -> int:
+    def _fit(self, sums: Lengths, first: int, before: int) -> int:
         """Return the index behind the entries that fit into the chunk. An empty chunk fits any
         entry."""
         most = CHUNK_BYTES if self._table is None else TABLE_BYTES
@@ -195,11 +195,11 @@ class LayerWriter:
                 f"operator '{self._head.operator}', key {keys[greatest][:64]!r}",
                 f"its state takes {sizes[greatest]} bytes, and a bin moves only with states up to "
                 f"{STATE_LIMIT}",
-                "keep less per key, or spread it over several keys",
+                "store less per key, or spread the state over several keys",
             )
 
-    def _full(self) -> Iterator[None]:
-        """Handle a full chunk: give it a table, or send it."""
+    def _handle_full(self) -> Iterator[None]:
+        """Move the entries of a full chunk into a table, or send the chunk."""
         if self._table is not None or self._new_table is None:
             yield from self._send()
             return
@@ -207,13 +207,13 @@ class LayerWriter:
         self._table = self._new_table()
         self._table.put(keys, states)
         self._chunk = LayerChunk(tabled=len(keys))
-        self._size += EMPTY_BYTES
+        self._size += EMPTY_TABLE_BYTES
         yield
 
     def _send(self) -> Iterator[None]:
         if self._table is not None:
             self._chunk.table, self._table = self._table.finish(), None
-        number = len(self._places) + len(self._tickets)
+        number = len(self._locations) + len(self._tickets)
         payload = self._chunk.to_bytes(self._head, number)
         ticket = self._topic.append(self._head.id.key(number), payload)
         self._tickets.append((ticket, len(payload)))
@@ -225,11 +225,11 @@ class LayerWriter:
         while len(self._tickets) >= WINDOW:
             yield
 
-    def _sum_up(self) -> LayerPointer:
+    def _pointer(self) -> LayerPointer:
         head = self._head
         return LayerPointer(
             head.id, head.description, head.kind, self._count, self._checksum.intdigest(),
-            head.codec, tuple(self._places),
+            head.codec, tuple(self._locations),
         )  # fmt: skip
 
 

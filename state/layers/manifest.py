@@ -7,9 +7,9 @@ capability, the entries through the state topic. Cost: some hundred bytes, and 3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypedDict
+from weakref import WeakValueDictionary
 
 from meander.schemas.avro import Format
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
@@ -22,13 +22,13 @@ AvroTime = int | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A description that tells which times a layer covers: the effect of all records of lower <=
+    """A description that bounds the times of a layer: it has the effect of all records of lower <=
     time < upper.
 
     Times before `since` are not distinguished any more. A layer that a worker writes while it
-    applies records is fuzzy. Each of its states belongs to some moment after its keys were taken.
-    So a state may have the effect of records of `upper` and later. The next layer contains later
-    changes too. Nothing changes during the last layer, so it makes the bin exact.
+    applies records is fuzzy. Each of its states belongs to some moment after its keys were
+    collected. So a state may have the effect of records of `upper` and later. The next layer
+    contains later changes too. Nothing changes during the last layer, so it makes the bin exact.
     """
 
     lower: Time
@@ -55,13 +55,16 @@ class LayerPointer:
     @property
     def bytes(self) -> int:
         """Return the bytes of the layer on the topic."""
-        return sum(place.size for place in self.chunks)
+        return sum(location.size for location in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Manifest:
     """A manifest that names the live layers of one operator's bin. `epoch` is the time from which
     its new owner owns it.
+
+    A checkpoint names all manifests, and few have changed since the last one. So a manifest keeps
+    its bytes, and equal bytes are read once while their manifest is in use.
 
     >>> manifest = Manifest("per_plane", Bin(3), epoch=0, layers=())
     >>> Manifest.from_bytes(manifest.to_bytes()) == manifest
@@ -72,18 +75,35 @@ class Manifest:
     bin: Bin
     epoch: int
     layers: tuple[LayerPointer, ...]
+    _data: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def to_bytes(self) -> bytes:
         """Return the bytes of the manifest."""
-        return _encoded(self)
+        data = self._data
+        if data is None:
+            data = _encoded(self)
+            self._keep(data)
+        return data
 
     @staticmethod
     def from_bytes(data: bytes) -> Manifest:
         """Undo `to_bytes`. Raise MeanderError when another format version wrote it."""
-        return _decoded(data)
+        manifest = _IN_USE.get(data)
+        if manifest is None:
+            manifest = _decoded(data)
+            manifest._keep(data)
+            _IN_USE[data] = manifest
+        return manifest
+
+    def _keep(self, data: bytes) -> None:
+        object.__setattr__(self, "_data", data)
 
 
-class PlaceRecord(TypedDict):
+_IN_USE: Final = WeakValueDictionary[bytes, Manifest]()
+"""The manifests that this process has read, by their bytes."""
+
+
+class LocationRecord(TypedDict):
     """A record that holds a record location."""
 
     key: bytes
@@ -103,7 +123,7 @@ class _LayerRecord(TypedDict):
     since: AvroTime
     count: int
     checksum: bytes
-    chunks: list[PlaceRecord]
+    chunks: list[LocationRecord]
 
 
 class _ManifestRecord(TypedDict):
@@ -114,11 +134,8 @@ class _ManifestRecord(TypedDict):
 
 
 _FORMAT: Final = Format[_ManifestRecord]("manifest")
-_KNOWN: Final = 1 << 16
-"""The most manifests in the cache. Each checkpoint names all of them, and few have changed."""
 
 
-@lru_cache(_KNOWN)
 def _encoded(one: Manifest) -> bytes:
     layers = [_layer_record(layer) for layer in one.layers]
     return _FORMAT.encode(
@@ -126,7 +143,6 @@ def _encoded(one: Manifest) -> bytes:
     )
 
 
-@lru_cache(_KNOWN)
 def _decoded(data: bytes) -> Manifest:
     record = _FORMAT.decode(data)
     layers = tuple(map(_layer, record["layers"]))
@@ -147,10 +163,11 @@ def time_of(record: AvroTime) -> Time:
     return record if isinstance(record, int) else tuple(record)
 
 
-def place_record(place: RecordLocation) -> PlaceRecord:
+def location_record(location: RecordLocation) -> LocationRecord:
     """Return a location as an Avro record; `RecordLocation(**record)` undoes it."""
     return {
-        "key": place.key, "partition": place.partition, "offset": place.offset, "size": place.size,
+        "key": location.key, "partition": location.partition, "offset": location.offset,
+        "size": location.size,
     }  # fmt: skip
 
 
@@ -166,7 +183,7 @@ def _layer_record(layer: LayerPointer) -> _LayerRecord:
         "since": avro_time(layer.description.since),
         "count": layer.count,
         "checksum": layer.checksum.to_bytes(8, "big"),
-        "chunks": [place_record(place) for place in layer.chunks],
+        "chunks": [location_record(location) for location in layer.chunks],
     }
 
 
@@ -178,5 +195,5 @@ def _layer(record: _LayerRecord) -> LayerPointer:
         record["count"],
         int.from_bytes(record["checksum"], "big"),
         record["codec"],
-        tuple(RecordLocation(**place) for place in record["chunks"]),
+        tuple(RecordLocation(**location) for location in record["chunks"]),
     )

@@ -1,6 +1,6 @@
 """The state topic, as stores and migrations use it: append, fetch and forget records.
 
-No call blocks. A write is durable once `placed` returns its location. A read is complete once
+No call blocks. A write is durable once `appended` returns its location. A read is complete once
 `fetched` answers. `connectors.topics.state` implements the topic on Kafka, `simulation` in memory.
 """
 
@@ -34,7 +34,7 @@ class LayerUnreadable(MeanderError):
     """An error that reports a record on the topic that is missing or unreadable."""
 
 
-class RecordGone(LayerUnreadable):
+class RecordMissing(LayerUnreadable):
     """An error that reports a record that the topic has lost, or another record at its location."""
 
 
@@ -44,26 +44,26 @@ class Appendable(Protocol):
     def append(self, key: bytes, payload: bytes) -> Ticket:
         """Send one record and return its ticket. The key must never have been used before."""
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         """Return the location of the record once it is durable. Callers ask once per ticket. Raise
         MeanderError when the broker refused the record."""
 
     def abandon(self, ticket: Ticket) -> None:
-        """Give up the answer to a ticket; the topic deletes a record in transit once it arrives."""
+        """Drop a ticket and its answer; the topic deletes a record in flight once it arrives."""
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
         """Let the next compaction delete records without references."""
 
 
 class StateTopic(Appendable, Protocol):
     """A compacted topic that holds the layers of all bins of a flow."""
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         """Request records by location; return a ticket."""
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
-        """Return the payloads in the order of the request, once all have arrived. Raise RecordGone
-        when a location holds another key, because of a compaction."""
+        """Return the payloads in the order of the request, once all have arrived. Raise
+        RecordMissing where a location holds another key, because of a compaction."""
 
     def close(self) -> None:
         """Cancel open requests."""

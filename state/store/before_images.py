@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from meander.state.encoding.cells import pick, runs
+from meander.state.encoding.cells import group_by_bin, pick
 
 ENTRY_BYTES: Final = 112
 """The bytes of an entry besides its key and its state."""
-LOOSE: Final = 1 << 16
+UNSORTED_KEYS: Final = 1 << 16
 """The least number of unsorted keys before a sort."""
-Before = dict[bytes, object]
+Images = dict[bytes, object]
 """The sealed state that each key had, or `ABSENT`."""
 
 
@@ -30,16 +30,18 @@ class BeforeImages:
     """Before images that some bins have since one moment.
 
     >>> kept = BeforeImages([3])
-    >>> kept.keep([b"a", b"b"], np.array([3, 4]), [1, 1]); kept.keep([b"a"], np.array([3]), [2])
+    >>> kept.record([b"a", b"b"], np.array([3, 4]), [1, 1]); kept.record([b"a"], np.array([3]), [2])
     >>> kept.of(3), kept.of(4), kept.bins
     ({b'a': 1}, {}, dict_keys([3]))
     """
 
     def __init__(self, bins: Iterable[int]) -> None:
-        self._bins: dict[int, Before] = {bin: {} for bin in bins}
+        self._bins: dict[int, Images] = {bin: {} for bin in bins}
         self._sizes = dict.fromkeys(self._bins, 0)
-        self._loose: list[tuple[Sequence[bytes], npt.NDArray[np.int64], Sequence[object], int]] = []
-        self._loose_keys = self._loose_bytes = self._sorted_keys = 0
+        self._unsorted: list[
+            tuple[Sequence[bytes], npt.NDArray[np.int64], Sequence[object], int]
+        ] = []
+        self._unsorted_keys = self._unsorted_bytes = self._sorted_keys = 0
         self.size = 0
         """Bytes, estimated."""
 
@@ -54,22 +56,22 @@ class BeforeImages:
         """Return the bins that may have before images."""
         return self._bins.keys()
 
-    def keep(
+    def record(
         self,
         keys: Sequence[bytes],
         bins: npt.NDArray[np.int64],
         states: Sequence[object],
         weight: int = 0,
     ) -> None:
-        """Keep the before images of keys: sealed states, or `ABSENT`, of `weight` bytes each.
+        """Record the before images of keys: sealed states, or `ABSENT`, of `weight` bytes each.
         `bins[i]` is the bin of `keys[i]`."""
         if not self._bins or not keys:
             return
-        self._loose.append((keys, bins, states, weight))
-        self._loose_keys += len(keys)
-        self._loose_bytes += (bytes := _weigh(keys, weight))
+        self._unsorted.append((keys, bins, states, weight))
+        self._unsorted_keys += len(keys)
+        self._unsorted_bytes += (bytes := _weigh(keys, weight))
         self.size += bytes
-        if self._loose_keys > max(LOOSE, self._sorted_keys):
+        if self._unsorted_keys > max(UNSORTED_KEYS, self._sorted_keys):
             self._sort()
 
     def of(self, bin: int) -> Mapping[bytes, object]:
@@ -86,8 +88,8 @@ class BeforeImages:
         """Add the before images of a bin from a later moment; earlier ones take precedence."""
         self._sort()
         if bin in self._bins:
-            self._fill(bin, {**later.of(bin)})
-            self._grow(bin, later.size_of(bin))
+            self._insert(bin, {**later.of(bin)})
+            self._add_size(bin, later.size_of(bin))
 
     def drop(self, bin: int) -> None:
         """Drop the before images of a bin."""
@@ -98,34 +100,33 @@ class BeforeImages:
             self._sort()
 
     def _sort(self) -> None:
-        """Sort the loose images by bin."""
-        if not self._loose:
+        if not self._unsorted:
             return
-        loose, self._loose = self._loose, []
-        self.size -= self._loose_bytes
-        self._loose_keys = self._loose_bytes = 0
-        keys = [*chain.from_iterable(keys for keys, *_ in loose)]
-        states = [*chain.from_iterable(states for _, _, states, _ in loose)]
-        weight = max(weight for *_, weight in loose)
-        places, by_bin = runs(np.concatenate([bins for _, bins, *_ in loose]))
-        keys, states = pick(keys, places), pick(states, places)
+        unsorted, self._unsorted = self._unsorted, []
+        self.size -= self._unsorted_bytes
+        self._unsorted_keys = self._unsorted_bytes = 0
+        keys = [*chain.from_iterable(keys for keys, *_ in unsorted)]
+        states = [*chain.from_iterable(states for _, _, states, _ in unsorted)]
+        weight = max(weight for *_, weight in unsorted)
+        order, by_bin = group_by_bin(np.concatenate([bins for _, bins, *_ in unsorted]))
+        keys, states = pick(keys, order), pick(states, order)
         for bin, first, end in by_bin:
             if bin in self._bins:
                 # The images are inserted in reverse, so the first one of each key remains.
                 own = zip(keys[first:end], states[first:end], strict=True)
                 new = dict(reversed(list(own)))
-                self._fill(bin, new)
-                self._grow(bin, _weigh(new, weight))
+                self._insert(bin, new)
+                self._add_size(bin, _weigh(new, weight))
 
-    def _fill(self, bin: int, new: Before) -> None:
-        """Keep the images of a bin whose keys had none, and remove the others from `new`."""
-        held = self._bins[bin]
-        for key in held.keys() & new.keys():
+    def _insert(self, bin: int, new: Images) -> None:
+        """Add images of a bin, except for keys that have one; remove these keys from `new`."""
+        images = self._bins[bin]
+        for key in images.keys() & new.keys():
             del new[key]
-        held.update(new)
+        images.update(new)
         self._sorted_keys += len(new)
 
-    def _grow(self, bin: int, size: int) -> None:
+    def _add_size(self, bin: int, size: int) -> None:
         self._sizes[bin] += size
         self.size += size
 

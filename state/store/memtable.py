@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.schemas.errors import MeanderError
-from meander.state.encoding.cells import FIRST, Cells, Slots
-from meander.state.encoding.codec import encoded
+from meander.state.encoding.cells import INITIAL_SLOTS, Cells, Slots
+from meander.state.encoding.codec import encode_sealed
 
 ENTRY_BYTES: Final = 144
 """The bytes of a key besides its own: its slot's number and its place among its bin's keys."""
@@ -51,7 +51,7 @@ class Table:
         """Return the slot of each key, `NO_SLOT` for an absent key; shape (n,)."""
         return np.fromiter(map(self.slots.get, keys, repeat(NO_SLOT)), np.int64, len(keys))
 
-    def admit(self, bins: Mapping[bytes, int]) -> Slots:
+    def insert(self, bins: Mapping[bytes, int]) -> Slots:
         """Add absent keys, each with its bin; return their slots, which hold no states."""
         while len(self._free) < len(bins):
             before = len(self.cells)
@@ -60,12 +60,12 @@ class Table:
             self.dirty = _resized(self.dirty, len(self.cells))
             self.size += (len(self.cells) - before) * self._slot_bytes
         first = len(self._free) - len(bins)
-        taken = self._free[first:]
+        new = self._free[first:]
         del self._free[first:]
-        self.slots.update(zip(bins, taken, strict=True))
+        self.slots.update(zip(bins, new, strict=True))
         for key, bin in bins.items():
             self.bins.setdefault(bin, {})[key] = None
-        slots = np.array(taken, np.int64)
+        slots = np.array(new, np.int64)
         self.size += self._weigh(bins, slots)
         return slots
 
@@ -75,34 +75,33 @@ class Table:
         self.cells.load(slots, states)
         self.size += self.cells.weigh(slots) - before
 
-    def release(self, bin: int, keys: Sequence[bytes]) -> None:
+    def remove(self, bin: int, keys: Sequence[bytes]) -> None:
         """Remove keys of a bin. The table must hold all of them."""
-        held = self.bins[bin]
+        keys_of_bin = self.bins[bin]
         for key in keys:
-            del held[key]
-        if not held:
+            del keys_of_bin[key]
+        if not keys_of_bin:
             del self.bins[bin]
         slots = np.array(list(map(self.slots.pop, keys)), np.int64)
         self.size -= self._weigh(keys, slots)
-        self.cells.vacate(slots)
+        self.cells.clear(slots)
         self.dirty[slots] = False
         self._free.extend(slots.tolist())
-        if FIRST < len(self.cells) >= SPARSE * len(self.slots):
+        if INITIAL_SLOTS < len(self.cells) >= SPARSE * len(self.slots):
             self._compact()
 
     def _compact(self) -> None:
         """Return excess slots; the remaining keys get new ones."""
         before, keys = len(self.cells), list(self.slots)
-        most = max(FIRST, 2 * len(keys))
+        count = max(INITIAL_SLOTS, 2 * len(keys))
         slots = self.find(keys)
-        self.cells.keep(slots, most)
-        self.dirty = _resized(self.dirty[slots], most)
+        self.cells.resize(slots, count)
+        self.dirty = _resized(self.dirty[slots], count)
         self.slots = dict(zip(keys, range(len(keys)), strict=True))
-        self._free = array("q", range(len(keys), most))
-        self.size -= (before - most) * self._slot_bytes
+        self._free = array("q", range(len(keys), count))
+        self.size -= (before - count) * self._slot_bytes
 
     def _weigh(self, keys: Iterable[bytes], slots: Slots) -> int:
-        """Return the bytes of some keys with their states."""
         return ENTRY_BYTES * len(slots) + sum(map(len, keys)) + self.cells.weigh(slots)
 
     @property
@@ -116,7 +115,7 @@ class Memtable:
     >>> from meander.state.encoding.cells import SealedCells
     >>> memtable, cells = Memtable(), SealedCells()
     >>> table = memtable.add(Table(b"a/", cells))
-    >>> for slot, state in zip(table.admit({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
+    >>> for slot, state in zip(table.insert({b"2": 7, b"1": 7, b"3": 8}), [20, 10, 30]):
     ...     cells.states[slot] = state
     >>> memtable.entries(table, 7)
     [(b'1', 10), (b'2', 20)]
@@ -142,31 +141,31 @@ class Memtable:
     def entries(self, table: Table, bin: int) -> list[tuple[bytes, object]]:
         """Return the keys and sealed states of a bin in key order, as of the call."""
         keys = sorted(table.bins.get(bin, ()))
-        return list(zip(keys, table.cells.take(table.find(keys)), strict=True))
+        return list(zip(keys, table.cells.get(table.find(keys)), strict=True))
 
-    def forget(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
+    def remove(self, table: Table, bin: int, keys: Iterable[bytes]) -> None:
         """Remove keys of a bin, present or not."""
-        held = table.bins.get(bin, {})
-        gone = [key for key in keys if key in held]
-        if gone:
-            table.release(bin, gone)
+        present = table.bins.get(bin, {})
+        removed = [key for key in keys if key in present]
+        if removed:
+            table.remove(bin, removed)
 
     def drop(self, table: Table, bin: int) -> None:
         """Remove all keys of a bin."""
-        self.forget(table, bin, list(table.bins.get(bin, ())))
+        self.remove(table, bin, list(table.bins.get(bin, ())))
 
     def spill(self, count: int) -> tuple[bytes, Iterator[tuple[bytes, bytes]]]:
-        """Take at most `count` keys of one bin. Return the prefix of their database keys, and these
-        keys with the encoded states."""
+        """Remove at most `count` keys of one bin. Return the prefix of their database keys, and
+        these keys with the encoded states."""
         table = max(self.tables.values(), key=lambda table: table.size)
-        bin, held = next(iter(table.bins.items()))
-        keys = list(islice(held, count))
-        states = table.cells.take(table.find(keys))
-        self.forget(table, bin, keys)
-        group = table.prefix + bin.to_bytes(BIN_BYTES, "big")
+        bin, present = next(iter(table.bins.items()))
+        keys = list(islice(present, count))
+        states = table.cells.get(table.find(keys))
+        self.remove(table, bin, keys)
+        prefix = table.prefix + bin.to_bytes(BIN_BYTES, "big")
         oldest = zip(keys, states, strict=True)
-        return group, ((group + key, encoded(state)) for key, state in oldest)
+        return prefix, ((prefix + key, encode_sealed(state)) for key, state in oldest)
 
 
-def _resized(flags: npt.NDArray[np.bool_], most: int) -> npt.NDArray[np.bool_]:
-    return np.concatenate([flags, np.zeros(most - len(flags), np.bool_)])
+def _resized(flags: npt.NDArray[np.bool_], size: int) -> npt.NDArray[np.bool_]:
+    return np.concatenate([flags, np.zeros(size - len(flags), np.bool_)])

@@ -28,7 +28,7 @@ from rocksdict import (
 from meander.schemas.errors import SetupError
 
 
-class Rocks:
+class RocksDB:
     """A database that destroys the data of an earlier process at `path`. Raise SetupError when
     another process has it open."""
 
@@ -49,10 +49,10 @@ class Rocks:
             self.folder.mkdir()
         except Exception as error:  # rocksdict raises nothing narrower
             raise SetupError(
-                self._name, str(error), "give each worker a folder of its own"
+                self._name, str(error), "choose a separate folder for each worker"
             ) from error
 
-    def used(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the bytes in memory."""
         return self._cache.get_usage()
 
@@ -69,7 +69,7 @@ class Rocks:
         batch = WriteBatch(raw_mode=True)
         for key, data in entries:
             batch.put(key, data)
-        with heard(self._name):
+        with translate_errors(self._name):
             self._rocks.write(batch, self._unlogged)
 
     def ingest(self, tables: Sequence[bytes]) -> None:
@@ -78,7 +78,7 @@ class Rocks:
         paths = [self.folder / f"{next(self._incoming)}.incoming" for _ in tables]
         settings = IngestExternalFileOptions()
         settings.set_move_files(True)
-        with heard(self._name):
+        with translate_errors(self._name):
             for path, table in zip(paths, tables, strict=True):
                 path.write_bytes(table)
             self._rocks.ingest_external_file([*map(str, paths)], settings)
@@ -89,12 +89,12 @@ class Rocks:
         # The iterator opens here, because the body of a generator would first run at the first
         # entry.
         found = self._rocks.items(from_key=prefix + first)
-        return below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
+        return entries_below(prefix, cast(Iterator[tuple[bytes, bytes]], found))
 
     def delete(self, prefix: bytes) -> None:
         """Delete all keys under a prefix. Leave no tombstone where there are none."""
         if next(self.entries(prefix), None) is not None:
-            with heard(self._name):
+            with translate_errors(self._name):
                 self._rocks.delete_range(prefix, successor(prefix), self._unlogged)
 
     def remove(self, keys: Iterable[bytes]) -> None:
@@ -102,25 +102,25 @@ class Rocks:
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(key)
-        with heard(self._name):
+        with translate_errors(self._name):
             self._rocks.write(batch, self._unlogged)
 
 
 @contextmanager
-def heard(concerns: str) -> Iterator[None]:
-    """Raise errors of the disk as MeanderError that names its owner."""
+def translate_errors(subject: str) -> Iterator[None]:
+    """Raise an error of the disk as SetupError about a subject."""
     try:
         yield
     except Exception as error:  # rocksdict raises nothing narrower
         raise SetupError(
-            concerns, str(error), "see whether its disk has room, and run the flow again"
+            subject, str(error), "check that its disk has room, and run the flow again"
         ) from error
 
 
 def options(cache: Cache, write_buffer_bytes: int) -> Options:
     """Return the options of an open. Each open needs them, as rocksdict stores none for an existing
     database."""
-    cached = blocks()
+    cached = block_options()
     cached.set_block_cache(cache)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -138,12 +138,12 @@ def options(cache: Cache, write_buffer_bytes: int) -> Options:
     return options
 
 
-def blocks() -> BlockBasedOptions:
+def block_options() -> BlockBasedOptions:
     """Return the options for the layout of a file's entries."""
-    blocks = BlockBasedOptions()
-    blocks.set_cache_index_and_filter_blocks(True)
-    blocks.set_bloom_filter(10, False)
-    return blocks
+    options = BlockBasedOptions()
+    options.set_cache_index_and_filter_blocks(True)
+    options.set_bloom_filter(10, False)
+    return options
 
 
 def successor(prefix: bytes) -> bytes:
@@ -155,7 +155,9 @@ def successor(prefix: bytes) -> bytes:
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 
-def below(prefix: bytes, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+def entries_below(
+    prefix: bytes, entries: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield the entries whose keys begin with a prefix, without it.
 
     The function checks the end itself, as rocksdict reads an iterator's upper bound after freeing

@@ -15,15 +15,15 @@ from meander.state.store.store import Database
 Entry = tuple[bytes, bytes]
 
 
-class Shelf:
+class SpillStore:
     """A spill store that holds entries of one owner with distinct keys.
 
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
-    >>> shelf = Shelf(database, "per_plane")
-    >>> shelf.put([(b"2", b"two"), (b"1", b"one")])
-    >>> one, two = shelf.entries()
-    >>> shelf.drop([one], first=b"2"); list(shelf.entries())
+    >>> store = SpillStore(database, "per_plane")
+    >>> store.put([(b"2", b"two"), (b"1", b"one")])
+    >>> one, two = store.entries()
+    >>> store.drop([one], first=b"2"); list(store.entries())
     [(b'2', b'two')]
     >>> database.close()
     """
@@ -45,8 +45,8 @@ class Shelf:
             return iter(())
         return self._rocks.entries(self._prefix, self.first)
 
-    def drop(self, taken: Sequence[Entry], first: bytes | None) -> None:
+    def drop(self, entries: Sequence[Entry], first: bytes | None) -> None:
         """Delete the first entries, in the order of `entries`; `first` is the first key that
         remains."""
-        self._rocks.remove(self._prefix + key for key, _ in taken)
+        self._rocks.remove(self._prefix + key for key, _ in entries)
         self.first = first

@@ -15,11 +15,11 @@ from typing import Final
 
 from rocksdict import DBCompressionType, Options, SstFileWriter
 
-from meander.state.store.rocksdb import blocks, heard
+from meander.state.store.rocksdb import block_options, translate_errors
 
 TABLE_BYTES: Final = 1 << 20
 """The most bytes of a table, approximately, unless one state exceeds them."""
-EMPTY_BYTES: Final = 4096
+EMPTY_TABLE_BYTES: Final = 4096
 """The bytes of a table besides its entries."""
 _NUMBERS: Final = count()
 
@@ -28,8 +28,8 @@ class TableWriter:
     """A table writer that writes one table: `put` entries in key order, then `finish`.
 
     >>> from tempfile import mkdtemp
-    >>> from meander.state.store.rocksdb import Rocks
-    >>> rocks, writer = Rocks(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
+    >>> from meander.state.store.rocksdb import RocksDB
+    >>> rocks, writer = RocksDB(mkdtemp(), 1 << 20, 1 << 20), TableWriter(Path(mkdtemp()), b"op")
     >>> writer.put([b"1", b"2"], [b"one", b"two"])
     >>> rocks.ingest([writer.finish()])
     >>> list(rocks.entries(b"op"))
@@ -37,28 +37,28 @@ class TableWriter:
     >>> rocks.close()
     """
 
-    def __init__(self, folder: Path, group: bytes) -> None:
-        """Open a table in an existing folder; `group` precedes all keys. Raise SetupError where the
-        disk refuses more bytes, as `put` and `finish` do."""
-        self._path, self._group = folder / f"{next(_NUMBERS)}.writing", group
+    def __init__(self, folder: Path, prefix: bytes) -> None:
+        """Open a table in an existing folder; `prefix` precedes all keys. Raise SetupError where
+        the disk refuses more bytes, as `put` and `finish` do."""
+        self._path, self._prefix = folder / f"{next(_NUMBERS)}.writing", prefix
         self._name = f"the table {self._path}"
         options = Options(raw_mode=True)
-        options.set_block_based_table_factory(blocks())
+        options.set_block_based_table_factory(block_options())
         options.set_compression_type(DBCompressionType.none())
         self._writer = SstFileWriter(options)
-        with heard(self._name):
+        with translate_errors(self._name):
             self._writer.open(str(self._path))
 
     def put(self, keys: Sequence[bytes], states: Sequence[bytes]) -> None:
         """Add the next entries."""
-        group, writer = self._group, self._writer
-        with heard(self._name):
+        prefix, writer = self._prefix, self._writer
+        with translate_errors(self._name):
             for key, state in zip(keys, states, strict=True):
-                writer[group + key] = state
+                writer[prefix + key] = state
 
     def finish(self) -> bytes:
         """Return the bytes of the table, which has at least one entry, and delete its file."""
-        with heard(self._name):
+        with translate_errors(self._name):
             self._writer.finish()
         table = self._path.read_bytes()
         self.discard()

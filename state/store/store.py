@@ -3,8 +3,8 @@
 All operators share one RocksDB and one key space: operator, NUL, bin (2 bytes), key. Column
 families would need a write buffer, files and a budget per operator. A prefix costs a few bytes,
 which block encoding removes again; a bin is one range in either case. Invariants: `scan` yields a
-bin as it was when the scan began. Held bytes exceed the budget for one write at most (I6). The
-store knows each key that changed since the last delta. A database starts empty: local state is a
+bin as it was when the scan started. The memory exceeds the budget for one write at most (I6). The
+store records each key that changed since the last delta. A database starts empty: local state is a
 cache, and the state topic has authority. Cost: 1000 hot keys take about 1 ms to fetch and write; a
 miss takes about 3 us.
 """
@@ -21,16 +21,16 @@ import numpy.typing as npt
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.cells import ABSENT, SealedCells, pick
-from meander.state.encoding.codec import PLAIN, StateCodec, encoded
+from meander.state.encoding.codec import PLAIN, StateCodec, encode_sealed
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.store.dirty_keys import Changes
-from meander.state.store.frozen import FrozenStates
+from meander.state.store.before_images import BeforeImages
+from meander.state.store.dirty_keys import DirtyKeys
 from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
-from meander.state.store.rocksdb import Rocks
+from meander.state.store.rocksdb import RocksDB
 from meander.state.store.sst_writer import TableWriter
-from meander.state.store.undo_log import Undo
+from meander.state.store.undo_log import UndoLog
 
 Bins = npt.NDArray[np.int64]
 SPILL_KEYS: Final = 256
@@ -50,23 +50,23 @@ class Database:
     >>> from tempfile import mkdtemp
     >>> database = Database(mkdtemp(), budget_bytes=8 << 20)
     >>> store = database.store("per_plane")
-    >>> with store.lend([b"N14228", b"N24211"], np.array([3, 3])) as lent:
-    ...     lent.sealed[lent.slots[0]] = (1, 2.5)
-    >>> list(store.scan(3)) == [(b"N14228", encoded((1, 2.5)))]
+    >>> with store.open_batch([b"N14228", b"N24211"], np.array([3, 3])) as batch:
+    ...     batch.sealed[batch.slots[0]] = (1, 2.5)
+    >>> list(store.scan(3)) == [(b"N14228", encode_sealed((1, 2.5)))]
     True
     >>> database.close()
     """
 
     def __init__(self, path: str | Path, budget_bytes: int) -> None:
         self.memtable = Memtable()
-        self.groups: set[bytes] = set()
+        self.prefixes: set[bytes] = set()
         """The prefixes of the bins that have entries in RocksDB."""
-        self.rocks = Rocks(path, budget_bytes * 3 // 8, budget_bytes // 8)
-        self._changes: list[Changes] = []
-        self._undone: list[Undo] = []
+        self.rocks = RocksDB(path, budget_bytes * 3 // 8, budget_bytes // 8)
+        self._changes: list[DirtyKeys] = []
+        self._undo_logs: list[UndoLog] = []
         self._stores: dict[str, Store] = {}
-        self._left: set[str] = set()
-        """The operators whose states an ended execution has left."""
+        self._retained: set[str] = set()
+        """The operators with states of an ended execution."""
         self._changes_bytes, self._undo_bytes = budget_bytes // 32, budget_bytes // 16
         self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
@@ -76,70 +76,71 @@ class Database:
         """Return the store of one operator, with columns where there is a layout. Raise
         MeanderError for a name that collides with another."""
         if "\0" in operator:
-            raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "name it anew")
+            raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "rename it")
         if codec.name == PLAIN.name and codec is not PLAIN:
             raise MeanderError(
                 f"the codec of operator '{operator}'",
-                f"it bears the default's name, '{PLAIN.name}', but may write other bytes",
-                "give it a name of its own",
+                f"it has the default's name, '{PLAIN.name}', but may write other bytes",
+                "rename it",
             )
-        if operator in self._left:
-            self._left.remove(operator)
+        if operator in self._retained:
+            self._retained.remove(operator)
             return self._stores[operator]
         self._stores[operator] = Store(self, operator, codec, layout)
         return self._stores[operator]
 
-    def outlive(self) -> None:
-        """Keep the stores for the next execution of the same flow, and delete all other data on
+    def end_execution(self) -> None:
+        """Retain the stores for the next execution of the same flow, and delete all other data on
         disk."""
-        self._left = {*self._stores}
+        self._retained = {*self._stores}
         for changes in self._changes:
             for bin in changes.bins():
                 changes.drop(bin)
         self.rocks.delete(b"\0")
 
-    def used(self) -> int:
+    def memory_bytes(self) -> int:
         """Return the bytes in memory; the budget bounds them."""
-        return self.memtable.size + self._noted() + self._kept() + self.rocks.used()
+        logs = self._changes_size() + self._undo_size()
+        return self.memtable.size + logs + self.rocks.memory_bytes()
 
     def close(self) -> None:
         """Release the files without a write, as local state is a cache."""
         self.rocks.close()
 
-    def note(self, operator: str) -> Changes:
+    def track_changes(self, operator: str) -> DirtyKeys:
         """Return a set that records changed keys of a further operator, within the budget."""
-        self._changes.append(Changes(self.rocks, operator))
+        self._changes.append(DirtyKeys(self.rocks, operator))
         return self._changes[-1]
 
-    def undo(self) -> Undo:
+    def undo_log(self) -> UndoLog:
         """Return the undo log of a further operator, within the budget."""
-        self._undone.append(Undo())
-        return self._undone[-1]
+        self._undo_logs.append(UndoLog())
+        return self._undo_logs[-1]
 
-    def find(self, groups: _Groups, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
+    def read(self, prefixes: _BinPrefixes, bins: Mapping[bytes, int]) -> dict[bytes, bytes]:
         """Return the encoded states of one operator's keys on disk, for keys of some bins."""
-        if not self.groups:
+        if not self.prefixes:
             return {}
-        placed = ((key, groups[bin]) for key, bin in bins.items())
-        asked = {key: group + key for key, group in placed if group in self.groups}
-        values = self.rocks.read(asked.values()) if asked else []
-        return {k: data for k, data in zip(asked, values, strict=True) if data is not None}
+        prefixed = ((key, prefixes[bin]) for key, bin in bins.items())
+        wanted = {key: prefix + key for key, prefix in prefixed if prefix in self.prefixes}
+        values = self.rocks.read(wanted.values()) if wanted else []
+        return {k: data for k, data in zip(wanted, values, strict=True) if data is not None}
 
     def spill(self) -> None:
-        """Bring the memory within its bounds again."""
+        """Spill until the memory is within its bounds."""
         while self.memtable.size > self._memtable_bytes:
-            group, entries = self.memtable.spill(SPILL_KEYS)
-            self.groups.add(group)
+            prefix, entries = self.memtable.spill(SPILL_KEYS)
+            self.prefixes.add(prefix)
             self.rocks.put(entries)
-        while self._noted() > self._changes_bytes:
+        while self._changes_size() > self._changes_bytes:
             max(self._changes, key=lambda changes: changes.size).spill(SPILL_KEYS)
-        while self._kept() > self._undo_bytes:
-            max(self._undone, key=lambda undo: undo.size).shed()
+        while self._undo_size() > self._undo_bytes:
+            max(self._undo_logs, key=lambda undo: undo.size).drop_largest()
 
-    def _kept(self) -> int:
-        return sum(undo.size for undo in self._undone)
+    def _undo_size(self) -> int:
+        return sum(undo.size for undo in self._undo_logs)
 
-    def _noted(self) -> int:
+    def _changes_size(self) -> int:
         return sum(changes.size for changes in self._changes)
 
 
@@ -172,157 +173,157 @@ class Store:
     ) -> None:
         self.operator, self.codec, self.layout = operator, codec, layout
         self._database = database
-        self._groups = _Groups(operator)
+        self._prefixes = _BinPrefixes(operator)
         cells = SealedCells() if layout is None else NumberCells(layout)
-        self._table = database.memtable.add(Table(self._groups.stem, cells))
-        self._changes = database.note(operator)
-        self._frozen, self._undo = FrozenStates(), database.undo()
+        self._table = database.memtable.add(Table(self._prefixes.stem, cells))
+        self._changes = database.track_changes(operator)
+        self._undo = database.undo_log()
+        self._frozen = BeforeImages(())
+        """The before images of the frozen bins. A key without one still has its frozen state."""
 
-    def lend(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
+    def open_batch(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
         """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
-        groups, changes, undo = self._groups, self._changes, self._undo
+        prefixes, changes, undo = self._prefixes, self._changes, self._undo
         return StateBatch(
-            self._database, self._table, changes, self._frozen, undo, groups, keys, bins
+            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
-        """Freeze bins: until `thaw`, the methods `in_memory`, `on_disk` and `take_states` describe
-        them as of this call.
+        """Freeze bins: until `thaw`, `keys_in_memory`, `entries_on_disk` and `collect_states`
+        describe them as of this call.
 
-        Return by bin the keys that changed since the last take or put-aside. These keys no longer
-        count as changed. The caller takes their states and puts the keys aside if a bundle holds
-        them, or gives them back.
+        Remove and return the new changed keys by bin. The caller collects their states. It marks
+        the keys as bundled if a bundle holds them, or restores them.
         """
-        changed = {bin: self._changes.take_new(bin) for bin in self._changes.bins()}
+        changed = {bin: self._changes.pop_new(bin) for bin in self._changes.bins()}
         self._table.dirty[:] = False
-        self._frozen.begin(bins)
+        self._frozen = BeforeImages(bins)
         return changed
 
     def thaw(self, bin: int) -> None:
         """Release a frozen bin."""
-        self._frozen.thaw(bin)
+        self._frozen.drop(bin)
 
-    def remember(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
+    def record_checkpoint(self, at: CheckpointId, bins: Mapping[Bin, Timers]) -> None:
         """Record these bins with their timers for a checkpoint, as they are at the call."""
         self._table.dirty[:] = False
-        self._undo.begin(at, bins)
+        self._undo.record_checkpoint(at, bins)
         self._database.spill()
 
-    def settle(self, at: CheckpointId) -> None:
+    def complete_checkpoint(self, at: CheckpointId) -> None:
         """Complete a checkpoint: no rollback goes further back."""
-        self._undo.settle(at)
+        self._undo.complete(at)
 
-    def cancel(self, at: CheckpointId) -> None:
+    def cancel_checkpoint(self, at: CheckpointId) -> None:
         """Cancel a checkpoint."""
         self._undo.cancel(at)
 
-    def known(self, at: CheckpointId) -> set[Bin]:
+    def rollback_bins(self, at: CheckpointId) -> set[Bin]:
         """Return the bins that can roll back to a checkpoint."""
-        return self._undo.known(at)
+        return self._undo.rollback_bins(at)
 
-    def go_back(self, at: CheckpointId, bins: Collection[Bin]) -> dict[Bin, Timers]:
+    def rollback(self, at: CheckpointId, bins: Collection[Bin]) -> dict[Bin, Timers]:
         """Roll some of these bins back to a checkpoint, and drop all other bins and the undo log.
         No key counts as changed then. Return the timers of each bin."""
         for bin in [bin for bin in self.bins() if bin not in bins]:
             self.drop(bin)
-        self._frozen.begin(())
+        self._frozen = BeforeImages(())
         timers = {bin: self._undo.timers(at, bin) for bin in bins}
-        before = {bin: self._undo.before(at, bin) for bin in bins}
+        before = {bin: self._undo.images(at, bin) for bin in bins}
         self._undo.clear()
         for bin, states in before.items():
-            gone = [key for key, state in states.items() if state is ABSENT]
-            had = {key: encoded(state) for key, state in states.items() if state is not ABSENT}
+            removed = [key for key, state in states.items() if state is ABSENT]
+            had = {key: encode_sealed(one) for key, one in states.items() if one is not ABSENT}
             self.install(bin, [*had], [*had.values()])
-            self._remove(bin, gone)
+            self._remove(bin, removed)
         self._table.dirty[:] = False
         return timers
 
     def _remove(self, bin: int, keys: Sequence[bytes]) -> None:
-        group = self._groups[bin]
-        self._database.memtable.forget(self._table, bin, keys)
-        if group in self._database.groups:
-            self._database.rocks.remove(group + key for key in keys)
+        prefix = self._prefixes[bin]
+        self._database.memtable.remove(self._table, bin, keys)
+        if prefix in self._database.prefixes:
+            self._database.rocks.remove(prefix + key for key in keys)
 
-    def in_memory(self, bin: int) -> list[bytes]:
+    def keys_in_memory(self, bin: int) -> list[bytes]:
         """Return the keys of a bin with states in memory. For a frozen bin, include keys that have
         changed since."""
-        held, before = self._table.bins.get(bin, {}), self._frozen.of(bin)
+        present, before = self._table.bins.get(bin, {}), self._frozen.of(bin)
         if not before:
-            return list(held)
-        return [key for key in {**held, **before} if before.get(key) is not ABSENT]
+            return list(present)
+        return [key for key in {**present, **before} if before.get(key) is not ABSENT]
 
-    def on_disk(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
+    def entries_on_disk(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries of a bin on disk in key order, as of the call. Memory may hold newer
         states; in a frozen bin, disk may."""
-        entries, before = self._database.rocks.entries(self._groups[bin]), self._frozen.of(bin)
+        entries, before = self._database.rocks.entries(self._prefixes[bin]), self._frozen.of(bin)
         new = {key for key, state in before.items() if state is ABSENT}
         return (entry for entry in entries if entry[0] not in new) if new else entries
 
-    def take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the encoded states of keys of a bin. Each key has a state, and counts as unchanged
-        until its next change. In a frozen bin, return the frozen states."""
+    def collect_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the encoded states of keys of a bin. Each key must have a state, and counts as
+        unchanged until its next change. In a frozen bin, return the frozen states."""
         before = self._frozen.of(bin)
         if not before:
-            return self._take_states(bin, keys)
+            return self._collect_states(bin, keys)
         same = [key for key in keys if key not in before]
-        states = dict(zip(same, self._take_states(bin, same), strict=True))
-        return [encoded(before[key]) if key in before else states[key] for key in keys]
+        states = dict(zip(same, self._collect_states(bin, same), strict=True))
+        return [encode_sealed(before[key]) if key in before else states[key] for key in keys]
 
-    def _take_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        slots, group = self._table.find(keys), self._groups[bin]
-        held = slots != NO_SLOT
-        self._table.dirty[slots[held]] = False
-        states = map(encoded, self._table.cells.take(slots[held]))
-        if held.all():
+    def _collect_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
+        slots, prefix = self._table.find(keys), self._prefixes[bin]
+        in_memory = slots != NO_SLOT
+        self._table.dirty[slots[in_memory]] = False
+        states = map(encode_sealed, self._table.cells.get(slots[in_memory]))
+        if in_memory.all():
             return list(states)
-        asked = [group + keys[place] for place in np.flatnonzero(~held).tolist()]
-        found = iter(self._database.rocks.read(asked) if asked else ())
-        read = [next(states) if here else next(found) for here in held.tolist()]
+        missing = [prefix + keys[row] for row in np.flatnonzero(~in_memory).tolist()]
+        found = iter(self._database.rocks.read(missing) if missing else ())
+        read = [next(states) if hit else next(found) for hit in in_memory.tolist()]
         assert None not in read, "a key has no state"
         return cast(list[bytes], read)
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of a bin in key order, as of the call, encoded as the caller takes
-        them.
+        """Yield the entries of a bin in key order, as of the call; encode each when it is read.
 
         Sort the part in the memtable at the call; the rest costs per entry.
         """
         fresh = self._database.memtable.entries(self._table, bin)
-        older = self._database.rocks.entries(self._groups[bin])
-        return _overlay(((key, encoded(state)) for key, state in fresh), older)
+        older = self._database.rocks.entries(self._prefixes[bin])
+        return _overlay(((key, encode_sealed(state)) for key, state in fresh), older)
 
     def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
         """Install encoded states of a bin in bulk, past the memtable. They lie on the topic, so
         they do not count as changed."""
-        group = self._groups[bin]
-        self._database.memtable.forget(self._table, bin, keys)
-        self._changes.forget(bin, keys)
-        self._undo.forget(bin)
+        prefix = self._prefixes[bin]
+        self._database.memtable.remove(self._table, bin, keys)
+        self._changes.remove(bin, keys)
+        self._undo.drop(bin)
         if keys:
-            self._database.groups.add(group)
+            self._database.prefixes.add(prefix)
         entries = zip(keys, states, strict=True)
-        self._database.rocks.put((group + key, data) for key, data in entries)
+        self._database.rocks.put((prefix + key, data) for key, data in entries)
 
     def install_changed(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
         """Install encoded states as `install` does, and count them as changed."""
         self.install(bin, keys, states)
-        self.give_back(bin, keys)
+        self.restore_changes(bin, keys)
 
-    def table(self, bin: int) -> TableWriter:
+    def table_writer(self, bin: int) -> TableWriter:
         """Return an empty table for entries of a bin."""
-        return TableWriter(self._database.rocks.folder, self._groups[bin])
+        return TableWriter(self._database.rocks.folder, self._prefixes[bin])
 
     def drop(self, bin: int) -> None:
-        """Drop all keys of a bin: key by key in memory, at once on disk. Running scans keep
-        theirs."""
+        """Drop all keys of a bin: key by key in memory, at once on disk. Running scans still yield
+        them."""
         self._database.memtable.drop(self._table, bin)
         self._changes.drop(bin)
-        self._frozen.thaw(bin)
-        self._undo.forget(bin)
-        self._database.groups.discard(self._groups[bin])
-        self._database.rocks.delete(self._groups[bin])
+        self._frozen.drop(bin)
+        self._undo.drop(bin)
+        self._database.prefixes.discard(self._prefixes[bin])
+        self._database.rocks.delete(self._prefixes[bin])
 
-    def changed(self) -> list[Bin]:
+    def changed_bins(self) -> list[Bin]:
         """Return the changed bins, in order."""
         return self._changes.bins()
 
@@ -334,38 +335,37 @@ class Store:
         """Return the number of changed keys of a bin; None where they are many."""
         return self._changes.count(bin)
 
-    def take_changes(self, bin: int) -> list[bytes]:
-        """Take the changed keys of a bin, in no order. The caller takes their states, or gives the
-        keys back."""
-        return self._changes.take(bin)
+    def pop_changes(self, bin: int) -> list[bytes]:
+        """Remove and return the changed keys of a bin, in no order. The caller collects their
+        states, or restores the keys."""
+        return self._changes.pop(bin)
 
-    def forget_changes(self, bin: int) -> None:
-        """Forget the changed keys of a bin, where the caller takes the states of all keys."""
+    def drop_changes(self, bin: int) -> None:
+        """Drop the changed keys of a bin, as the caller collects the states of all keys."""
         self._changes.drop(bin)
 
-    def mark(self, bin: int) -> None:
-        """Count a bin as changed until its changes are taken or forgotten, with or without changed
-        keys."""
+    def mark_changed(self, bin: int) -> None:
+        """Count a bin as changed until its changes are removed, with or without changed keys."""
         self._changes.mark(bin)
 
-    def give_back(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Return taken keys of a bin to the changed ones, as no layer holds their changes."""
+    def restore_changes(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Add removed keys of a bin to its changed keys again, as no layer holds their changes."""
         self._changes.put(bin, keys)
         self._database.spill()
 
-    def put_aside(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Put changed keys aside, as a bundle holds them. The next bundle omits them until they
-        change again or are renewed."""
-        self._changes.put_aside(bin, keys)
+    def mark_bundled(self, bin: int, keys: Sequence[bytes]) -> None:
+        """Mark changed keys as bundled. The next bundle omits them until they change again or count
+        as new."""
+        self._changes.put_bundled(bin, keys)
         self._database.spill()
 
-    def take_aside(self, bin: int) -> set[bytes]:
-        """Take the keys of a bin that were put aside."""
-        return self._changes.take_aside(bin)
+    def pop_bundled(self, bin: int) -> set[bytes]:
+        """Remove and return the bundled keys of a bin."""
+        return self._changes.pop_bundled(bin)
 
-    def renew_changes(self, bin: int) -> None:
-        """Count all changed keys of a bin as new, as no bundle holds them any more."""
-        self._changes.renew(bin)
+    def unbundle(self, bin: int) -> None:
+        """Count the bundled keys of a bin as new, as no bundle holds them any more."""
+        self._changes.unbundle(bin)
 
     def count(self, bin: int) -> int:
         """Return the number of keys in a bin; read all of it."""
@@ -373,10 +373,10 @@ class Store:
 
     def bins(self) -> list[Bin]:
         """Return the bins that hold keys, in order."""
-        stem = self._groups.stem
-        on_disk = (group for group in self._database.groups if group.startswith(stem))
+        stem = self._prefixes.stem
+        on_disk = (prefix for prefix in self._database.prefixes if prefix.startswith(stem))
         return sorted(
-            {*map(Bin, self._table.bins), *(_bin(group[len(stem) :]) for group in on_disk)}
+            {*map(Bin, self._table.bins), *(_bin(prefix[len(stem) :]) for prefix in on_disk)}
         )
 
 
@@ -395,13 +395,13 @@ def ingest(tables: Sequence[IncomingTable]) -> None:
         return
     for store, bin, _ in tables:
         assert bin not in store._table.bins, "a bin is served once it has been installed"
-        store._undo.forget(bin)
+        store._undo.drop(bin)
     database = tables[0].store._database
-    groups = [store._groups[bin] for store, bin, _ in tables]
-    database.groups.update(groups)
+    prefixes = [store._prefixes[bin] for store, bin, _ in tables]
+    database.prefixes.update(prefixes)
     database.rocks.ingest([table for _, _, table in tables])
-    for group in groups:
-        assert next(database.rocks.entries(group), None), "it is a table of another bin"
+    for prefix in prefixes:
+        assert next(database.rocks.entries(prefix), None), "it is a table of another bin"
 
 
 class StateBatch:
@@ -415,10 +415,10 @@ class StateBatch:
         self,
         database: Database,
         table: Table,
-        changes: Changes,
-        frozen: FrozenStates,
-        undo: Undo,
-        groups: _Groups,
+        changes: DirtyKeys,
+        frozen: BeforeImages,
+        undo: UndoLog,
+        prefixes: _BinPrefixes,
         keys: Sequence[bytes],
         bins: Bins,
     ) -> None:
@@ -431,15 +431,15 @@ class StateBatch:
         missing = np.flatnonzero(self.slots == NO_SLOT)
         if len(missing):
             absent = pick(keys, missing.tolist())
-            self._admit(groups, dict(zip(absent, bins[missing].tolist(), strict=True)))
+            self._load(prefixes, dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
         self._weight = table.cells.weigh(self.slots)
         if frozen or undo:
-            self._preserve(frozen, undo)
+            self._record_before_images(frozen, undo)
 
     @property
     def sealed(self) -> list[object]:
-        """Return all sealed states by slot. Callers may touch only those of this batch."""
+        """Return all sealed states by slot. Callers may access only the slots of this batch."""
         assert isinstance(self._table.cells, SealedCells), "the states are columns"
         return self._table.cells.states
 
@@ -459,32 +459,32 @@ class StateBatch:
         trace: TracebackType | None,
     ) -> None:
         self._table.size += self._table.cells.weigh(self.slots) - self._weight
-        self._note_changes()
+        self._record_changes()
         if self._new:
-            self._forget_unset()
+            self._remove_unset()
         self._database.spill()
 
-    def _admit(self, groups: _Groups, bins: Mapping[bytes, int]) -> None:
+    def _load(self, prefixes: _BinPrefixes, bins: Mapping[bytes, int]) -> None:
         """Load states from disk into memory, and add slots for keys without states."""
-        found = self._database.find(groups, bins)
+        found = self._database.read(prefixes, bins)
         self._new = {key: bin for key, bin in bins.items() if key not in found}
-        slots = self._table.admit(self._new | {key: bins[key] for key in found})
+        slots = self._table.insert(self._new | {key: bins[key] for key in found})
         if found:
             self._table.load(slots[len(self._new) :], [*found.values()])
 
-    def _preserve(self, frozen: FrozenStates, undo: Undo) -> None:
-        """Keep before images of clean keys for frozen bins and the undo log, as the operator may
+    def _record_before_images(self, frozen: BeforeImages, undo: UndoLog) -> None:
+        """Record before images of clean keys for frozen bins and the undo log, as the operator may
         change them now."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if not len(clean):
             return
         keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
-        before = self._table.cells.before(self.slots[clean])
-        frozen.keep(keys, bins, before)
+        before = self._table.cells.get_or_absent(self.slots[clean])
+        frozen.record(keys, bins, before)
         if undo:
-            undo.keep(keys, bins, before, self._weight // len(self._keys))
+            undo.record(keys, bins, before, self._weight // len(self._keys))
 
-    def _note_changes(self) -> None:
+    def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
         if self._new:
@@ -493,14 +493,14 @@ class StateBatch:
             self._table.dirty[self.slots[clean]] = True
             self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
 
-    def _forget_unset(self) -> None:
+    def _remove_unset(self) -> None:
         unset = self._table.cells.has(self._table.find([*self._new]))
         for (key, bin), has in zip(self._new.items(), unset, strict=True):
             if not has:
-                self._database.memtable.forget(self._table, bin, [key])
+                self._database.memtable.remove(self._table, bin, [key])
 
 
-class _Groups(dict[int, bytes]):
+class _BinPrefixes(dict[int, bytes]):
     """A map that holds the database prefix of each bin of one operator, made at first use."""
 
     def __init__(self, operator: str) -> None:
@@ -508,17 +508,17 @@ class _Groups(dict[int, bytes]):
         self.stem = operator.encode() + b"\0"
 
     def __missing__(self, bin: int) -> bytes:
-        group = self[bin] = self.stem + int(bin).to_bytes(BIN_BYTES, "big")
-        return group
+        prefix = self[bin] = self.stem + int(bin).to_bytes(BIN_BYTES, "big")
+        return prefix
 
 
-def group_of(operator: str, bin: int) -> bytes:
+def bin_prefix(operator: str, bin: int) -> bytes:
     r"""Return the prefix of the keys of an operator's bin in any worker's database.
 
-    >>> group_of("per_plane", 3)
+    >>> bin_prefix("per_plane", 3)
     b'per_plane\x00\x00\x03'
     """
-    return _Groups(operator)[bin]
+    return _BinPrefixes(operator)[bin]
 
 
 def _bin(data: bytes) -> Bin:

@@ -3,8 +3,8 @@
 `Antichain` is a value. `MutableAntichain` counts pointstamps and maintains the antichain of the
 times with a positive count. Updates of different members arrive in any order, so a count may pass
 through negative values. Only positive counts bound a frontier (timely dataflow,
-`MutableAntichain`). Cost: an update takes O(log n) in the times held. An update that touches the
-frontier compares the least time of each combination of iterations; the outer scope has one.
+`MutableAntichain`). Cost: an update takes O(log n) for n times. An update that touches the frontier
+compares the least time of each combination of iterations; the outer scope has one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meander.state.times.time import Time, less_equal, less_than
 
 _OUTER = {int}
 """The types of times in total order."""
-SPARE = 64
+STALE_TIMES = 64
 """The least number of times without a count that a heap tolerates."""
 
 
@@ -92,7 +92,7 @@ class Antichain:
         return iter(self.times)
 
 
-NOTHING = Antichain()
+EMPTY_ANTICHAIN = Antichain()
 """The antichain that admits no time."""
 
 
@@ -102,20 +102,20 @@ def minimal(times: Iterable[Time]) -> tuple[Time, ...]:
     >>> minimal([4, 2, 3]), minimal([(2, 1), (1, 2), (2, 2)])
     ((2,), ((1, 2), (2, 1)))
     """
-    given = tuple(times)
-    if len(given) < 2:
-        return given
-    if set(map(type, given)) == _OUTER:
-        return (min(given),)
-    kept: list[Time] = []
+    unsorted = tuple(times)
+    if len(unsorted) < 2:
+        return unsorted
+    if set(map(type, unsorted)) == _OUTER:
+        return (min(unsorted),)
+    found: list[Time] = []
     # No time precedes an earlier one in this order.
-    for time in sorted(set(given)):
-        for other in reversed(kept):
+    for time in sorted(set(unsorted)):
+        for other in reversed(found):
             if less_equal(other, time):
                 break
         else:
-            kept.append(time)
-    return tuple(kept)
+            found.append(time)
+    return tuple(found)
 
 
 class MutableAntichain:
@@ -149,7 +149,7 @@ class MutableAntichain:
         if before > 0:
             if after > 0 or time not in bound:
                 return False
-            self.frontier = Antichain(minimal(self._leasts())) if counts else NOTHING
+            self.frontier = Antichain(minimal(self._minima())) if counts else EMPTY_ANTICHAIN
             return True
         if after <= 0:
             return False
@@ -159,26 +159,28 @@ class MutableAntichain:
         self.frontier = Antichain(minimal((*bound, time)))
         return True
 
-    def forget(self, bound: Antichain) -> bool:
+    def discard_before(self, bound: Antichain) -> bool:
         """Drop the counts of all times before a bound; return whether the frontier changed.
 
         >>> held = MutableAntichain()
-        >>> held.update(5, 1), held.update(7, 1), held.forget(Antichain.of(6)), held.frontier.times
-        (True, False, True, (7,))
+        >>> held.update(5, 1), held.update(7, 1)
+        (True, False)
+        >>> held.discard_before(Antichain.of(6)), held.frontier.times
+        (True, (7,))
         """
         self._counts = {t: count for t, count in self._counts.items() if bound.less_equal(t)}
-        before, self.frontier = self.frontier, Antichain(minimal(self._leasts()))
+        before, self.frontier = self.frontier, Antichain(minimal(self._minima()))
         return set(before) != set(self.frontier)
 
     def positive(self) -> Iterator[Time]:
         """Yield the times with a positive count."""
         return (time for time, count in self._counts.items() if count > 0)
 
-    def settled(self) -> bool:
+    def is_empty(self) -> bool:
         """Return whether every count is zero, so no update is missing.
 
         >>> owed = MutableAntichain()
-        >>> owed.update(3, -1), owed.settled()
+        >>> owed.update(3, -1), owed.is_empty()
         (False, False)
         """
         return not self._counts
@@ -188,18 +190,18 @@ class MutableAntichain:
         self._queued += 1
         # Without this step, times that lost their count above the least one would remain in the
         # heap.
-        if self._queued > 2 * len(self._counts) + SPARE:
+        if self._queued > 2 * len(self._counts) + STALE_TIMES:
             times, self._heaps, self._queued = [*self.positive()], {}, 0
             for one in times:
                 self._queue(one)
 
-    def _leasts(self) -> Iterator[Time]:
+    def _minima(self) -> Iterator[Time]:
         """Yield the least time with a positive count of each iteration."""
-        for rounds, heap in list(self._heaps.items()):
+        for iterations, heap in list(self._heaps.items()):
             while heap and self._counts.get(heap[0], 0) <= 0:
                 heapq.heappop(heap)
                 self._queued -= 1
             if heap:
                 yield heap[0]
             else:
-                del self._heaps[rounds]
+                del self._heaps[iterations]

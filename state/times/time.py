@@ -37,13 +37,13 @@ def to_millis(time: int) -> int:
     return time >> SEQUENCE_BITS
 
 
-def whole(millis: object) -> int:
+def checked_millis(millis: object) -> int:
     """Return milliseconds since 1970 that an outer time can hold. Times before 1970 become 1970.
     Raise ValueError for other values.
 
-    >>> whole(7), whole(-7)
+    >>> checked_millis(7), checked_millis(-7)
     (7, 0)
-    >>> whole(7.5)
+    >>> checked_millis(7.5)
     Traceback (most recent call last):
     ValueError: a time is whole milliseconds since 1970, not 7.5
     """
@@ -59,10 +59,10 @@ def whole(millis: object) -> int:
     return max(number, MIN_TIME)
 
 
-def span(seconds: float) -> int:
+def duration(seconds: float) -> int:
     """Return a number of seconds as a difference of outer times, at most all of time.
 
-    >>> to_millis(span(0.25)), to_millis(span(float("inf"))) == MAX_MILLIS
+    >>> to_millis(duration(0.25)), to_millis(duration(float("inf"))) == MAX_MILLIS
     (250, True)
     """
     return from_millis(round(min(seconds * 1000, MAX_MILLIS)))

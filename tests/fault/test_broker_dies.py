@@ -15,9 +15,9 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, produce, until
 from tests.support.process.flow_process import flow_folder, lines, meander
 from tests.support.process.word_counts import committed_counts, each_once, expected_counts
@@ -54,7 +54,7 @@ def lag(bootstrap: str, topic: str, of: str) -> int:
 def test_a_flow_waits_for_its_killed_broker_and_answers_everything_once(
     own_broker: LocalBroker, prefix: str, tmp_path: Path
 ) -> None:
-    bootstrap, called = own_broker.bootstrap, names(prefix, "counts")
+    bootstrap, called = own_broker.bootstrap, topic_names(prefix, "counts")
     lines(bootstrap, prefix, BEFORE)
     module = flow_folder(tmp_path, prefix)
     # Idempotent, so that what the outage makes it send again is on the topic once.

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
 from tests.support.process.word_counts import each_once, with_totals, word_counts
@@ -30,7 +30,7 @@ class Counting:
 
     def __init__(self, flow: FlowProcess, broker: LocalBroker, prefix: str) -> None:
         self.flow, self.broker, self.prefix = flow, broker, prefix
-        self.names = names(prefix, "counts")
+        self.names = topic_names(prefix, "counts")
         self.often = 0
 
     def count(self) -> None:

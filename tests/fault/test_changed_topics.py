@@ -9,8 +9,8 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from typer.testing import CliRunner
 
 from meander.app.cli.main import app
-from meander.connectors.topics.full_read import whole
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.full_read import read_all
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import (
     PATIENCE,
     Record,
@@ -32,7 +32,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
 ) -> None:
     module = flow_folder(tmp_path / "flow", prefix, delivery="exactly_once")
     run, source = ["run", str(module), "--prefix", prefix], prefix + "lines"
-    called = names(prefix, "counts")
+    called = topic_names(prefix, "counts")
 
     def said(*words: str, code: int = 0) -> str:
         where = "--prefix", prefix, "--bootstrap", bootstrap
@@ -88,7 +88,7 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         deleted.result(PATIENCE)
     output = refused("--from", "v1")
     assert f"topic '{source}' is to be read at offset 25 of partition 0, which holds 26" in output
-    assert "go on with what is left with --skip-lost" in output and "meander reset counts" in output
+    assert "skip the lost records with --skip-lost" in output and "meander reset counts" in output
     # Its result is out, and does not come again.
     with meander(tmp_path, bootstrap, *run, "--skip-lost", "--allow-nondeterminism") as third:
         assert third.exit_code() == 0, third.said
@@ -106,10 +106,10 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         output = refused(*words)
         assert f"topic '{called.checkpoints}' holds none of them" in output
         assert "meander reset counts lets it start from scratch" in output
-    assert whole({"bootstrap.servers": bootstrap}, called.marks)
+    assert read_all({"bootstrap.servers": bootstrap}, called.marks)
 
     # What another reset has left that ended half-way.
     gone(called.checkpoints)
     gone(called.decisions)
     said("reset", "counts", "--yes")
-    assert whole({"bootstrap.servers": bootstrap}, called.marks) == []
+    assert read_all({"bootstrap.servers": bootstrap}, called.marks) == []

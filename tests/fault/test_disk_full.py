@@ -61,7 +61,7 @@ def test_a_disk_that_is_full_ends_the_flow_which_goes_on_once_there_is_room(
         lines(broker.bootstrap, prefix, words[KEYS:], create=False, after=KEYS)
         assert flow.exit_code() == 2, flow.said
         assert "the state database at" in flow.said
-        assert "File too large; see whether its disk has room, and run the flow again" in flow.said
+        assert "File too large; check that its disk has room, and run the flow again" in flow.said
     until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     full.unlink()
     with meander(tmp_path, broker.bootstrap, *run, "--until-end") as flow:

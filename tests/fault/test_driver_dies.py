@@ -14,9 +14,9 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from meander.app.driver.commands import EXECUTION_ENDED
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics import checkpoints
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, admin, produce, until
 from tests.support.process.flow_process import (
@@ -58,7 +58,9 @@ def give_one_that_does_not_end(broker: Broker, prefix: str, flow: FlowProcess, i
         "worker": 1,
         "time": 1_900_000_000_000,
     }
-    produce(broker.bootstrap, names(prefix, "counts").control, [Record(json.dumps(late).encode())])
+    produce(
+        broker.bootstrap, topic_names(prefix, "counts").control, [Record(json.dumps(late).encode())]
+    )
     flow.until_event("accepted")
 
 
@@ -107,7 +109,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     # As after a week: where commands are taken up does not depend on what Kafka forgets.
     forget_group(broker, group(prefix, "counts"))
     unknown = b'{"meander": "command", "type": "abort", "id": "a1", "command": "none"}'
-    produce(broker.bootstrap, names(prefix, "counts").control, [Record(unknown)])
+    produce(broker.bootstrap, topic_names(prefix, "counts").control, [Record(unknown)])
     lines(broker.bootstrap, prefix, texts(2000, 3000), create=False, after=2000)
     until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "3") as second:
@@ -133,7 +135,7 @@ def test_a_flow_whose_driver_was_killed_goes_on_from_its_checkpoint_on_more_work
     (listed,) = command(broker, prefix, "checkpoints", "counts")
     assert (listed["number"], listed["workers"]) == (1, 2)
     settings = {"bootstrap.servers": broker.bootstrap}
-    with checkpoints.reading(settings, names(prefix, "counts")) as there:
+    with checkpoints.open_checkpoints(settings, topic_names(prefix, "counts")) as there:
         found = there.newest()
     assert found is not None and len(found[1].cut.positions) == 4
 

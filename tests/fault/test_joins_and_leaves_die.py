@@ -25,9 +25,9 @@ from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import Report
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import DecisionLog
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.decisions import Decision, Joins, LeaveDecision
+from meander.dataflow.control.decisions import Decision, JoinDecision, LeaveDecision
 from meander.schemas import status
 from meander.schemas.control import Rescale
 from meander.schemas.status import (
@@ -183,7 +183,7 @@ class Struck(RescaledFlow):
         self._change, self._case, self._others = None, case, forks()
         settings = {"bootstrap.servers": self.bootstrap}
         command = Rescale(type="rescale", id=id, workers=workers)
-        give(settings, names(self.prefix, "counts"), "counts", command)
+        give(settings, topic_names(self.prefix, "counts"), "counts", command)
         self.until(lambda: self._ended(number, id, case), f"{id} has ended: {case}")
         return id
 
@@ -258,7 +258,7 @@ def struck(broker: Broker, prefix: str, tmp_path: Path, monkeypatch: pytest.Monk
     class Read(DecisionLog):
         def __call__(self, decision: Decision) -> Callable[[], bool]:
             durable = super().__call__(decision)
-            if isinstance(decision, Joins | LeaveDecision):
+            if isinstance(decision, JoinDecision | LeaveDecision):
                 flow.shows("decided", decision.worker)
             return durable
 

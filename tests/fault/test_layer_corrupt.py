@@ -99,17 +99,17 @@ def _other_contents(topic: MemoryTopic, layer: LayerPointer) -> LayerPointer:
         (_flip_a_bit, "chunk 1: its checksum"),
         (_truncate, "chunk 1: its checksum"),
         (_empty, "chunk 1: its checksum"),
-        (_swap_payloads, "chunk 0: its chunk is 1, where 0 was expected"),
-        (_swap_places, "chunk 0: its key is b'layer/2/1/40/1', where b'layer/2/1/40/0'"),
-        (_leave_out_the_last, "its count of keys is 7608, where 9000 was expected"),
+        (_swap_payloads, "chunk 0: its chunk is 1, but 0 was expected"),
+        (_swap_places, "chunk 0: its key is b'layer/2/1/40/1', but b'layer/2/1/40/0'"),
+        (_leave_out_the_last, "its count of keys is 7608, but 9000 was expected"),
         (_leave_out_the_first, "chunk 0: its key"),
-        (_miscount, "its count of keys is 9000, where 9001 was expected"),
+        (_miscount, "its count of keys is 9000, but 9001 was expected"),
         (_another_checksum, "bin 7: its checksum"),
-        (_chunk_of_another_bin, "chunk 1: its bin is 8, where 7 was expected"),
-        (_chunk_of_another_operator, "chunk 1: its operator is per_carrier, where per_plane"),
-        (_chunk_of_another_layer, "chunk 1: its sequence is 41, where 40 was expected"),
-        (_chunk_of_another_time, "chunk 1: its upper is 899, where 900 was expected"),
-        (_other_contents, "its count of keys is 5184, where 9000 was expected"),
+        (_chunk_of_another_bin, "chunk 1: its bin is 8, but 7 was expected"),
+        (_chunk_of_another_operator, "chunk 1: its operator is per_carrier, but per_plane"),
+        (_chunk_of_another_layer, "chunk 1: its sequence is 41, but 40 was expected"),
+        (_chunk_of_another_time, "chunk 1: its upper is 899, but 900 was expected"),
+        (_other_contents, "its count of keys is 5184, but 9000 was expected"),
     ],
 )
 def test_what_is_not_what_was_written_is_caught_and_named(
@@ -146,5 +146,5 @@ def test_a_topic_that_answers_with_too_few_records_is_caught(old: Store, new: St
     fill(old, 9000, 500)
     topic = Forgetful()
     manifest = extract(old, topic).manifest
-    with pytest.raises(LayerCorrupt, match="number of records is 0, where 1"):
+    with pytest.raises(LayerCorrupt, match="number of records is 0, but 1"):
         install(new, manifest, topic)

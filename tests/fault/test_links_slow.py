@@ -27,11 +27,11 @@ def test_frames_and_messages_arrive_whole_and_in_order_though_packets_are_lost(s
         for frame, message in zip(frames, messages, strict=True):
             pair.a.send(B, frame)
             pair.a.flush()
-            pair.a.tell(B, message)
+            pair.a.send_message(B, message)
 
         def all_came() -> bool:
             came.extend(pair.b.receive())
-            told.extend(pair.b.told())
+            told.extend(pair.b.receive_messages())
             return len(came) >= FRAMES and len(told) >= FRAMES
 
         until(pair.b, all_came)

@@ -23,7 +23,7 @@ from meander import Checkpointing
 from meander.app.cli.main import app
 from meander.app.config.options import Options
 from meander.app.driver import driver
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Event, Heartbeat, Started
 from tests.support.kafka.brokers import Broker
@@ -215,7 +215,7 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
 
         answered(40)
         # Until it has seen how fast the data's time runs, the driver rules out nothing beyond it.
-        status = names(prefix, "counts").status
+        status = topic_names(prefix, "counts").status
         told = len(consume_all(broker.bootstrap, status))
         await_records(broker.bootstrap, status, lambda all: len(all) >= told + 3)
         os.kill(running.process.pid, signal.SIGSTOP)

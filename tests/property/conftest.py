@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from meander.dataflow.backpressure import inflight
-from meander.dataflow.checkpoint import in_flight_restore, state_writer, writer
+from meander.dataflow.checkpoint import checkpoint_writer, in_flight_restore, state_writer
 from meander.dataflow.progress.capability import Capability
 from meander.state.layers import layer_writer, parts
 from meander.state.store.store import Databases
@@ -22,12 +22,12 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_writer, "SMALL_DELTA", 60)
     monkeypatch.setattr(state_writer, "BYTES", 200)
     # What is in flight lies in many pieces, of which some are asked for at once.
-    monkeypatch.setattr(writer, "ROWS", 2)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 2)
     # Most checkpoints, and some pieces, are larger than a record.
-    monkeypatch.setattr(parts, "PART", 300)
+    monkeypatch.setattr(parts, "PART_BYTES", 300)
     monkeypatch.setattr(in_flight_restore, "AHEAD_BYTES", 400)
     # Next to nothing may be in the flow, where no other bound is asked for.
-    monkeypatch.setattr(inflight, "LEAST", 200)
+    monkeypatch.setattr(inflight, "LEAST_BYTES", 200)
     # A turn writes little, so that states change meanwhile.
     monkeypatch.setattr(state_writer, "ENTRIES", 1)
 

@@ -30,7 +30,7 @@ from meander.dataflow.operators.ports import least_of
 from meander.dataflow.progress.capability import CapabilityError
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.wire import DATA, Anything, DataFrame, decode
+from meander.dataflow.wire import DATA, AnyFrame, DataFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
@@ -103,8 +103,8 @@ class Watched(CrampedFlow):
             under_way[sender, receiver, edge] += size
             self.largest[edge] = max(self.largest[edge], size, MESSAGE + HEAD)
         for loop in chain.from_iterable(map(loops, self.workers)):
-            assert loop.waiting.size <= loop._most, "what has come back has its bound (I6)"
-            self.loops_spilled |= loop.waiting.spilled
+            assert loop.returned.size <= loop._max_waiting, "what has come back has its bound (I6)"
+            self.loops_spilled |= loop.returned.spilled
         for way, size in under_way.items():
             # A message is of a bound, or of one record.
             most = window - 1 + self.largest[way[2]]
@@ -113,7 +113,7 @@ class Watched(CrampedFlow):
     def _messages(self) -> Iterator[tuple[WorkerId, WorkerId, int, int]]:
         """What has been sent on edges with credit, and not been taken by its operator."""
         network, edges = self.sim.network, self._plan.graph.edges
-        lanes = [(s, r, frame) for (s, r, _), many in network.lanes.items() for frame in many]
+        lanes = [(s, r, frame) for (s, r, _), many in network.frames.items() for frame in many]
         lanes += [(s, r, frame) for r, many in network.inboxes.items() for s, frame in many]
         for sender, receiver, frame in lanes:
             if frame[0][:1] == DATA:
@@ -123,9 +123,9 @@ class Watched(CrampedFlow):
         for worker in self.workers:
             for port in worker.parts.operators.inputs.values():
                 for message in port.waiting:
-                    if message.taken is not None:
-                        assert isinstance(message.taken, partial)
-                        edge, sender, size = message.taken.args
+                    if message.release_credit is not None:
+                        assert isinstance(message.release_credit, partial)
+                        edge, sender, size = message.release_credit.args
                         yield sender, worker.me, edge, size
 
     def _looked_at(self, frame: Frame) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class Watched(CrampedFlow):
         _, edge, size = self._known[id(frame)]
         return edge, size
 
-    def _check_message(self, frame: Anything, size: int) -> None:
+    def _check_message(self, frame: AnyFrame, size: int) -> None:
         assert isinstance(frame, DataFrame) and isinstance(frame.payload, Batch)
         alone = len(frame.payload) == 1
         assert alone or size <= MESSAGE + HEAD, f"a frame of {size} bytes left at once (I6)"
@@ -164,7 +164,9 @@ class CreditRun(CaseRun):
 
 def _frugal(receive: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def checked(operator: Any) -> bool:
-        assert buffered_bytes(operator) <= operator._most, "who has no room takes nothing (I6)"
+        assert buffered_bytes(operator) <= operator._max_waiting, (
+            "who has no room takes nothing (I6)"
+        )
         return receive(operator)
 
     return checked
@@ -176,7 +178,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (spill, buffer):
         monkeypatch.setattr(module, "SLICE_ROWS", SLICE)
     monkeypatch.setattr(exchange, "MESSAGE_BYTES", MESSAGE)
-    monkeypatch.setattr(packing, "PIECE", MESSAGE // 2)
+    monkeypatch.setattr(packing, "PIECE_BYTES", MESSAGE // 2)
     monkeypatch.setattr(stateless, "BYTES", MESSAGE)
     for operator in (Exchange, KeyedOperator):
         monkeypatch.setattr(operator, "_receive", _frugal(operator._receive))
@@ -222,7 +224,7 @@ def test_flows_with_next_to_no_credit_and_memory_end_with_the_same_results(
 
 # -- bugs that are caught
 
-_owed, _passed, _schedule = Credit.owed, SpillBuffer.passed, LoopEntry.schedule
+_owed, _passed, _schedule = Credit.pop_due, SpillBuffer.pop_passed, LoopEntry.schedule
 _message = Exchange._message
 
 
@@ -239,36 +241,36 @@ def _more(credit: Any) -> Iterator[Any]:
 
 
 def _memory_first(waiting: Any, frontier: Any) -> Any:
-    near = waiting._near.passed(frontier)
+    near = waiting._memory.pop_passed(frontier)
     return (near, True) if near else _passed(waiting, frontier)
 
 
 def _all_at_once(exchange: Any, share: Any) -> Any:
     """A message is as large as what has come."""
-    arrived, batches = zip(*iter(lambda: share.left and _message(exchange, share), 0), strict=True)
+    arrived, batches = zip(*iter(lambda: share.count and _message(exchange, share), 0), strict=True)
     return np.concatenate(arrived), Batch.concat([*batches])
 
 
 def _forgetful(loop: Any) -> bool:
     """What has come back to a loop's beginning is owed no longer once it is on disk."""
     worked = _schedule(loop)
-    loop._held.downgrade(*least_of(*loop.waiting._near.owed))
+    loop._capabilities.downgrade(*least_of(*loop.returned._memory.pending_times))
     return worked
 
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
-    "credit is never returned": (Credit, "owed", lambda self: iter(()), "I7"),
-    "credit is returned twice": (Credit, "owed", _twice, "acknowledged more"),
-    "more credit is returned than was used": (Credit, "owed", _more, "acknowledged more"),
-    "nobody looks at the credit": (Credit, "left", lambda self, edge, to: True, "I6"),
+    "credit is never returned": (Credit, "pop_due", lambda self: iter(()), "I7"),
+    "credit is returned twice": (Credit, "pop_due", _twice, "acknowledged more"),
+    "more credit is returned than was used": (Credit, "pop_due", _more, "acknowledged more"),
+    "nobody looks at the credit": (Credit, "has_credit", lambda self, edge, to: True, "I6"),
     "a message has no bound": (Exchange, "_message", _all_at_once, "left at once"),
     "what is on disk is overtaken": (
         SpillBuffer,
-        "passed",
+        "pop_passed",
         _memory_first,
         "assert|not the reference",
     ),
-    "nothing goes to disk": (SpillBuffer, "shed", lambda self: 0, "I[67]"),
+    "nothing goes to disk": (SpillBuffer, "spill_some", lambda self: 0, "I[67]"),
     "what goes round is forgotten": (
         LoopEntry,
         "schedule",

@@ -17,7 +17,7 @@ import pytest
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.faults import Fault
-from meander.dataflow.simulation.simulator import HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import Join, Leave, MovePartition
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId
 from tests.support.property.budget import (
@@ -77,7 +77,7 @@ def rich(kind: str, variant: int) -> Case:
         ),
         staff=(
             (1, Join()),
-            (3, HandOver("h0", "source", 0, WorkerId(2))),
+            (3, MovePartition("h0", "source", 0, WorkerId(2))),
             (5, Leave("l0", WorkerId(0))),
         ),
         options=SourceOptions(idle_after=1e9, max_skew=0.01),
@@ -248,7 +248,7 @@ def test_a_corrupted_checkpoint_is_reported_or_does_no_harm(
         try:
             run = spot.struck(*faults)
         except MeanderError as error:
-            found["told" if error.concerns and error.cause and error.remedy else "odd"] += 1
+            found["told" if error.subject and error.cause and error.remedy else "odd"] += 1
         else:
             assert run.outcome == spot.undisturbed.outcome, f"I5, record for record: {spot}"
             found["did no harm"] += 1

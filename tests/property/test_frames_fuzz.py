@@ -17,9 +17,9 @@ from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, Re
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.wire import (
-    CUTS,
+    CHECKPOINT_WORDS,
     DATA,
-    Anything,
+    AnyFrame,
     CheckpointFrame,
     DataFrame,
     MemberFrame,
@@ -81,7 +81,7 @@ def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     messages = [decode(kind.frame) for kind in KINDS if kind.read is decode]
     payloads = {type(message.payload) for message in messages if isinstance(message, DataFrame)}
     news = {message.news for message in messages if isinstance(message, MemberFrame)}
-    assert {type(message) for message in messages} == {*get_args(Anything), *CUTS} - {
+    assert {type(message) for message in messages} == {*get_args(AnyFrame), *CHECKPOINT_WORDS} - {
         CheckpointFrame
     }
     assert payloads == set(get_args(Payload))
@@ -193,6 +193,6 @@ def _sent(run: TestFlow, sender: WorkerId) -> Iterator[Frame]:
         if run.sim.done:
             return
         run.sim.act()
-        for lane, under_way in run.sim.network.lanes.items():
+        for lane, under_way in run.sim.network.frames.items():
             if lane[:2] == (sender, 0):
                 yield from under_way

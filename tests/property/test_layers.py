@@ -23,7 +23,7 @@ from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.store.memtable import NO_SLOT
-from meander.state.store.rocksdb import Rocks
+from meander.state.store.rocksdb import RocksDB
 from meander.state.store.store import Database, Store
 from tests.support.state.memory_topic import MemoryTopic, drive
 from tests.support.state.store_access import put
@@ -93,7 +93,7 @@ class LayersAgainstDictionary(StoreMachine):
     def write_layer(self, bin: Bin, budget: int, steps: int, renew: bool = False) -> None:
         self.now += 1
         timers = self.timers(bin)
-        self.writing[bin] = self.trace(bin).write(bin, self.now, timers, renew=renew)
+        self.writing[bin] = self.trace(bin).write(bin, self.now, timers, rebase=renew)
         self.go_on_writing(bin, budget, steps)
 
     @rule(bin=bins, budget=budgets, steps=slices)
@@ -110,7 +110,7 @@ class LayersAgainstDictionary(StoreMachine):
     def merge(self, budget: int, steps: int) -> None:
         for trace in self.traces:
             for _ in range(steps):
-                trace.tend(budget)
+                trace.compact(budget)
 
     @rule(bin=bins, entries=written, budget=budgets)
     def add_a_layer(self, bin: Bin, entries: dict[int, object], budget: int) -> None:
@@ -121,13 +121,13 @@ class LayersAgainstDictionary(StoreMachine):
     @rule(budget=budgets)
     def merge_all(self, budget: int) -> None:
         for trace in self.traces:
-            while trace.tend(budget):
+            while trace.compact(budget):
                 pass
 
     @rule(bin=bins, sure=rarely)
     def rewrite(self, bin: Bin, sure: bool) -> None:
         if sure and bin not in self.staged:
-            self.trace(bin).rewrite(bin)
+            self.trace(bin).schedule_rewrite(bin)
             self.writing.pop(bin, None)
 
     @rule(bin=bins, budget=budgets)
@@ -149,7 +149,7 @@ class LayersAgainstDictionary(StoreMachine):
 
     @rule(bin=bins, budget=budgets, most=st.sampled_from([-1, 100, 1 << 20]))
     def move(self, bin: Bin, budget: int, most: int) -> None:
-        remainder = self.trace(bin).remainder(bin, self.timers(bin), most)
+        remainder = self.trace(bin).pop_delta(bin, self.timers(bin), most)
         manifest = Manifest("op", bin, self.now, self.trace(bin).layers(bin))
         if remainder is None:
             self.write_layer(bin, budget, 0)
@@ -164,13 +164,13 @@ class LayersAgainstDictionary(StoreMachine):
         new.install_changed(bin, rest.keys, rest.states)
         assert (timers if rest.timers is None else rest.timers) == self.timers(bin)
         assert list(new.scan(bin)) == list(old.scan(bin))
-        assert (bin in new.changed()) == bool(rest.keys)
+        assert (bin in new.changed_bins()) == bool(rest.keys)
         self.trace(bin).release(bin)
         old.drop(bin)
         self.owner[bin] = 1 - self.owner[bin]
         self.trace(bin).adopt(manifest)
         if rest.timers is not None:
-            new.mark(bin)
+            new.mark_changed(bin)
 
     @invariant()
     def each_bin_is_what_it_should_be(self) -> None:
@@ -199,13 +199,13 @@ Steps = Callable[[LayersAgainstDictionary], None]
 
 
 def _older_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams = layer_input.Merged.__init__
+    streams = layer_input.MergedLayersInput.__init__
 
-    def init(self: layer_input.Merged, *words: object) -> None:
+    def init(self: layer_input.MergedLayersInput, *words: object) -> None:
         streams(self, *words)  # type: ignore[arg-type]
         self._streams = self._streams[::-1]
 
-    monkeypatch.setattr(layer_input.Merged, "__init__", init)
+    monkeypatch.setattr(layer_input.MergedLayersInput, "__init__", init)
 
 
 def _a_bin_of_merged_layers_moves(run: LayersAgainstDictionary) -> None:
@@ -222,22 +222,22 @@ SHOWN: dict[Callable[[pytest.MonkeyPatch], None], Steps] = {
 
 
 def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Store, "give_back", lambda *_: None)
+    monkeypatch.setattr(Store, "restore_changes", lambda *_: None)
 
 
 def _slots_stay_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Store.take_states
+    take = Store.collect_states
 
     def stale(self: Store, bin: int, keys: list[bytes]) -> list[bytes]:
         states, slots = take(self, bin, keys), self._table.find(keys)
         self._table.dirty[slots[slots != NO_SLOT]] = True
         return states
 
-    monkeypatch.setattr(Store, "take_states", stale)
+    monkeypatch.setattr(Store, "collect_states", stale)
 
 
 def _spilled_changes_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rocks, "entries", lambda *_: iter(()))
+    monkeypatch.setattr(RocksDB, "entries", lambda *_: iter(()))
 
 
 def _pins_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from copy import copy
 
 import pytest
 
-from meander.connectors.links.links import CurveLinks, Keys
+from meander.connectors.links.links import CurveKeys, CurveLinks
 from meander.dataflow.interfaces import Frame
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -32,16 +32,16 @@ Speaks = Callable[[Said, int], Frame]
 
 @pytest.fixture
 def receiver() -> Iterator[CurveLinks]:
-    links = CurveLinks(RECEIVER, Keys.fresh(), max_frame=BOUND)
+    links = CurveLinks(RECEIVER, CurveKeys.generate(), max_frame=BOUND)
     yield links
-    links.part()
+    links.detach()
     links.close(linger=0)
 
 
 @pytest.fixture
 def speaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Speaks]:
     """The real sending side, whose messages go to the test."""
-    links, wire = CurveLinks(SENDER, Keys.fresh()), list[Frame]()
+    links, wire = CurveLinks(SENDER, CurveKeys.generate()), list[Frame]()
 
     def queued(peer: WorkerId, parts: Frame) -> bool:
         wire.append(parts)
@@ -54,12 +54,12 @@ def speaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Speaks]:
             links.send(RECEIVER, frame)
         links.flush()
         for message in messages:
-            links.tell(RECEIVER, message)
+            links.send_message(RECEIVER, message)
         return wire.pop()
 
-    monkeypatch.setattr(links, "_queued", queued)
+    monkeypatch.setattr(links, "_try_send", queued)
     yield speak
-    links.part()
+    links.detach()
     links.close(linger=0)
 
 
@@ -90,7 +90,7 @@ def besides(links: CurveLinks) -> dict[str, object]:
     }
     for name in ("_frames", "_messages", "_expected"):
         del known[name]
-    return known | {"broken": links._broken, "parting": links._parting}
+    return known | {"broken": links._broken, "parting": links._detached}
 
 
 def fits(said: Said) -> bool:

@@ -16,8 +16,8 @@ import pytest
 from meander import Flow
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.graph.path_summary import Summary
-from meander.dataflow.operators.buffer.rows import Waiting
-from meander.dataflow.operators.loop import Again
+from meander.dataflow.operators.buffer.rows import PendingRows
+from meander.dataflow.operators.loop import Feedback
 from meander.dataflow.operators.ports import OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -119,7 +119,7 @@ def _unstripped(port: Any, capability: Any, time: Any, payload: Any, to: Any = N
     port._edges = edges
 
 
-_passed = Waiting.passed
+_passed = PendingRows.pop_passed
 
 
 def _product_order(waiting: Any, frontier: Any) -> Any:
@@ -135,10 +135,15 @@ def _product_order(waiting: Any, frontier: Any) -> Any:
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "feedback does not count the round": (OutputPort, "send", _standing, DIFFERS),
     "what leaves keeps its round": (OutputPort, "send", _unstripped, "at a location or time"),
-    "records go round for ever": (Again, "_admitted", lambda self, batch, time: batch, DIFFERS),
+    "records go round for ever": (
+        Feedback,
+        "_next_iteration",
+        lambda self, batch, time: batch,
+        DIFFERS,
+    ),
     "later times overtake earlier ones in a loop": (
-        Waiting,
-        "passed",
+        PendingRows,
+        "pop_passed",
         _product_order,
         f"{DIFFERS}|does not come to its end",
     ),
@@ -171,7 +176,7 @@ def test_a_feedback_edge_that_counts_no_round_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """I7: then no frontier could ever pass the loop."""
-    monkeypatch.setattr(Summary, "round", lambda depth: Summary.between(depth, depth))
+    monkeypatch.setattr(Summary, "feedback", lambda depth: Summary.between(depth, depth))
     flow = flow_of(case_of(0))
     with pytest.raises(SetupError, match="it is on a cycle whose times do not grow"):
         _ = Plan(flow).graph.reach

@@ -107,14 +107,14 @@ def test_states_of_a_users_own_codec_move_and_answer_as_if_nothing_had_moved(
 
     carried: set[tuple[str, int]] = set()
     with TestFlow(flow, workers=3, seed=seed, commands=COMMANDS) as run:
-        take = run.sim.controller.report
+        take = run.sim.coordinator.report
 
         def report(worker: WorkerId, report: WorkerReport) -> None:
             if isinstance(report, BinInstalled) and report.keys:
                 carried.add((report.operator, int(worker)))
             take(worker, report)
 
-        monkeypatch.setattr(run.sim.controller, "report", report)
+        monkeypatch.setattr(run.sim.coordinator, "report", report)
         run.run()
         states = run.state()
 

@@ -12,7 +12,7 @@ import pytest
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
 from meander.dataflow.migration.migrator import Migrator
-from meander.dataflow.migration.partition_handover import Handover
+from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -25,7 +25,7 @@ from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.runtime.operator_factory import OperatorFactory
-from meander.dataflow.simulation.simulator import Lane, SimNetwork
+from meander.dataflow.simulation.simulator import LinkKey, SimNetwork
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
@@ -78,9 +78,9 @@ _close_ended = SourceOperator._close_ended
 
 
 def _dropping(source: Any) -> bool:
-    for lane in source._lanes.values():
-        if source._reader.ended(lane.partition):
-            lane.queue.clear()
+    for partition in source._partitions.values():
+        if source._reader.ended(partition.number):
+            partition.queue.clear()
     return _close_ended(source)
 
 
@@ -98,7 +98,9 @@ _next = KeyedOperator._next
 def _behind_a_slice(keyed: Any, frontier: Antichain, most: int) -> Any:
     """Timers wait until the records that are applied in one pass are through."""
     rows, calls = _next(keyed, frontier, most)
-    return rows, keyed._calls(Antichain.of(MIN_TIME), calls.rounds, most) if len(rows) else calls
+    return rows, keyed._calls(Antichain.of(MIN_TIME), calls.iterations, most) if len(
+        rows
+    ) else calls
 
 
 _send = Outputs.send
@@ -117,7 +119,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         f"{DIFFERS}|I3",
     ),
     "the old copy stays for ever": (Migrator, "_drop_acknowledged", lambda self: None, "I2"),
-    "timers fire where the bin was": (Timers, "depart", _never_frozen, f"{DIFFERS}|I2"),
+    "timers fire where the bin was": (Timers, "start_departure", _never_frozen, f"{DIFFERS}|I2"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
         Exchange,
@@ -132,12 +134,17 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         lambda self, batch, row: False,
         f"{DIFFERS}|I5",
     ),
-    "a move is folded in before it is decided": (Routing, "settle", _settle_early, "I7"),
-    "records are applied before all have come": (KeyedOperator, "_passed", _only_control, DIFFERS),
+    "a move is folded in before it is decided": (Routing, "compact", _settle_early, "I7"),
+    "records are applied before all have come": (
+        KeyedOperator,
+        "_complete_frontier",
+        _only_control,
+        DIFFERS,
+    ),
     "timers overtake records on disk": (
         KeyedOperator,
-        "_ahead",
-        lambda self, taken=0: self._queued(taken),
+        "_earlier_times",
+        lambda self, applied=0: self._queued_times(applied),
         DIFFERS,
     ),
     "timers wait for the end of a slice": (KeyedOperator, "_next", _behind_a_slice, DIFFERS),
@@ -164,9 +171,9 @@ _flush, _downgrade, _deliver, _take_orders, _open_to, _begin = (
     Progress.flush,
     Capability.downgrade,
     SimNetwork.deliver,
-    Handover._receive,
+    PartitionMigrator._receive,
     Progress.open_to,
-    Handover._start,
+    PartitionMigrator._start,
 )
 
 
@@ -179,9 +186,9 @@ def _forgetting(progress: Any) -> bool:
     return _flush(progress)
 
 
-def _overtaking(network: Any, lane: Lane, number: int) -> None:
-    if lane[2] == "progress" and len(network.lanes[lane]) > 1:
-        network.lanes[lane].rotate(1)
+def _overtaking(network: Any, lane: LinkKey, number: int) -> None:
+    if lane[2] == "progress" and len(network.frames[lane]) > 1:
+        network.frames[lane].rotate(1)
     _deliver(network, lane, number)
 
 
@@ -199,18 +206,18 @@ def _split(progress: Any) -> bool:
     return bool(changes)
 
 
-def _unheld(handover: Any) -> bool:
-    received = _take_orders(handover)
-    for _, capability in handover._open:
+def _unheld(migrator: Any) -> bool:
+    received = _take_orders(migrator)
+    for _, capability in migrator._open:
         capability.drop()
     return received
 
 
-def _from_the_start(handover: Any, order: Any, offset: int, capability: Any) -> None:
-    source, output = handover._outputs[order.source]
+def _from_the_start(migrator: Any, order: Any, offset: int, capability: Any) -> None:
+    source, output = migrator._outputs[order.source]
     capability.drop()
     early = Capability(output.location, MIN_TIME, source._progress.changes)
-    _begin(handover, replace(order, time=MIN_TIME), offset, early)
+    _begin(migrator, replace(order, time=MIN_TIME), offset, early)
 
 
 def _open_with_nothing(progress: Any, newcomer: WorkerId) -> None:
@@ -227,11 +234,11 @@ PLANTED_IN_PROGRESS: dict[str, list[tuple[type, str, Callable[..., Any]]]] = {
         (Capability, "check", lambda self, time: None),
         (Capability, "downgrade", _too_far),
     ],
-    "an order to hand over is not held": [
+    "an order to move a partition is not held": [
         (Capability, "check", lambda self, time: None),
-        (Handover, "_receive", _unheld),
+        (PartitionMigrator, "_receive", _unheld),
     ],
-    "a new partition begins where the flow did": [(Handover, "_start", _from_the_start)],
+    "a new partition begins where the flow did": [(PartitionMigrator, "_start", _from_the_start)],
     "a leaving worker leaves at once": [
         (Progress, "_leave_when_done", LeavesAtOnce._leave_when_done)
     ],
@@ -264,16 +271,16 @@ def test_a_planted_bug_of_progress_is_caught(
 _take_note = PartitionAssignment.report
 
 
-def _by_whoever_hears(handover: Any) -> bool:
+def _by_whoever_hears(migrator: Any) -> bool:
     received = False
-    for message in handover._orders.drain():
+    for message in migrator._orders.drain():
         received = True
         order = message.payload
-        capability = handover._outputs[order.source][1].mint(message)
+        capability = migrator._outputs[order.source][1].mint(message)
         if order.offset is None:
             capability.drop()
         else:
-            handover._start(order, order.offset, capability)
+            migrator._start(order, order.offset, capability)
     return received
 
 
@@ -283,12 +290,17 @@ def _forgetful(reading: Any, worker: WorkerId, event: Any) -> None:
     reading._under_way = under_way
 
 
-def _from_the_second(handover: Any, order: Any, offset: int, capability: Any) -> None:
-    _begin(handover, order, offset + 1, capability)
+def _from_the_second(migrator: Any, order: Any, offset: int, capability: Any) -> None:
+    _begin(migrator, order, offset + 1, capability)
 
 
 PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
-    "each worker reads a new partition": (Handover, "_receive", _by_whoever_hears, "once|I9"),
+    "each worker reads a new partition": (
+        PartitionMigrator,
+        "_receive",
+        _by_whoever_hears,
+        "once|I9",
+    ),
     # Where one worker gets it twice, its reader stumbles over the number.
     "each that notices it has it given away": (
         PartitionAssignment,
@@ -296,7 +308,7 @@ PLANTED_IN_GROWTH: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         _forgetful,
         r"once|I[179]|^\d+\b",
     ),
-    "its first record is left out": (Handover, "_start", _from_the_second, "once"),
+    "its first record is left out": (PartitionMigrator, "_start", _from_the_second, "once"),
 }
 """Where partitions come to topics, and what is said of it."""
 
@@ -357,7 +369,7 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
 ) -> None:
     """I3: where records apply as they arrive, those that it sends overtake the last ones of whoever
     read the partition before."""
-    plant(monkeypatch, SourceOperator, "_may_go_on", lambda self, lane: True)
+    plant(monkeypatch, SourceOperator, "_may_send", lambda self, lane: True)
     namespace = count(99_000_000)
 
     def tried() -> None:

@@ -10,21 +10,22 @@ import numpy as np
 import pytest
 
 from meander.dataflow.checkpoint import state_writer
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter
 from meander.dataflow.checkpoint.in_flight_restore import InFlightRestore
 from meander.dataflow.checkpoint.snapshot import SnapshotHandler
 from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.checkpoint.upload import Upload
-from meander.dataflow.checkpoint.writer import CheckpointWriter
 from meander.dataflow.interfaces import Rest
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.ports import InputPort
 from meander.dataflow.operators.source.operator import SourceOperator
-from meander.state.checkpoint.orphans import Unnamed
-from meander.state.keys.ids import life_of
+from meander.state.checkpoint.orphans import Orphans
+from meander.state.keys.ids import execution_of
 from meander.state.layers.retention import Retention
-from meander.state.store.frozen import FrozenStates
-from meander.state.store.undo_log import Undo
+from meander.state.store.before_images import BeforeImages
+from meander.state.store.store import Store
+from meander.state.store.undo_log import UndoLog
 from tests.support.property.cases import (
     random_case,
     with_aborts,
@@ -48,7 +49,7 @@ def _ignored(*_: object) -> None:
     pass
 
 
-_parcels = SourceOperator.parcels
+_parcels = SourceOperator.partition_handoffs
 
 
 def _once_more(source: Any) -> Any:
@@ -57,6 +58,15 @@ def _once_more(source: Any) -> Any:
                   one.newest, one.frontier)
         for one in _parcels(source)
     ]  # fmt: skip
+
+
+_freeze = Store.freeze
+
+
+def _without_before_images(store: Any, bins: Any) -> Any:
+    changed = _freeze(store, bins)
+    store._frozen = BeforeImages(())
+    return changed
 
 
 _complete = CheckpointWriter.complete
@@ -89,11 +99,11 @@ def _before_it_is_durable(sending: Any) -> bool:
 
 
 def _at_once(retention: Any, _: Any, places: Any) -> None:
-    retention._forget(places)
+    retention._delete(places)
 
 
 def _of_any_earlier_life(_: Any, key: bytes) -> bool:
-    return life_of(key) is not None
+    return execution_of(key) is not None
 
 
 def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:
@@ -102,20 +112,20 @@ def _all_of_it(resuming: Any, _: object, columns: Any) -> Any:
 
 BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "what waits for an operator is left out": (InputPort, "waiting", property(_nothing)),  # type: ignore[dict-item]
-    "what a router keeps is left out": (Exchange, "underway", _nothing),
-    "what a stateful operator keeps is left out": (KeyedOperator, "underway", _nothing),
+    "what a router keeps is left out": (Exchange, "in_flight", _nothing),
+    "what a stateful operator keeps is left out": (KeyedOperator, "in_flight", _nothing),
     "what was on links is left out": (CheckpointWriter, "complete", _without_what_came),
     "messages from after the cut are taken before it": (SnapshotHandler, "reach", _ignored),
-    LATER: (FrozenStates, "keep", _ignored),
-    "sources read a record once more": (SourceOperator, "parcels", _once_more),
+    LATER: (Store, "freeze", _without_before_images),
+    "sources read a record once more": (SourceOperator, "partition_handoffs", _once_more),
     MOVING: (CheckpointWriter, "_part", _without_bins_on_their_way),
     "what layers lack is left out": (StateWriter, "_send_bundle", _into_nothing),
     "a checkpoint names what is not durable": (Upload, "poll", _before_it_is_durable),
-    "replaced layers are forgotten at once": (Retention, "replaced", _at_once),
-    "what has changed since is not undone": (Undo, "keep", _ignored),
-    "what was another's meanwhile is gone back to": (Undo, "forget", _ignored),
+    "replaced layers are forgotten at once": (Retention, "replace", _at_once),
+    "what has changed since is not undone": (UndoLog, "record", _ignored),
+    "what was another's meanwhile is gone back to": (UndoLog, "drop", _ignored),
     "each worker puts back all that was in flight": (InFlightRestore, "_own_rows", _all_of_it),
-    "the checkpoint of an execution is swept": (Unnamed, "goes", _of_any_earlier_life),
+    "the checkpoint of an execution is swept": (Orphans, "includes", _of_any_earlier_life),
 }
 
 

@@ -101,25 +101,25 @@ def _without_earlier_lives(replays: Any, until: int) -> Any:
 
 
 def _let_go_unnoticed(sink: Any, rows: Any) -> None:
-    sink._input.stay.over_each(rows.arrived)
+    sink._input.latency.complete_each(rows.arrivals)
 
 
 def _without_moves(life: Any, space: Any) -> Any:
     return Routing(space, life.start.owners)
 
 
-_begin = DurableWorld.begin
+_begin = DurableWorld.start_execution
 
 
 def _read_before_fencing(world: Any, *how: Any) -> None:
-    known = [*world.ledger.marks]
-    world.ledger.begin(world.execution + 1)
-    late, world.ledger.marks = world.ledger.marks, known
+    known = [*world.ledger.markers]
+    world.ledger.start_execution(world.execution + 1)
+    late, world.ledger.markers = world.ledger.markers, known
     _begin(world, *how)
-    world.ledger.marks = late
+    world.ledger.markers = late
 
 
-_underway = OrderedSink.underway
+_underway = OrderedSink.in_flight
 
 
 def _without_uncommitted(sink: Any) -> Any:
@@ -157,7 +157,7 @@ def _without_newer(_: object, cut: Any, __: object) -> Any:
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a mark is one too high": (ListTransactions, "commit", _off_by(1)),
     "a mark is too low": (ListTransactions, "commit", _off_by(-(1 << 40))),
-    "a mark is not committed with its results": (Ledger, "settle", _without_its_mark),
+    "a mark is not committed with its results": (Ledger, "commit", _without_its_mark),
     "only the latest execution's markers are consulted": (History, "of", _of_the_last_life),
     "the greatest mark counts for all workers": (
         CommittedResults, "committed_by", _by_the_greatest,
@@ -165,12 +165,16 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "bins have their first owners throughout": (
         commit_history._PastExecution, "routing", _without_moves,
     ),
-    "an ended execution is obeyed": (Ledger, "expect", _nothing),
-    "marks are read before others are fenced off": (DurableWorld, "begin", _read_before_fencing),
+    "an ended execution is obeyed": (Ledger, "expect_current", _nothing),
+    "marks are read before others are fenced off": (
+        DurableWorld, "start_execution", _read_before_fencing,
+    ),
     "rulings are not committed": (TransactionLoop, "add_overrides", _nothing),
-    "what is being committed is left out of a cut": (OrderedSink, "underway", _without_uncommitted),
+    "what is being committed is left out of a cut": (
+        OrderedSink, "in_flight", _without_uncommitted,
+    ),
     "what lies on disk while it is being committed is left out of a cut": (
-        OrderedSink, "underway", _without_disk
+        OrderedSink, "in_flight", _without_disk
     ),
     "a transaction ends in the midst of a time": (
         OrderedSink, "complete", property(lambda _: True)  # type: ignore[dict-item]

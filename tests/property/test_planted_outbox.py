@@ -88,7 +88,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "results do not wait": (OutboxSink, "_receive", _let_go_at_once),
     "results leave before their checkpoint exists": (OutboxSink, "freeze", _let_go_by_a_freeze),
     "results leave that their checkpoint has not": (OutboxSink, "complete", _let_go_of_all),
-    "an outbox is left out of a cut": (OutboxSink, "underway", lambda _: ()),
+    "an outbox is left out of a cut": (OutboxSink, "in_flight", lambda _: ()),
     "what is out is put back": (restore_plan, "without_sent_results", _all_that_lay_there),
     "who has sent is not asked": (History, "sent", _whoever_has_sent),
     "a mark does not say what has left with it": (ListTransactions, "commit", _unsaid),
@@ -97,7 +97,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     ),
     LAST: (OutboxSink, "schedule", _results_first),
     "what is yet to come first counts as sent": (OutboxSink, "_receive_all", _nothing),
-    "an ended execution is obeyed": (Ledger, "expect", _nothing),
+    "an ended execution is obeyed": (Ledger, "expect_current", _nothing),
     "results of a bin that came leave beside those of before": (
         OutboxSink, "_hold_back", lambda outbox, batch, rounds: batch
     ),

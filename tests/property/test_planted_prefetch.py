@@ -14,10 +14,10 @@ from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.operator import KeyedOperator
-from meander.dataflow.operators.keyed.prefetch import NOTHING, PrefetchedBins
+from meander.dataflow.operators.keyed.prefetch import NOT_PREFETCHED, PrefetchedBins
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
-from meander.state.layers.layer import NO_REMAINDER
+from meander.state.layers.layer import NO_DELTA
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Databases
 from tests.support.property.case_run import DIFFERS, CaseRun
@@ -37,19 +37,19 @@ TIMED = ("timers", "sides")
 """Kinds of flows with timers that are set long before they are due."""
 
 _begin, _claim, _extraction, _spare, _receive = (
-    IncomingBins._begin,
-    PrefetchedBins.claim,
-    KeyedOperator.extraction,
-    PrefetchedBins.spare,
+    IncomingBins._start_install,
+    PrefetchedBins.pop,
+    KeyedOperator.layer_writer,
+    PrefetchedBins.cancel,
     Migrator._receive,
 )
 
 
 def _whole(arrivals: Any, time: Any, delivery: BinHandoff) -> Any:
     incoming = _begin(arrivals, time, delivery)
-    if incoming.ahead != NOTHING:
-        incoming.installation._layers = ()
-        return replace(incoming, delivery=replace(delivery, remainder=NO_REMAINDER))
+    if incoming.prefetched != NOT_PREFETCHED:
+        incoming.loader._layers = ()
+        return replace(incoming, handoff=replace(delivery, remainder=NO_DELTA))
     return incoming
 
 
@@ -62,8 +62,8 @@ def _timeless(staging: Any, bin: Bin) -> Any:
 
 
 def _unchanged(keyed: Any, bin: Bin, at: int) -> LayerWriter:
-    if keyed.trace.layers(bin):
-        keyed.store.forget_changes(bin)
+    if keyed.bin_layers.layers(bin):
+        keyed.store.drop_changes(bin)
     return _extraction(keyed, bin, at)
 
 
@@ -78,18 +78,24 @@ def _unheard(migrator: Any) -> bool:
 
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] = {
-    "what was fetched ahead is taken for the whole": (IncomingBins, "_begin", _whole, KINDS, WRONG),
-    "what was fetched of a bin that stays is kept": (PrefetchedBins, "spare", _kept, KINDS, WRONG),
+    "what was fetched ahead is taken for the whole": (
+        IncomingBins,
+        "_start_install",
+        _whole,
+        KINDS,
+        WRONG,
+    ),
+    "what was fetched of a bin that stays is kept": (PrefetchedBins, "cancel", _kept, KINDS, WRONG),
     "timers that were fetched ahead are forgotten": (
         PrefetchedBins,
-        "claim",
+        "pop",
         _timeless,
         TIMED,
         WRONG,
     ),
     "the last layer lacks what has changed since": (
         KeyedOperator,
-        "extraction",
+        "layer_writer",
         _unchanged,
         KINDS,
         WRONG,
@@ -125,7 +131,7 @@ def test_a_planted_bug_is_caught(
 def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release = IncomingBins.release
+    release = IncomingBins.pop_released
 
     def as_if_here(arrivals: Any) -> Any:
         awaited, arrivals._awaited = arrivals._awaited, {}
@@ -133,7 +139,7 @@ def test_a_bin_that_is_awaited_again_and_counts_as_here_is_caught(
         arrivals._awaited = awaited
         return released
 
-    plant(monkeypatch, IncomingBins, "release", as_if_here)
+    plant(monkeypatch, IncomingBins, "pop_released", as_if_here)
     namespace = count(310_000_000)
 
     def tried() -> None:

@@ -161,31 +161,31 @@ def _late(progress: Progress) -> bool:
     return _told(progress)
 
 
-_choose = SourceOperator._choose_what_to_read
+_choose = SourceOperator._pause_and_resume
 
 
 def _boundless(source: Any) -> None:
     """What replays is read however much is in flight."""
     _choose(source)
-    for lane in source._lanes.values():
-        if lane.replays and lane.paused:
-            lane.paused = False
-            source._reader.resume(lane.partition)
+    for partition in source._partitions.values():
+        if partition.replaying and partition.paused:
+            partition.paused = False
+            source._reader.resume(partition.number)
 
 
 def _roomless(source: Any) -> None:
     """What replays has to stop where any other would, though nothing may move it on."""
     _choose(source)
-    for lane in source._lanes.values():
-        if source._inflight.overfull and not lane.paused:
-            lane.paused = True
-            source._reader.pause(lane.partition)
+    for partition in source._partitions.values():
+        if source._inflight.overfull and not partition.paused:
+            partition.paused = True
+            source._reader.pause(partition.number)
 
 
 PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
-    "moves are not told": (SourceOperator, "_rule", SourceOperator._move, "moved unheard"),
+    "moves are not told": (SourceOperator, "_override", SourceOperator._advance, "moved unheard"),
     "records of the future are not told": (
-        SourceOperator, "_rule_future", lambda *_: None, "decide otherwise|is otherwise"
+        SourceOperator, "_override_future", lambda *_: None, "decide otherwise|is otherwise"
     ),
     "moves are not followed": (
         PartitionOverrides, "floors", lambda self, offsets: offsets * 0,
@@ -195,10 +195,10 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         Progress, "flush", _late, "moved unheard"
     ),
     "a replay reads without a bound": (
-        SourceOperator, "_choose_what_to_read", _boundless, "I6"
+        SourceOperator, "_pause_and_resume", _boundless, "I6"
     ),
     "a replay has no more room than any run": (
-        SourceOperator, "_choose_what_to_read", _roomless, "I7"
+        SourceOperator, "_pause_and_resume", _roomless, "I7"
     ),
 }  # fmt: skip
 """And what is said of it."""

@@ -53,7 +53,7 @@ def test_a_case_is_made_shorter_as_long_as_there_is_time(monkeypatch: pytest.Mon
 
     def fails(other: Case) -> bool:
         tried.append(other)
-        assert simulator.MOST_ACTIONS <= 30_000, "what does not come to its end is given up soon"
+        assert simulator.MAX_ACTIONS <= 30_000, "what does not come to its end is given up soon"
         return True
 
     assert sum(map(len, case.partitions)) > 20

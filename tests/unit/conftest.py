@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.state.store.store import Databases
 from tests.support.sim.manual_flow import ManualFlow
 from tests.support.sim.start import NAMESPACES, Start
@@ -37,7 +37,7 @@ def start(shared_databases: Databases) -> Iterator[Start]:
             flow: Flow,
             workers: int = 2,
             commands: Sequence[MoveBins] = (),
-            past: OverrideHistory = NO_PAST,
+            past: OverrideHistory = NO_OVERRIDES,
         ) -> ManualFlow:
             run = ManualFlow(flow, shared_databases, next(NAMESPACES), workers, commands, past)
             return opened.enter_context(run)

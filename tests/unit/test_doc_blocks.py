@@ -15,7 +15,7 @@ import pytest
 
 from meander import Flow
 from meander.app.config.settings import Settings
-from meander.schemas.control import Rejected, parse_command
+from meander.schemas.control import CommandError, parse_command
 from meander.testing import TestFlow
 from tests.support.doc_blocks import (
     ROOT,
@@ -102,7 +102,7 @@ def test_a_json_block_is_a_command(block: Block) -> None:
 
 
 def test_a_json_block_with_an_unknown_field_fails() -> None:
-    with pytest.raises(Rejected):
+    with pytest.raises(CommandError):
         parse_command(b'{"meander": "command", "type": "stop", "id": "s1", "now": true}', bins=256)
 
 

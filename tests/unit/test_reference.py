@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 import typer
-from pydantic import BaseModel
+from msgspec import structs
 from pydantic_core import PydanticUndefined
 from typer._click.core import Command, Parameter
 from typer.core import TyperGroup
@@ -25,11 +25,12 @@ from meander.app.common.signals import Interrupted
 from meander.app.config.settings import OWN
 from meander.app.status.metrics import MetricsCollector
 from meander.connectors.kafka.client import FIXED
-from meander.connectors.topics.topics import internal
+from meander.connectors.topics.internal_topics import internal_topics
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas import control, status
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.struct import FrozenStruct
 from meander.state.encoding.codec import PLAIN
 from tests.support.doc_blocks import ROOT
 
@@ -223,11 +224,11 @@ def test_the_exit_codes_are_those_of_the_product(name: str, head: tuple[str, ...
 # -- commands and events
 
 EVENTS = page("reference/events.md")
-TYPES: tuple[type[BaseModel], ...] = get_args(get_args(status.Event)[0])
+TYPES: tuple[type[FrozenStruct], ...] = get_args(status.Event)
 
 
-def names_in(model: type[BaseModel]) -> list[str]:
-    return [one.alias or name for name, one in model.model_fields.items()]
+def names_in(struct: type[FrozenStruct]) -> list[str]:
+    return [one.encode_name for one in structs.fields(struct)]
 
 
 def test_each_field_of_a_command_is_listed_with_its_default() -> None:
@@ -251,11 +252,7 @@ def test_each_event_is_listed_with_its_fields() -> None:
         quoted(row[0])[0]: quoted(row[1])
         for row in table(EVENTS, "`type`", "fields", "meaning")
     }  # fmt: skip
-    wanted = {
-        kind.model_fields["type"].default: [name for name in names_in(kind) if name != "type"]
-        for kind in TYPES
-    }
-    assert listed == wanted
+    assert listed == {kind.__struct_config__.tag: names_in(kind) for kind in TYPES}
 
 
 def explained(title: str) -> set[str]:
@@ -267,13 +264,13 @@ def explained(title: str) -> set[str]:
 
 def test_each_field_of_an_event_is_explained() -> None:
     others = {name for kind in TYPES if kind is not status.Heartbeat for name in names_in(kind)}
-    assert explained("Fields of events") == others - {"type"}
-    assert explained("Fields of a heartbeat") == {*names_in(status.Heartbeat)} - {"type"}
+    assert explained("Fields of events") == others
+    assert explained("Fields of a heartbeat") == {*names_in(status.Heartbeat)}
 
 
-def parts(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models within an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+def parts(annotation: object) -> Iterator[type[FrozenStruct]]:
+    """Yield the structs within an annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, FrozenStruct):
         yield annotation
     for one in get_args(annotation):
         yield from parts(one)
@@ -282,9 +279,9 @@ def parts(annotation: object) -> Iterator[type[BaseModel]]:
 def test_each_entry_of_a_list_in_a_heartbeat_is_listed_with_its_fields() -> None:
     listed = {quoted(row[0])[0]: quoted(row[1]) for row in table(EVENTS, "entry of", "fields")}
     wanted = {
-        name: names_in(model)
-        for name, one in status.Heartbeat.model_fields.items()
-        for model in parts(one.annotation)
+        one.name: names_in(struct)
+        for one in structs.fields(status.Heartbeat)
+        for struct in parts(one.type)
     }
     assert listed == wanted
 
@@ -330,7 +327,7 @@ def test_each_internal_topic_is_listed_as_it_is_created() -> None:
     rows = table(page("operations.md"), "topic", "holds", "partitions", "cleanup", "retention")
     listed = {quoted(row[0])[0]: row[2:] for row in rows}
     wanted = {}
-    for topic in internal("", "FLOW"):
+    for topic in internal_topics("", "FLOW"):
         least = topic.least
         kept = least.get("retention.ms", least.get("min.compaction.lag.ms"))
         assert kept is not None

@@ -12,8 +12,12 @@ from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_chec
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
-from meander.connectors.topics.checkpoints import CheckpointsReader, CheckpointUnreadable, reading
-from meander.connectors.topics.topics import Names, expect_ran
+from meander.connectors.topics.checkpoints import (
+    CheckpointsReader,
+    CheckpointUnreadable,
+    open_checkpoints,
+)
+from meander.connectors.topics.internal_topics import TopicNames, expect_started
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
 
@@ -101,8 +105,8 @@ def taken(event: Checkpointed) -> str:
     """Return a sentence about a completed checkpoint.
 
     >>> taken(Checkpointed(
-    ...     id="", number=3, policy="unaligned", ms=18.2, alignment_ms=0, write_ms=9.1,
-    ...     state_bytes=2048, in_flight_bytes=0, in_flight=0,
+    ...     id="", number=3, savepoint="", policy="unaligned", ms=18.2, alignment_ms=0.0,
+    ...     write_ms=9.1, state_bytes=2048, in_flight_bytes=0, in_flight=0,
     ... ))
     'checkpoint 3 (unaligned) taken in 18 ms: state 2.0 kB, no records in flight'
     """
@@ -115,14 +119,16 @@ def taken(event: Checkpointed) -> str:
     )
 
 
-def listed(settings: Settings, names: Names, flow: str) -> tuple[list[CheckpointRow], list[str]]:
+def listed(
+    settings: Settings, names: TopicNames, flow: str
+) -> tuple[list[CheckpointRow], list[str]]:
     """Return the checkpoints that a flow can restart from, the newest first, and why others are
     unusable. Raises SetupError for a flow that has never run."""
-    expect_ran(client.admin(settings), names.control, flow)
+    expect_started(client.admin(settings), names.control, flow)
     now = time.time() * 1000
     known = CheckpointIndex.of(read_decisions(settings, names.decisions))
     called = {offset: name for name, offset in known.savepoints.items()}
-    with reading(settings, names) as there:
+    with open_checkpoints(settings, names) as there:
         among, begins = retained_checkpoints(there, known), _begins(there, known)
     rows = [
         CheckpointRow.of(one, called.get(at, ""), at == begins, now)

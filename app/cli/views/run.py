@@ -135,7 +135,7 @@ def _sentence(event: Event) -> str:
                 f" from {at_millis(time)} on"
             )
         case Recovering(reason=reason):
-            return f"restarts from {event.place}: {reason}"
+            return f"restarts from {event.restart_point}: {reason}"
         case Checkpointed(id=id) if id:
             return f"{id}: {taken(event)}"
         case CheckpointFailed():

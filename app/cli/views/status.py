@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import to_builtins
+
 from meander.app.cli.views.rescale import sentence
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.app.status.overview import Overview
@@ -16,13 +18,14 @@ _DRAWN_TOGETHER = {"type", "driver", "execution", "moving", "omitted"}
 
 def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
     """Return an overview as one JSON object; `now` is in milliseconds since 1970."""
-    migrations = [one.model_dump() for one in seen.migrations.values()]
+    beat = to_builtins(seen.beat)
     return {
         "flow": seen.flow, "state": state, "reason": seen.reason,
         "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
-        **seen.beat.model_dump(exclude=_DRAWN_TOGETHER),
-        "staffing": [one.model_dump() for one in seen.staffing], "migrations": migrations,
+        **{name: value for name, value in beat.items() if name not in _DRAWN_TOGETHER},
+        "staffing": to_builtins(seen.staffing),
+        "migrations": to_builtins(list(seen.migrations.values())),
         "migrations_ended_since_ms": seen.since_ms, "migrations_omitted": seen.omitted,
     }  # fmt: skip
 
@@ -104,8 +107,9 @@ def _table(
 def _starts(beat: Heartbeat) -> str:
     """Return how far the start of a flow is.
 
+    >>> from msgspec.structs import replace
     >>> from meander.app.status.overview import SILENCE
-    >>> _starts(SILENCE.model_copy(update={"workers": 2, "registered": 1}))
+    >>> _starts(replace(SILENCE, workers=2, registered=1))
     'The flow starts: 1 of 2 workers have registered.'
     """
     if beat.bins or not beat.workers:

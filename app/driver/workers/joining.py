@@ -125,7 +125,7 @@ class JoiningWorkers:
         if one.handle.task.ended is None:
             one.handle.task.cancel()
         if one.stage >= JoinStage.ADMITTED:
-            self._links.loosen(worker)
+            self._links.release(worker)
             for member in members:
                 self._send(member, DropPeer(worker=worker))
 
@@ -179,4 +179,4 @@ class JoiningWorkers:
         )
 
     def _send(self, member: WorkerId, message: ToWorker) -> None:
-        self._links.tell(member, message.to_bytes())
+        self._links.send_message(member, message.to_bytes())

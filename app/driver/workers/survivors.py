@@ -46,14 +46,14 @@ class Survivors:
         handle = self._handles.pop(was, None)
         if handle is None or handle.task.ended is not None:
             return None
-        self._links.tell(handle.id, arguments.restart().to_bytes())
+        self._links.send_message(handle.id, arguments.restart().to_bytes())
         handle.task.continue_as(member_name(WorkerId(arguments.worker)), ended)
         return handle.task
 
     def send_heartbeats(self) -> None:
         """Keep the leases of all survivors."""
         for worker in self._handles:
-            self._links.tell(worker, WorkerHeartbeat().to_bytes())
+            self._links.send_message(worker, WorkerHeartbeat().to_bytes())
 
     def close(self) -> None:
         """End all survivors that no execution reuses. A second call does nothing."""
@@ -63,7 +63,7 @@ class Survivors:
         handles = list(self._handles.values())
         self._handles.clear()
         for handle in handles:
-            self._links.tell(handle.id, Exit().to_bytes())
+            self._links.send_message(handle.id, Exit().to_bytes())
         end(handles)
         self._links.close()
 

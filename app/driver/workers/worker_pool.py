@@ -38,7 +38,7 @@ from meander.app.protocol.messages import (
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
-from meander.dataflow.errors import lost
+from meander.dataflow.errors import worker_lost
 from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger, LogLine
@@ -201,7 +201,7 @@ class WorkerPool:
         # A busy driver may find a broken link before it checks the leases.
         self._causes.extend((Rank.LINK, error) for error in self._silent(time.monotonic()))
         self._stopping = True
-        self._links.part()
+        self._links.detach()
         self._server.reject_all("this execution of the flow is over")
         if self._server.connected:
             self._send_all(StopExecution())
@@ -235,7 +235,7 @@ class WorkerPool:
         ending = list(members)
         if self._server.connected:
             for worker in (*(handle.id for handle in ending), *self.joining.linked):
-                self._links.tell(worker, Exit().to_bytes())
+                self._links.send_message(worker, Exit().to_bytes())
         end([*ending, *self.joining.handles, *self.joining.exiting])
         self._note_ends()
 
@@ -248,7 +248,7 @@ class WorkerPool:
             handle.received_at = now
 
     def _receive(self, report: Callable[[WorkerId, Report], None]) -> None:
-        for sender, data in self._links.told():
+        for sender, data in self._links.receive_messages():
             handle = self.handles.get(sender) or self.joining.handle(sender)
             if handle is None:
                 continue  # a dropped or removed worker
@@ -294,11 +294,11 @@ class WorkerPool:
         handle.end_reported, handle.failed = True, failure.peer is None
         rank = Rank.REPORTED if failure.peer is None else Rank.PEER
         error = failure.error()
-        if failure.concerns == member_name(handle.id) or rank is Rank.PEER:
+        if failure.subject == member_name(handle.id) or rank is Rank.PEER:
             named = error
         else:
             kind = type(error)
-            named = kind(f"{member_name(handle.id)}: {error.concerns}", error.cause, error.remedy)
+            named = kind(f"{member_name(handle.id)}: {error.subject}", error.cause, error.remedy)
         self._causes.append((rank, named))
         if not self._stopping:
             raise named
@@ -308,8 +308,8 @@ class WorkerPool:
         for worker, handle in list(self.handles.items()):
             others = self.handles.keys() - {worker}
             if handle.leaving and handle.done and handle.acknowledged_by >= others:
-                self._links.tell(worker, Exit().to_bytes())
-                self._links.loosen(worker)
+                self._links.send_message(worker, Exit().to_bytes())
+                self._links.release(worker)
                 self._server.remove(worker, "it has left the flow")
                 del self.handles[worker]
                 self._left = self._left.without(handle.heartbeat)
@@ -318,7 +318,7 @@ class WorkerPool:
 
     def _send_all(self, message: ToWorker) -> None:
         for worker in (*self.handles, *self.joining.linked):
-            self._links.tell(worker, message.to_bytes())
+            self._links.send_message(worker, message.to_bytes())
 
     # -- failures
 
@@ -364,7 +364,7 @@ class WorkerPool:
     def _lost(self, handle: WorkerHandle, cause: str) -> MeanderError:
         found = self._server.registrations.get(handle.id)
         where = f" (process {found.register.pid} on {found.register.host})" if found else ""
-        return lost(f"{member_name(handle.id)}{where}", cause)
+        return worker_lost(f"{member_name(handle.id)}{where}", cause)
 
     def _late(self) -> MeanderError:
         within = f"within {self._startup_timeout:g} s"
@@ -413,7 +413,7 @@ def _read(sender: WorkerId, data: bytes) -> FromWorker:
 def _in_words(handle: WorkerHandle, failure: Failure) -> str:
     """Return a failure as a sentence that names its worker."""
     name, sentence = member_name(handle.id), str(failure.error())
-    return sentence if failure.concerns == name else f"{name}: {sentence}"
+    return sentence if failure.subject == name else f"{name}: {sentence}"
 
 
 def _can_survive(handle: WorkerHandle) -> bool:

@@ -1,11 +1,11 @@
 """The batch producer: sends a sink's records to Kafka in batches.
 
-Guarantees that records arrive in the given order per key, once. `arrived` names a batch only once
-all batches up to it are durable. All waiting batches leave together once all earlier records have
-arrived, so batches grow with the load. librdkafka then never has many pending requests, during
-which its thread spins. An empty librdkafka queue proves that all records have arrived. A failure is
-checked first, as it stays until it is raised. Cost: about a microsecond per record, and one request
-per partition and departure.
+Guarantees that records arrive in the given order per key, once. `delivered` names a batch only once
+all batches up to it are durable. The producer sends all waiting batches together once all earlier
+records have arrived, so batches grow with the load. librdkafka then never has many pending
+requests, during which its thread spins. An empty librdkafka queue proves that all records have
+arrived, unless a failure is pending. Cost: about a microsecond per record, and one request per
+partition and send.
 """
 
 from __future__ import annotations
@@ -18,43 +18,45 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.sink.producer import Headers, Producing, size_of
+from meander.connectors.kafka.sink.producer import BaseProducer, Headers, size_of
 
-EVERY = 0.003
-"""The seconds between two departures. Requests use most of a broker's time, and a pause lets more
-records leave together."""
-TOGETHER = 20_000, 16 << 20
+SEND_INTERVAL = 0.003
+"""The seconds between two sends. Requests use most of a broker's time, and a pause lets more
+records travel together."""
+QUEUE_CAPACITY = 20_000, 16 << 20
 """The records, and their bytes, that librdkafka's queue always accepts."""
-_QUEUE = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
+_QUEUE_SETTINGS = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Lot:
-    """A batch that holds records of one call."""
-
+class _Batch:
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None]
     headers: Sequence[Headers] | None
     size: int
 
 
-class BatchProducer(Producing):
-    """A producer that sends batches to one topic. `most` bounds the bytes in flight, `batch` those
-    of one Kafka batch."""
+class BatchProducer(BaseProducer):
+    """A producer that sends batches to one topic. `max_bytes` bounds the bytes in flight, and
+    `max_batch_bytes` the bytes of one Kafka batch."""
 
-    def __init__(self, settings: Settings, topic: str, most: int, batch: int) -> None:
-        super().__init__(settings, topic, most, delivery_report_only_error=True, batch_size=batch)
-        self._lots: deque[_Lot] = deque()
-        self._away: list[_Lot] = []
+    def __init__(
+        self, settings: Settings, topic: str, max_bytes: int, max_batch_bytes: int
+    ) -> None:
+        super().__init__(
+            settings, topic, max_bytes, delivery_report_only_error=True, batch_size=max_batch_bytes
+        )
+        self._waiting: deque[_Batch] = deque()
+        self._sent: list[_Batch] = []
         self._row = 0
-        """The number of records of the first batch that have left."""
-        self._partly = False
-        """Whether the first batch leaves piece by piece as there is room."""
-        self._roomy = _QUEUE.isdisjoint(settings)
-        self._next = 0.0
-        self._shipped = self._arrived = 0
+        """The number of sent records of the first batch."""
+        self._is_split = False
+        """Whether the producer sends the first batch piece by piece, as the queue has room."""
+        self._has_default_queue = _QUEUE_SETTINGS.isdisjoint(settings)
+        self._next_send = 0.0
+        self._accepted = self._delivered = 0
 
-    def ship(
+    def send(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
@@ -65,84 +67,85 @@ class BatchProducer(Producing):
         Raise MeanderError where the bytes in flight exceed the bound.
         """
         size = size_of(values, keys, headers)
-        self._shipped += 1
-        self._lots.append(_Lot(values, keys, headers, size))
-        self._take_over(size)
-        self._depart()
-        return self._shipped
+        self._accepted += 1
+        self._waiting.append(_Batch(values, keys, headers, size))
+        self._reserve(size)
+        self._send_waiting()
+        return self._accepted
 
-    def arrived(self) -> int:
-        """Return the last batch up to which all are durable, and send waiting ones. Raise the
+    def delivered(self) -> int:
+        """Return the last batch up to which all are durable, and send waiting batches. Raise the
         broker's refusal."""
         self._poll()
-        if self._away and not len(self._producer) and self._failure is None:
-            self._arrived += len(self._away)
-            self._bytes -= sum(lot.size for lot in self._away)
-            self._away.clear()
-            self._heard()
-        self._depart()
+        if self._sent and not len(self._producer) and self._failure is None:
+            self._delivered += len(self._sent)
+            self._bytes -= sum(batch.size for batch in self._sent)
+            self._sent.clear()
+            self._record_answer()
+        self._send_waiting()
         self._check()
-        return self._arrived
+        return self._delivered
 
     def close(self) -> None:
         """Drop unsent records and release connections."""
-        self._lots.clear()
+        self._waiting.clear()
         super().close()
 
-    def _depart(self) -> None:
+    def _send_waiting(self) -> None:
         """Send the waiting batches, unless earlier records are still in flight."""
-        if self._partly and not self._send_each():
+        if self._is_split and not self._send_records():
             return
-        if not self._lots or self._away or time.monotonic() < self._next:
+        if not self._waiting or self._sent or time.monotonic() < self._next_send:
             return
-        self._next = time.monotonic() + EVERY
+        self._next_send = time.monotonic() + SEND_INTERVAL
         count = size = 0
-        while self._lots:
-            lot = self._lots[0]
-            count, size = count + len(lot.values), size + lot.size
-            fits = count <= TOGETHER[0] and size <= TOGETHER[1]
-            if self._away and not fits:
+        while self._waiting:
+            batch = self._waiting[0]
+            count, size = count + len(batch.values), size + batch.size
+            fits = count <= QUEUE_CAPACITY[0] and size <= QUEUE_CAPACITY[1]
+            if self._sent and not fits:
                 return
-            if self._roomy and fits and lot.headers is None:
-                self._send_all()
-            elif not self._send_each():
+            if self._has_default_queue and fits and batch.headers is None:
+                self._send_first()
+            elif not self._send_records():
                 return
 
-    def _send_all(self) -> None:
-        """Send the whole first batch, for which there is room."""
-        lot = self._left()
+    def _send_first(self) -> None:
+        """Send the whole first batch, which fits into the queue."""
+        batch = self._mark_sent()
         records: list[dict[str, object]] = [
-            {"value": value, "key": key} for value, key in zip(lot.values, lot.keys, strict=True)
+            {"value": value, "key": key}
+            for value, key in zip(batch.values, batch.keys, strict=True)
         ]
         if not records:
             return
         try:
-            taken = self._producer.produce_batch(self.topic, records, on_delivery=self._report)
+            accepted = self._producer.produce_batch(self.topic, records, on_delivery=self._report)
         except KafkaException as error:
-            self._failed(error.args[0])
+            self._record_failure(error.args[0])
             return
-        if taken < len(records):
+        if accepted < len(records):
             refused = next(one["_error"] for one in records if "_error" in one)
             assert isinstance(refused, KafkaError)
-            self._failed(refused)
+            self._record_failure(refused)
 
-    def _send_each(self) -> bool:
-        """Send the rest of the first batch as far as there is room; return whether all of it has
-        left."""
-        lot, self._partly = self._lots[0], True
-        for row in range(self._row, len(lot.values)):
+    def _send_records(self) -> bool:
+        """Send the rest of the first batch as far as the queue has room; return whether all of it
+        has been sent."""
+        batch, self._is_split = self._waiting[0], True
+        for row in range(self._row, len(batch.values)):
             self._row = row
-            headers = None if lot.headers is None else lot.headers[row]
-            if not self._produce(lot.values[row], lot.keys[row], self._report, headers):
+            headers = None if batch.headers is None else batch.headers[row]
+            if not self._produce(batch.values[row], batch.keys[row], self._report, headers):
                 return False
-        self._row, self._partly = 0, False
-        self._left()
+        self._row, self._is_split = 0, False
+        self._mark_sent()
         return True
 
-    def _left(self) -> _Lot:
-        self._away.append(self._lots.popleft())
-        return self._away[-1]
+    def _mark_sent(self) -> _Batch:
+        self._sent.append(self._waiting.popleft())
+        return self._sent[-1]
 
     def _report(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            self._failed(error)
+            self._record_failure(error)

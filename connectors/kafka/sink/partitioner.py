@@ -1,9 +1,8 @@
 """The partitioner: chooses the partitions of many keys at once as Kafka's own clients do.
 
 Guarantees the partition that Java's producer and librdkafka's `murmur2_random` choose for a key. So
-all records of a key lie in one partition, whichever producer wrote them. A record without a key may
-lie in any partition. Cost: about 0.2 us for a key of up to 8 bytes, and 20 ns for every 4 bytes
-more.
+one partition holds all records of a key, whichever producer wrote them. A record without a key has
+any partition. Cost: about 0.2 us for a key of up to 8 bytes, and 20 ns for every 4 bytes more.
 """
 
 from __future__ import annotations

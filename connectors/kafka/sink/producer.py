@@ -11,18 +11,25 @@ from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from meander.connectors.kafka.client import GRACE, Settings, contact, producer, transient, translate
+from meander.connectors.kafka.client import (
+    GRACE,
+    Settings,
+    contact,
+    is_transient,
+    producer,
+    translate,
+)
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import MeanderError
 
 Header = tuple[str, bytes | str | None]
 Headers = list[Header]
 Report = Callable[[KafkaError | None, Message], None]
-ANYWHERE = -1
+ANY_PARTITION = -1
 """A value that lets librdkafka choose the partition."""
-OVERHEAD = 64
+RECORD_OVERHEAD = 64
 """The bytes of a record, and of each header, in librdkafka besides their own, approximately."""
-MOST = 1 << 30
+MAX_IN_FLIGHT = 1 << 30
 """The default bound of bytes in flight."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
@@ -31,18 +38,21 @@ def size_of(
     values: Sequence[bytes | None], keys: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> int:
     """Return the bytes of many records in librdkafka, approximately."""
-    size = sum(map(len, chain(filter(None, values), filter(None, keys)))) + OVERHEAD * len(values)
-    return size + (0 if headers is None else OVERHEAD * sum(map(len, headers)))
+    size = sum(map(len, chain(filter(None, values), filter(None, keys))))
+    extra = len(values) + (0 if headers is None else sum(map(len, headers)))
+    return size + RECORD_OVERHEAD * extra
 
 
-class Producing:
+class BaseProducer:
     """A producer that tracks its bytes in flight and its first failure."""
 
-    def __init__(self, settings: Settings, topic: str, most: int, **tuning: str | float) -> None:
+    def __init__(
+        self, settings: Settings, topic: str, max_bytes: int, **tuning: str | float
+    ) -> None:
         self.topic = topic
         self._producer = producer(settings, **tuning)
         self._contact = contact(settings)
-        self._bound = MemoryLimit(f"topic {topic!r}", most)
+        self._limit = MemoryLimit(f"topic {topic!r}", max_bytes)
         self._bytes = 0
         self._failure: MeanderError | None = None
         self._connect()
@@ -50,7 +60,7 @@ class Producing:
     @property
     def full(self) -> bool:
         """Return whether the bytes in flight exceed half of the bound."""
-        return 2 * self._bytes >= self._bound.most
+        return 2 * self._bytes >= self._limit.max_bytes
 
     def close(self) -> None:
         """Drop unsent records and release connections."""
@@ -58,9 +68,9 @@ class Producing:
         # as a gap, which is an error. Deletion ends the producer at once.
         del self._producer
 
-    def _take_over(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         self._bytes += size
-        self._bound.check(self._bytes, "records wait for the broker to take them")
+        self._limit.check(self._bytes, "records wait for the broker to accept them")
 
     def _produce(
         self,
@@ -68,7 +78,7 @@ class Producing:
         key: bytes | None,
         report: Report,
         headers: Headers | None,
-        partition: int = ANYWHERE,
+        partition: int = ANY_PARTITION,
     ) -> bool:
         """Send one record to librdkafka; return whether its queue had room. Raise MeanderError for
         a refused record."""
@@ -86,27 +96,24 @@ class Producing:
         return True
 
     def _poll(self) -> None:
-        """Process the delivery reports."""
         try:
             self._producer.poll(0)
         except KafkaException as error:
-            self._failed(error.args[0])
+            self._record_failure(error.args[0])
 
     def _check(self) -> None:
-        """Raise the broker's refusal, if any."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
 
-    def _failed(self, error: KafkaError) -> None:
-        """Keep the first failure, unless `close` caused it."""
+    def _record_failure(self, error: KafkaError) -> None:
+        """Record the first failure, unless `close` caused it."""
         if self._failure is None and error.code() not in _PURGED:
             self._failure = translate(error, f"topic {self.topic!r}")
 
-    def _heard(self) -> None:
-        """Record that a broker has answered."""
+    def _record_answer(self) -> None:
         if self._contact.lost:
-            self._contact.heard()
+            self._contact.record_answer()
 
     def _connect(self) -> None:
         """Connect before the first use. An idempotent producer without a connection retries only
@@ -114,7 +121,7 @@ class Producing:
         try:
             self._producer.list_topics(self.topic, timeout=GRACE)
         except KafkaException as error:
-            if not transient(error.args[0]):
+            if not is_transient(error.args[0]):
                 raise translate(error, f"topic {self.topic!r}") from None
             self._poll()
             self._contact.check()

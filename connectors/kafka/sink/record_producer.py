@@ -16,11 +16,11 @@ from confluent_kafka import KafkaError, Message
 
 from meander.connectors.kafka.client import Settings, Unreachable
 from meander.connectors.kafka.sink.producer import (
-    ANYWHERE,
-    MOST,
-    OVERHEAD,
+    ANY_PARTITION,
+    MAX_IN_FLIGHT,
+    RECORD_OVERHEAD,
+    BaseProducer,
     Headers,
-    Producing,
     Report,
 )
 from meander.state.layers.topic import RecordLocation
@@ -30,19 +30,19 @@ Delivered = Callable[[Message], None]
 _Record = tuple[bytes | None, bytes | None, Report, Headers, int]
 
 
-class Sender(Producing):
-    """A producer that sends records to one topic; `most` bounds the bytes in flight."""
+class RecordProducer(BaseProducer):
+    """A producer that sends records to one topic; `max_bytes` bounds the bytes in flight."""
 
     def __init__(
-        self, settings: Settings, topic: str, most: int = MOST, **tuning: str | float
+        self, settings: Settings, topic: str, max_bytes: int = MAX_IN_FLIGHT, **tuning: str | float
     ) -> None:
-        super().__init__(settings, topic, most, **tuning)
+        super().__init__(settings, topic, max_bytes, **tuning)
         self._backlog: deque[_Record] = deque()
-        self._under_way = 0
+        self._in_flight = 0
 
     def __len__(self) -> int:
         """Return the number of records that are not delivered."""
-        return self._under_way
+        return self._in_flight
 
     def send(
         self,
@@ -50,43 +50,42 @@ class Sender(Producing):
         key: bytes | None,
         done: Delivered,
         headers: Headers,
-        partition: int = ANYWHERE,
+        partition: int = ANY_PARTITION,
     ) -> None:
         """Accept one record. A later `pump` calls `done`.
 
         Raise MeanderError where the bytes in flight exceed the bound.
         """
-        size = len(value or b"") + len(key or b"") + OVERHEAD * (1 + len(headers))
-        self._under_way += 1
-        self._take_over(size)
+        size = len(value or b"") + len(key or b"") + RECORD_OVERHEAD * (1 + len(headers))
+        self._in_flight += 1
+        self._reserve(size)
         record = value, key, partial(self._delivered, done, size), headers, partition
         if self._backlog or not self._produce(*record):
             self._backlog.append(record)
 
-    def place(
+    def append(
         self,
         value: bytes,
         key: bytes | None,
         done: Callable[[int], None],
-        partition: int = ANYWHERE,
+        partition: int = ANY_PARTITION,
     ) -> None:
-        """Send a record as `send` does; `done` receives its offset. A broker may not know the
-        offset of a record whose answer was lost. The record is then sent again, and lies there
-        twice."""
+        """Send a record as `send` does; `done` receives its offset. A broker may report no offset
+        for a record whose answer was lost. The record is then sent again, and exists twice."""
 
-        def placed(message: Message) -> None:
+        def delivered(message: Message) -> None:
             offset = message.offset()
             if offset is None:
-                self.place(value, key, done, partition)
+                self.append(value, key, done, partition)
             else:
                 done(offset)
 
-        self.send(value, key, placed, [], partition)
+        self.send(value, key, delivered, [], partition)
 
-    def forget(self, places: Iterable[RecordLocation]) -> None:
+    def delete(self, locations: Iterable[RecordLocation]) -> None:
         """Send a tombstone for each of some records to its partition, without a callback."""
-        for place in places:
-            self.send(None, place.key, noted, [], place.partition)
+        for location in locations:
+            self.send(None, location.key, ignore_delivery, [], location.partition)
 
     def pump(self) -> None:
         """Process delivery reports and send waiting records. Raise the broker's refusal."""
@@ -103,27 +102,27 @@ class Sender(Producing):
         """
         deadline = time.monotonic() + seconds
         self.pump()
-        while self._under_way and time.monotonic() < deadline:
+        while self._in_flight and time.monotonic() < deadline:
             self._producer.flush(max(0.0, deadline - time.monotonic()))
             self.pump()
-        if self._under_way:
+        if self._in_flight:
             raise Unreachable(
                 f"topic {self.topic!r}",
-                f"{self._under_way} records could not be delivered within {seconds:g} s",
-                "see whether its brokers answer",
+                f"{self._in_flight} records could not be delivered within {seconds:g} s",
+                "check that its brokers answer",
             )
 
     def _delivered(
         self, done: Delivered, size: int, error: KafkaError | None, message: Message
     ) -> None:
-        self._under_way -= 1
+        self._in_flight -= 1
         self._bytes -= size
         if error is not None:
-            self._failed(error)
+            self._record_failure(error)
             return
-        self._heard()
+        self._record_answer()
         done(message)
 
 
-def noted(_: Message) -> None:
-    """Do nothing, as the sender itself counts its records."""
+def ignore_delivery(_: Message) -> None:
+    """Do nothing, as the producer counts its records."""

@@ -1,7 +1,7 @@
 """A Kafka topic as a sink of a flow.
 
 Guarantees that the records of `write` arrive in the given order per key, once, while the process
-lives: the producer is idempotent and never gives up. `delivered` names a ticket only once all
+runs: the producer is idempotent and retries forever. `delivered` names a ticket only once all
 records up to it are durable. Headers name the origin of each record: meander.time, .origin,
 .partition, .offset, .index (its place in the flow's order) and .worker.
 """
@@ -15,39 +15,39 @@ from typing import Generic, Literal, TypeVar
 
 import pyarrow as pa
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
     Encoder,
     Format,
     check_format,
+    encode_all,
     encoder,
     plain_key,
-    written_all,
 )
 from meander.connectors.kafka.sink.batch_producer import BatchProducer
 from meander.connectors.kafka.sink.producer import Header, Headers
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import failure, shown, told
+from meander.dataflow.operators.error_policy import describe, failure, safe_repr
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.schemas.refused import RowRefused
+from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
-AROUND = 61
+BATCH_OVERHEAD = 61
 """The bytes of a batch besides its records."""
-OVERHEAD = 36
+RECORD_OVERHEAD = 36
 """The most bytes of a record besides its key, value and headers."""
-HEADERS = 185
+HEADER_BYTES = 185
 """The most bytes of the headers of one record."""
-COMPRESSING = "compression.type", "compression.codec"
-USUAL_LEVELS = {"gzip": 6, "zstd": 3}
+COMPRESSION_SETTINGS = "compression.type", "compression.codec"
+DEFAULT_LEVELS = {"gzip": 6, "zstd": 3}
 """The compression levels of the client without a setting."""
-COMPRESSED_APART = 50
+COMPRESSION_MARGIN = 50
 """A compressed record may exceed the estimate by one part in 50."""
-QUOTED = 60
+MAX_QUOTATION = 60
 """The most characters of a key in a message."""
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class KafkaSink:
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """Return this worker's writer. Raise SetupError when the topic cannot be written."""
-        topics.partitions_of(client.admin(context.settings), self.topic)
+        topic_metadata.partitions_of(client.admin(context.settings), self.topic)
         return KafkaWriter(self, context)
 
 
@@ -84,50 +84,51 @@ class KafkaWriter:
     """A writer that sends one sink's results from one worker; implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
-        self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        self._encoder = RecordEncoder(
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
-        most = batch_bytes([spec.topic], context.outside)
-        self._freight = BatchProducer(context.settings, spec.topic, context.max_waiting, most)
+        max_batch = max_batch_bytes([spec.topic], context.sink_topics)
+        self._producer = BatchProducer(context.settings, spec.topic, context.max_waiting, max_batch)
 
     def write(self, batch: Batch) -> int:
         """Accept one batch; return its ticket: 1, 2, 3, ...
 
-        Raise RowRefused, before any record is sent, for a row that cannot be written.
+        Raise RowError, before any record is sent, for a row that cannot be written.
         """
-        return self._freight.ship(*self._rows.written(batch))
+        return self._producer.send(*self._encoder.encode(batch))
 
     @property
     def full(self) -> bool:
         """Return whether the bytes in flight exceed half of the bound."""
-        return self._freight.full
+        return self._producer.full
 
     def delivered(self) -> int:
         """Return the last ticket up to which all records are durable. Raise the broker's
         refusal."""
-        return self._freight.arrived()
+        return self._producer.delivered()
 
     def close(self) -> None:
         """Release connections, and drop records that are not delivered."""
-        self._freight.close()
+        self._producer.close()
 
 
-def batch_bytes(written: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
+def max_batch_bytes(topics: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
     """Return the most bytes of a batch that all these topics accept. The client does not ask a
     broker, and a refused batch ends the producer."""
     known = (
-        outside.get(topic, {}).get("max.message.bytes", client.MESSAGE_MOST) for topic in written
+        outside.get(topic, {}).get("max.message.bytes", client.MAX_MESSAGE_BYTES)
+        for topic in topics
     )
-    return min([client.MESSAGE_MOST, *map(int, known)])
+    return min([client.MAX_MESSAGE_BYTES, *map(int, known)])
 
 
-Written = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
+EncodedRecords = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
 """Values, keys and, where the sink has them, headers, each of shape (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """A check that tells which records a topic accepts before the client sends them.
+class RecordLimits:
+    """The limits of a topic and a client for one record, checked before the client sends it.
 
     A record that a broker refuses ends the producer, and with it a transaction or the flow. The
     check makes it a failure of that record alone. Cost: a sum per batch, unless it exceeds the
@@ -139,19 +140,20 @@ class Taken:
     topic: int
     """The most bytes of one record for the topic, as sent."""
     codec: pa.Codec | None
-    """The client's compression codec, where the topic keeps it."""
-    keyless: bool
+    """The client's compression codec, where the topic does not change it."""
+    allows_no_key: bool
     """Whether a record may lack a key."""
 
     @staticmethod
-    def by(topic: str, context: WorkerContext) -> Taken:
-        """Return the check from the client's settings and, where they are known, the topic's."""
-        theirs, ours = context.outside.get(topic, {}), context.settings
-        sent = int(ours.get("message.max.bytes", client.MESSAGE_MOST))
-        broker = int(theirs.get("max.message.bytes", sent + AROUND)) - AROUND
-        return Taken(sent, broker, _codec(ours, theirs), keyless=not topics.compacted(theirs))
+    def of(topic: str, context: WorkerContext) -> RecordLimits:
+        """Return the limits from the client's settings and, where they are known, the topic's."""
+        of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
+        sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
+        broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        compacted = topic_metadata.is_compacted(of_topic)
+        return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
 
-    def refuses(
+    def violations(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
@@ -159,18 +161,18 @@ class Taken:
     ) -> Iterator[tuple[int, str | None]]:
         """Yield the rows of records that the topic refuses, each with the reason where its size is
         wrong. `headers` bounds the bytes of a record's headers."""
-        if not self.keyless and None in keys:
+        if not self.allows_no_key and None in keys:
             yield from ((row, None) for row, key in enumerate(keys) if key is None)
-        beside, most = OVERHEAD + headers, min(self.client, self.topic)
+        beside, most = RECORD_OVERHEAD + headers, min(self.client, self.topic)
         if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
             return
         for row, (value, key) in enumerate(zip(values, keys, strict=True)):
             parts = value or b"", key or b""
             size = sum(map(len, parts)) + beside
-            if size > most and (wrong := self._wrong(parts, size, beside)):
-                yield row, wrong
+            if size > most and (violation := self._size_violation(parts, size, beside)):
+                yield row, violation
 
-    def _wrong(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
+    def _size_violation(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
         """Return the reason where a record is too large, else None."""
         if size > self.client and (self.codec or self.client <= self.topic):
             return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
@@ -186,22 +188,22 @@ def _too_large(size: str, most: int, setting: str) -> str:
     return f"takes {size} as a record, more than {most:,} ({setting})"
 
 
-def _codec(ours: Mapping[str, str], theirs: Mapping[str, str]) -> pa.Codec | None:
-    """Return the client's codec at its level. A topic with a codec of its own gives None: its
-    broker measures records before it compresses them again.
+def _codec(of_client: Mapping[str, str], of_topic: Mapping[str, str]) -> pa.Codec | None:
+    """Return the client's codec at its level. Return None for a topic with a codec of its own, as
+    its broker measures records before it compresses them again.
 
     >>> _codec({"compression.type": "zstd"}, {}).compression_level
     3
     >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
     True
     """
-    codecs = {ours.get(name, "none") for name in COMPRESSING} - {"none", "inherit"}
+    codecs = {of_client.get(name, "none") for name in COMPRESSION_SETTINGS} - {"none", "inherit"}
     codec = next(iter(codecs), None)
-    if codec is None or theirs.get("compression.type", "producer") not in {"producer", codec}:
+    if codec is None or of_topic.get("compression.type", "producer") not in {"producer", codec}:
         return None
-    level = int(ours.get("compression.level", "-1"))
-    if codec in USUAL_LEVELS:
-        return pa.Codec(codec, level if level > 0 else USUAL_LEVELS[codec])
+    level = int(of_client.get("compression.level", "-1"))
+    if codec in DEFAULT_LEVELS:
+        return pa.Codec(codec, level if level > 0 else DEFAULT_LEVELS[codec])
     return pa.Codec(codec)
 
 
@@ -215,57 +217,61 @@ def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
     packed = len(codec.compress(given, asbytes=True))
     # The client cuts the record into other blocks, and sends a block unchanged that does not
     # shrink.
-    return min(len(given), packed + packed // COMPRESSED_APART)
+    return min(len(given), packed + packed // COMPRESSION_MARGIN)
 
 
 class RecordEncoder:
     """An encoder that turns one worker's results into records of a topic, without a producer."""
 
     def __init__(
-        self, spec: KafkaSink, worker: WorkerId, pulse: Keepalive, taken: Taken | None = None
+        self,
+        spec: KafkaSink,
+        worker: WorkerId,
+        keepalive: Keepalive,
+        limits: RecordLimits | None = None,
     ) -> None:
-        self._taken, self._around = taken, HEADERS if spec.headers else 0
+        self._limits, self._header_bytes = limits, HEADER_BYTES if spec.headers else 0
         self._topic, self._with_headers = spec.topic, spec.headers
         self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
         self._key = _FieldEncoder("key", _key_writer(spec.key), callable(spec.key))
-        self._pulse = pulse
+        self._keepalive = keepalive
         self._worker = _header("meander.worker", worker)
 
-    def written(self, batch: Batch) -> Written:
-        """Return the records of a batch. Raise RowRefused with all rows that cannot be written."""
+    def encode(self, batch: Batch) -> EncodedRecords:
+        """Return the records of a batch. Raise RowError with all rows that cannot be written."""
         values, keys = self._values_and_keys(batch)
         return values, keys, self._headers(batch) if self._with_headers else None
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of these records; raise errors as `written` does."""
+        """Return the checksum of these records; raise errors as `encode` does."""
         values, keys = self._values_and_keys(batch)
         return Checksum.of(batch.times, keys, values)
 
     def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
-        refused: dict[int, RowRefused] = {}
-        values = self._encoded(self._value, batch.values, batch, refused)
+        errors: dict[int, RowError] = {}
+        values = self._encode_column(self._value, batch.values, batch, errors)
         keys: list[bytes | None] = [None] * len(values)
         if batch.keys is not None:
-            keys = self._encoded(self._key, batch.keys, batch, refused)
-        if self._taken:
-            for row, wrong in self._taken.refuses(values, keys, self._around):
-                refused.setdefault(row, self._not_taken(batch, row, wrong))
-        if refused:
-            raise RowRefused.first(refused)
+            keys = self._encode_column(self._key, batch.keys, batch, errors)
+        if self._limits:
+            for row, violation in self._limits.violations(values, keys, self._header_bytes):
+                errors.setdefault(row, self._limit_error(batch, row, violation))
+        if errors:
+            raise RowError.first(errors)
         return values, keys
 
-    def _not_taken(self, batch: Batch, row: int, wrong: str | None) -> RowRefused:
+    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> RowError:
         where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
-        if wrong is None:
+        if violation is None:
             cause = f"the result from {where} has no key, and the topic is compacted"
-            return RowRefused(
+            return RowError(
                 row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
             )
-        key = "" if batch.keys is None else f" of key {quoted(batch.keys[row])}"
-        return RowRefused(
+        key = "" if batch.keys is None else f" of key {quote(batch.keys[row])}"
+        return RowError(
             row,
             f"topic {self._topic!r}",
-            f"the result{key} from {where} {wrong}",
+            f"the result{key} from {where} {violation}",
             "raise that setting, or make results smaller",
         )
 
@@ -280,62 +286,60 @@ class RecordEncoder:
         )
         return list(map(list, zip(*columns, strict=False)))
 
-    def _encoded(
+    def _encode_column(
         self,
         part: _FieldEncoder[T],
         column: Sequence[T],
         batch: Batch,
-        refused: dict[int, RowRefused],
+        errors: dict[int, RowError],
     ) -> list[bytes | None]:
         """Encode a column. For a refused row, return None and add its refusal."""
         encoded: list[bytes | None] = []
-        take, encode, pulse = encoded.append, part.encode, self._pulse
-        if not part.own:
+        add, encode, keepalive = encoded.append, part.encode, self._keepalive
+        if not part.is_user_code:
             try:
-                return written_all(encode, column)
+                return encode_all(encode, column)
             except failure():
                 pass  # the rows at fault are found below
         for value in column:
-            if part.own and pulse.due:
-                pulse.beat()
+            if part.is_user_code and keepalive.due:
+                keepalive.send()
             try:
-                take(encode(value))
+                add(encode(value))
             except failure() as error:
                 row = len(encoded)
-                refused.setdefault(row, self._refused(part.name, batch, row, error))
-                take(None)
+                errors.setdefault(row, self._encoding_error(part.name, batch, row, error))
+                add(None)
         return encoded
 
-    def _refused(self, part: str, batch: Batch, row: int, error: BaseException) -> RowRefused:
-        refused = RowRefused(
+    def _encoding_error(self, part: str, batch: Batch, row: int, error: BaseException) -> RowError:
+        refusal = RowError(
             row,
             f"topic {self._topic!r}",
             f"the {part} of the result from partition {batch.partitions[row]}, offset "
-            f"{batch.offsets[row]} cannot be written: {told(error)}",
-            f"map results to what the sink's {part} format takes, or give it a function",
+            f"{batch.offsets[row]} cannot be written: {describe(error)}",
+            f"map results to values that the sink's {part} format encodes, or set a function",
         )
-        refused.__cause__ = error
-        return refused
+        refusal.__cause__ = error
+        return refusal
 
 
 @dataclass(frozen=True, slots=True)
 class _FieldEncoder(Generic[T]):
-    """An encoder that writes the value or the key of a record."""
-
     name: str
     encode: Callable[[T], bytes | None]
-    own: bool
+    is_user_code: bool
     """Whether a user's function encodes it, which may take long."""
 
 
-def quoted(key: bytes) -> str:
+def quote(key: bytes) -> str:
     """Return a key as messages show it.
 
-    >>> quoted(codec.encode("N14228"))
+    >>> quote(codec.encode("N14228"))
     "'N14228'"
     """
-    text = shown(codec.decode(key))
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
+    text = safe_repr(codec.decode(key))
+    return text if len(text) <= MAX_QUOTATION else f"{text[:MAX_QUOTATION]}..."
 
 
 def _header(name: str, number: int) -> Header:

@@ -1,8 +1,8 @@
 """The transactional producer: commits batches of records as a whole, or not at all.
 
 Guarantees that transactions commit in the given order, one at a time. A later producer with the
-same id fences this one for good (I8). A transaction that Kafka aborted as a whole is tried again,
-so the producer waits for the end of an outage. Where the outcome is unknown, `busy` raises.
+same id fences this one for good (I8). The producer repeats a transaction that Kafka aborted as a
+whole, so it waits for the end of an outage. `busy` raises WorkerLost where the outcome is unknown.
 `commit_transaction` blocks, so it runs in a thread that waits in native code. Cost: 2 to 5 ms per
 transaction.
 """
@@ -19,27 +19,27 @@ from queue import SimpleQueue
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from meander.connectors.kafka.client import (
-    TRANSACTION,
+    TRANSACTION_TIMEOUT,
     Settings,
     contact,
-    patiently,
+    is_transient,
+    retry_transactional,
     transactional,
-    transient,
     translate,
 )
-from meander.connectors.kafka.sink.producer import ANYWHERE, Headers, Report, size_of
+from meander.connectors.kafka.sink.producer import ANY_PARTITION, Headers, Report, size_of
 from meander.dataflow.errors import WorkerLost
 
-PAUSE = 0.1
+RETRY_PAUSE = 0.1
 """The seconds before an aborted transaction is tried again."""
-_GIVEN_BACK = {
+_RETRIABLE = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT,
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._STATE,
     KafkaError._INCONSISTENT,  # some records report it beside another of these errors
-    # A broker that has returned may not know the last records that it received.
+    # A broker that has returned may lack the last records that it received.
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
@@ -77,12 +77,12 @@ class TransactionalProducer:
         self._id, self._done = id, done
         self._contact = contact(settings)
         self._producer = transactional(settings, id, **tuning)
-        self._lots = SimpleQueue[TransactionBatch | None]()
-        self._begun = self._ended = 0
+        self._transactions = SimpleQueue[TransactionBatch | None]()
+        self._started = self._ended = 0
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
         """The refusal of the present transaction, and its topic."""
-        threading.Thread(target=self._work, name=f"commits {id}", daemon=True).start()
+        threading.Thread(target=self._run, name=f"commits {id}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
@@ -91,23 +91,23 @@ class TransactionalProducer:
         if self._failure is not None:
             raise self._failure
         self._contact.check()
-        return self._begun != self._ended
+        return self._started != self._ended
 
-    def commit(self, lot: TransactionBatch) -> None:
+    def commit(self, transaction: TransactionBatch) -> None:
         """Start to commit a transaction; the producer must not be `busy`."""
-        self._begun += 1
-        self._lots.put(lot)
+        self._started += 1
+        self._transactions.put(transaction)
 
     def close(self) -> None:
         """Drop transactions that are not committed."""
-        self._lots.put(None)
+        self._transactions.put(None)
 
-    def _work(self) -> None:
-        while (lot := self._lots.get()) is not None:
+    def _run(self) -> None:
+        while (transaction := self._transactions.get()) is not None:
             try:
-                while not self._committed(lot):
-                    time.sleep(PAUSE)
-            except Exception as error:  # noqa: BLE001 - it is raised where the lot is looked after
+                while not self._try_commit(transaction):
+                    time.sleep(RETRY_PAUSE)
+            except Exception as error:  # noqa: BLE001 - `busy` raises it on the caller's thread
                 self._failure = error
                 self._done()
                 return
@@ -115,54 +115,57 @@ class TransactionalProducer:
             self._done()
         del self._producer
 
-    def _committed(self, lot: TransactionBatch) -> bool:
+    def _try_commit(self, transaction: TransactionBatch) -> bool:
         """Return whether a transaction has committed; otherwise Kafka has aborted it and may accept
         it later. Raise MeanderError for a refusal, WorkerLost for an unknown outcome."""
-        self._refused, begun = None, time.monotonic()
+        self._refused, started = None, time.monotonic()
         try:
             self._producer.begin_transaction()
-            for parcel in lot:
-                self._send(parcel)
-            patiently(self._producer.commit_transaction)
+            for batch in transaction:
+                self._send(batch)
+            retry_transactional(self._producer.commit_transaction)
         except KafkaException as error:
-            self._undo(error, time.monotonic() - begun)
+            self._abort(error, time.monotonic() - started)
             return False
         return True
 
-    def _undo(self, error: KafkaException, seconds: float) -> None:
+    def _abort(self, error: KafkaException, seconds: float) -> None:
         """Abort a transaction that has run for `seconds`. Raise where another attempt is
         useless."""
         where = f"transactions of {self._id!r}"
         cause, remedy = translate(error, where).cause, "run the flow again"
-        if seconds > TRANSACTION:
-            cause = f"one took {seconds:.0f} s, and Kafka ends it after {TRANSACTION:g} s ({cause})"
+        if seconds > TRANSACTION_TIMEOUT:
+            limit = f"Kafka ends it after {TRANSACTION_TIMEOUT:g} s"
+            cause = f"one took {seconds:.0f} s, and {limit} ({cause})"
             remedy += "; unless an outage was the reason, have it make fewer results of one time"
         lost = WorkerLost(where, cause, remedy)
         if error.args[0].fatal():
             raise lost from None
         try:
-            self._producer.abort_transaction(TRANSACTION)
+            self._producer.abort_transaction(TRANSACTION_TIMEOUT)
         except KafkaException:
             raise lost from None
         if self._refused is not None:
             raise translate(*self._refused)
-        if not _comes_back(error.args[0]):
+        if not _is_retriable(error.args[0]):
             raise translate(error, where)
 
-    def _send(self, parcel: TopicBatch) -> None:
-        headers, report = parcel.headers, partial(self._report, parcel.topic)
-        for row, (value, key) in enumerate(zip(parcel.values, parcel.keys, strict=True)):
-            theirs = None if headers is None else headers[row]
-            while not self._produced(parcel.topic, value, key, report, theirs):
+    def _send(self, batch: TopicBatch) -> None:
+        headers, report = batch.headers, partial(self._report, batch.topic)
+        for row, (value, key) in enumerate(zip(batch.values, batch.keys, strict=True)):
+            record_headers = None if headers is None else headers[row]
+            while not self._produce(batch.topic, value, key, report, record_headers):
                 self._producer.poll(0.05)
 
-    def _produced(
+    def _produce(
         self, topic: str, value: bytes | None, key: bytes | None, report: Report,
         headers: Headers | None,
     ) -> bool:  # fmt: skip
         """Return whether the queue had room. Raise KafkaException."""
         try:
-            self._producer.produce(topic, value, key, ANYWHERE, on_delivery=report, headers=headers)
+            self._producer.produce(
+                topic, value, key, ANY_PARTITION, on_delivery=report, headers=headers
+            )
         except BufferError:
             return False
         except KafkaException as error:
@@ -172,11 +175,11 @@ class TransactionalProducer:
         return True
 
     def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
-        """Keep the first permanent refusal of a record, which aborts the whole transaction."""
-        if error is not None and self._refused is None and not _comes_back(error):
+        """Record the first permanent refusal of a record, which aborts the whole transaction."""
+        if error is not None and self._refused is None and not _is_retriable(error):
             self._refused = error, f"topic {topic!r}"
 
 
-def _comes_back(error: KafkaError) -> bool:
+def _is_retriable(error: KafkaError) -> bool:
     """Return whether a transaction aborted for this error is worth another attempt."""
-    return transient(error) or error.code() in _GIVEN_BACK
+    return is_transient(error) or error.code() in _RETRIABLE

@@ -1,9 +1,9 @@
 """Transactions of a worker: the results of all its sinks, and the commit marker that bounds them.
 
 Guarantees that results and marker commit together or not at all, in the order in which sinks wrote
-them. Results of one time leave together; beyond a bound they wait on disk (I6). Results that arrive
-during a commit leave with the next transaction. Ids derive from the worker's number, so a worker of
-a later execution fences earlier workers of that number (I8).
+them. Results of one time commit together; beyond a bound they wait on disk (I6). The next
+transaction commits results that arrive during a commit. Ids derive from the worker's number, so a
+worker of a later execution fences earlier workers of that number (I8).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder, Taken
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder, RecordLimits
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.checksum import Checksum
@@ -38,78 +38,78 @@ def transactional_id(prefix: str, flow: str, worker: WorkerId) -> str:
 
 
 class KafkaTransactions:
-    """The transactions that commit one worker's results; implements `Transactions`. `most` bounds
-    the bytes in memory, `batch` those of one Kafka batch. `spools` opens the buffer of a
-    transaction."""
+    """The transactions that commit one worker's results; implements `Transactions`. `max_bytes`
+    bounds the bytes in memory, and `max_batch_bytes` the bytes of one Kafka batch. `open_buffer`
+    opens the buffer of a transaction."""
 
     def __init__(
         self,
         settings: Settings,
         id: str,
-        marks: str,
+        marker_topic: str,
         wakeup: Wakeup,
-        most: int,
-        spools: Callable[[], Spool],
-        batch: int,
+        max_bytes: int,
+        open_buffer: Callable[[], TransactionBuffer],
+        max_batch_bytes: int,
     ) -> None:
         """Fence earlier producers of the id. Raise MeanderError."""
-        self._committer = TransactionalProducer(settings, id, wakeup.set, batch_size=batch)
-        self._marks, self._most, self._spools = marks, most, spools
-        self._kept = MemoryLimit(f"outboxes of {id!r}", most)
-        self._written, self._leaving = spools(), spools()
-        """The batches of the next transaction, and of the one that is being committed."""
-        self._keeping = 0
+        self._producer = TransactionalProducer(settings, id, wakeup.set, batch_size=max_batch_bytes)
+        self._marker_topic, self._max_bytes = marker_topic, max_bytes
+        self._outbox_limit = MemoryLimit(f"outboxes of {id!r}", max_bytes)
+        self._open_buffer = open_buffer
+        self._waiting, self._committing = open_buffer(), open_buffer()
+        """The batches of the next transaction, and of the running commit."""
+        self._outbox_bytes = 0
         """The bytes that wait in outboxes."""
-        self._begun = 0
+        self._started = 0
 
     @property
     def busy(self) -> bool:
-        """Return whether a transaction is being committed. Raise MeanderError where one may have
-        failed."""
-        busy = self._committer.busy
-        if not busy and self._leaving:
-            self._leaving.close()
-            self._leaving = self._spools()
+        """Return whether a commit runs. Raise MeanderError where one may have failed."""
+        busy = self._producer.busy
+        if not busy and self._committing:
+            self._committing.close()
+            self._committing = self._open_buffer()
         return busy
 
     @property
     def waiting(self) -> bool:
         """Return whether results wait for the next transaction."""
-        return bool(self._written)
+        return bool(self._waiting)
 
     @property
     def full(self) -> bool:
         """Return whether the bytes in memory exceed half of their bound."""
-        return 2 * (self._written.size + self._leaving.size) >= self._most
+        return 2 * (self._waiting.size + self._committing.size) >= self._max_bytes
 
     @property
-    def crammed(self) -> bool:
+    def outboxes_full(self) -> bool:
         """Return whether the bytes in outboxes exceed half of their bound."""
-        return 2 * self._keeping >= self._kept.most
+        return 2 * self._outbox_bytes >= self._outbox_limit.max_bytes
 
     @property
     def committed(self) -> int:
         """Return the number of committed transactions."""
-        return self._begun - self.busy
+        return self._started - self.busy
 
-    def commit(self, mark: CommitMarker) -> None:
+    def commit(self, marker: CommitMarker) -> None:
         """Start to commit the waiting results with a commit marker; no transaction may be
         `busy`."""
-        self.leave(TopicBatch(self._marks, [mark.to_bytes()], [None]))
-        self._begun += 1
-        self._leaving, self._written = self._written, self._spools()
-        self._committer.commit(self._leaving)
+        self.add(TopicBatch(self._marker_topic, [marker.to_bytes()], [None]))
+        self._started += 1
+        self._committing, self._waiting = self._waiting, self._open_buffer()
+        self._producer.commit(self._committing)
 
-    def leave(self, parcel: TopicBatch) -> int:
+    def add(self, batch: TopicBatch) -> int:
         """Add records to the next transaction; return its number."""
-        self._written.add(parcel, self._most - self._leaving.near)
-        return self._begun + 1
+        self._waiting.add(batch, self._max_bytes - self._committing.memory_bytes)
+        return self._started + 1
 
-    def keep(self, size: int) -> None:
-        """Add `size` bytes to those in outboxes; a negative size removes them. Raise MeanderError
+    def count_outbox(self, size: int) -> None:
+        """Add `size` to the bytes in outboxes; a negative size removes bytes. Raise MeanderError
         beyond the bound."""
-        self._keeping += size
-        self._kept.check(self._keeping, "results wait for a checkpoint")
+        self._outbox_bytes += size
+        self._outbox_limit.check(self._outbox_bytes, "results wait for a checkpoint")
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> ChecksummedWriter:
         """Return the writer of a sink that sends in the order of time."""
@@ -121,8 +121,8 @@ class KafkaTransactions:
 
     def close(self) -> None:
         """Drop results that are not committed."""
-        self._committer.close()
-        self._written.close()
+        self._producer.close()
+        self._waiting.close()
 
 
 class _Writer:
@@ -133,20 +133,20 @@ class _Writer:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        self._encoder = RecordEncoder(
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
-        self.taken = Checksum()
+        self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
-        """Accept one batch. Raise RowRefused for a row that cannot be written."""
-        values, keys, headers = self._rows.written(batch)
-        self.taken += Checksum.of(batch.times, keys, values)
-        return self._transactions.leave(TopicBatch(self._topic, values, keys, headers))
+        """Accept one batch. Raise RowError for a row that cannot be written."""
+        values, keys, headers = self._encoder.encode(batch)
+        self.written_checksum += Checksum.of(batch.times, keys, values)
+        return self._transactions.add(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch without writing it. Raise RowRefused as `write` does."""
-        return self._rows.checksum(batch)
+        """Return the checksum of a batch without writing it. Raise RowError as `write` does."""
+        return self._encoder.checksum(batch)
 
     @property
     def full(self) -> bool:
@@ -161,51 +161,49 @@ class _Writer:
         """Do nothing, as the transactions close it."""
 
 
-class _Waiting(NamedTuple):
-    """A batch that waits in an outbox."""
-
-    parcel: TopicBatch
+class _DeferredBatch(NamedTuple):
+    batch: TopicBatch
     size: int
     """The bytes that it occupies."""
 
 
 class _Outbox:
-    """A writer that keeps results in an outbox; implements `DeferredWriter`."""
+    """A writer that retains results in an outbox; implements `DeferredWriter`."""
 
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._rows = RecordEncoder(
-            spec, context.worker, context.pulse, Taken.by(spec.topic, context)
+        self._encoder = RecordEncoder(
+            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
         )
-        self._keeper = DeferredStore[_Waiting](self._leave)
+        self._store = DeferredStore[_DeferredBatch](self._send)
 
     def write(self, batch: Batch) -> int:
-        """Keep one batch in its encoded form. Raise RowRefused for a row that cannot be written."""
-        parcel = TopicBatch(self._topic, *self._rows.written(batch))
-        # The sink keeps the batch as long, for checkpoints, and its values are at least as large.
-        waiting = _Waiting(parcel, 2 * parcel.size + batch.weight)
-        self._transactions.keep(waiting.size)
-        return self._keeper.add(waiting)
+        """Retain one batch in its encoded form. Raise RowError for a row that cannot be written."""
+        encoded = TopicBatch(self._topic, *self._encoder.encode(batch))
+        # The sink retains the batch as long, for checkpoints, and its values are at least as large.
+        deferred = _DeferredBatch(encoded, 2 * encoded.size + batch.weight)
+        self._transactions.count_outbox(deferred.size)
+        return self._store.add(deferred)
 
     def release(self, ticket: int) -> None:
         """Send all batches up to a ticket with the next transaction."""
-        self._keeper.release(ticket)
+        self._store.release(ticket)
 
     @property
     def full(self) -> bool:
         """Return whether the sink should wait, as half of the bound is in use."""
-        return self._transactions.crammed
+        return self._transactions.outboxes_full
 
     def delivered(self) -> int:
         """Return the last committed ticket. Raise MeanderError where a transaction may have
         failed."""
-        return self._keeper.delivered(self._transactions.committed)
+        return self._store.delivered(self._transactions.committed)
 
     def close(self) -> None:
         """Do nothing, as the transactions close it."""
 
-    def _leave(self, waiting: _Waiting) -> int:
-        self._transactions.keep(-waiting.size)
-        return self._transactions.leave(waiting.parcel)
+    def _send(self, deferred: _DeferredBatch) -> int:
+        self._transactions.count_outbox(-deferred.size)
+        return self._transactions.add(deferred.batch)

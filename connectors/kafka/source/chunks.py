@@ -1,8 +1,8 @@
-"""Chunks: records of a topic for a flow, decoded and timed, or set aside as dead letters.
+"""Chunks: the decoded records of a topic with their times. Dead letters hold unreadable records.
 
-Guarantees that each record is handed out or set aside, once, in offset order. An unreadable record
-goes to the dead letters with its bytes and the reason, or ends the flow (`fail_fast`). The module
-knows no consumer: its callers supply the messages. Cost: that of the formats.
+Guarantees that each record enters a chunk or a dead letter, once, in offset order. A dead letter
+holds the bytes of its record and the reason. With `fail_fast` an unreadable record ends the flow.
+The module uses no consumer: its callers supply the messages. Cost: that of the formats.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import MeanderError
 from meander.state.times.time import MIN_TIME, from_millis
 
-RECORD = 64
+RECORD_OVERHEAD = 64
 """The estimated bytes of a record's key and headers; each exact length would cost a call."""
 
 _OFFSET = methodcaller("offset")
 
 
-class Intake:
+class ChunkReader:
     """A chunk reader that decodes the records of one topic for one worker."""
 
     def __init__(
         self,
         topic: str,
-        read: Deserializer,
+        deserializer: Deserializer,
         fail_fast: bool,
         dead: DeadLetters,
     ) -> None:
         self.unreadable = 0
-        """The number of records set aside so far."""
-        self._topic, self._read, self._fail_fast, self._dead = topic, read, fail_fast, dead
+        """The number of unreadable records so far."""
+        self._topic, self._deserializer = topic, deserializer
+        self._fail_fast, self._dead = fail_fast, dead
 
-    def chunk(self, partition: Partition, messages: list[ConsumedMessage]) -> Chunk:
+    def read(self, partition: Partition, messages: list[ConsumedMessage]) -> Chunk:
         """Return the readable records among a partition's next messages as a chunk.
 
         Raise MeanderError for an unreadable record, where it ends the flow.
         """
         size = size_of(messages)
-        read = self._read.all(messages)
+        read = self._deserializer.read_all(messages)
         if read is None:
             readable = [(m, r) for m in messages if (r := self._read_one(m)) is not None]
             messages = [message for message, _ in readable]
@@ -58,24 +59,24 @@ class Intake:
 
     def _read_one(self, message: ConsumedMessage) -> Readable | None:
         try:
-            return self._read.one(message)
+            return self._deserializer.read_one(message)
         except ValueError as error:
-            self._set_aside(message, str(error))
+            self._write_dead_letter(message, str(error))
             return None
 
     @property
-    def settled(self) -> bool:
+    def dead_letters_durable(self) -> bool:
         """Return whether all dead letters are durable."""
         return not self.unreadable or not self._dead.pending()
 
-    def _set_aside(self, message: ConsumedMessage, reason: str) -> None:
+    def _write_dead_letter(self, message: ConsumedMessage, reason: str) -> None:
         partition, offset = message.partition(), message.offset()
         if self._fail_fast:
             raise MeanderError(
                 f"topic {self._topic!r}, partition {partition}, offset {offset}",
                 reason,
-                "correct the source's value, key or time, or set unreadable records aside "
-                "(fail_fast=False)",
+                "correct the source's value, key or time, or send unreadable records to the "
+                "dead-letter topic (fail_fast=False)",
             )
         self.unreadable += 1
         record = MalformedRecord(
@@ -99,4 +100,4 @@ def times_of(millis: Sequence[int]) -> Int64s:
 
 def size_of(messages: Sequence[ConsumedMessage]) -> int:
     """Return the bytes of messages, approximately."""
-    return sum(map(len, messages)) + RECORD * len(messages)
+    return sum(map(len, messages)) + RECORD_OVERHEAD * len(messages)

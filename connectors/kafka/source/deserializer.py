@@ -17,12 +17,12 @@ from meander.connectors.kafka.formats import (
     Format,
     HeaderTime,
     TimeExtractor,
+    decode_all,
     decoder,
-    read_all,
 )
 from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import failure, told
-from meander.state.times.time import whole
+from meander.dataflow.operators.error_policy import describe, failure
+from meander.state.times.time import checked_millis
 
 Readable = tuple[object, int]
 """A decoded value and its time, milliseconds since 1970."""
@@ -41,16 +41,16 @@ class Deserializer:
         key: Format | Decoder,
         time: TimeExtractor | None,
         pairs: bool,
-        pulse: Keepalive,
+        keepalive: Keepalive,
     ) -> None:
         self._value, self._key, self._time = decoder(value), decoder(key), time
-        self._pairs, self._pulse = pairs, pulse
-        self._own = callable(value) or (pairs and callable(key)) or callable(time)
+        self._pairs, self._keepalive = pairs, keepalive
+        self._has_user_code = callable(value) or (pairs and callable(key)) or callable(time)
 
-    def one(self, message: ConsumedMessage) -> Readable:
+    def read_one(self, message: ConsumedMessage) -> Readable:
         """Return a record's value and time. Raise ValueError where it has none."""
-        if self._own and self._pulse.due:
-            self._pulse.beat()
+        if self._has_user_code and self._keepalive.due:
+            self._keepalive.send()
         part = "value"
         try:
             value = self._value(message.value())
@@ -61,15 +61,17 @@ class Deserializer:
             part = "key"
             return (self._key(message.key()), value), millis
         except failure() as error:
-            cause = f"its {part} cannot be read: {told(error)}"
+            cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error
 
-    def all(self, messages: Sequence[ConsumedMessage]) -> tuple[list[object], list[int]] | None:
+    def read_all(
+        self, messages: Sequence[ConsumedMessage]
+    ) -> tuple[list[object], list[int]] | None:
         """Return the values and times of many records; None where they must be read one by one."""
-        if self._own:
+        if self._has_user_code:
             return None
         try:
-            values = read_all(self._value, map(_VALUE, messages))
+            values = decode_all(self._value, map(_VALUE, messages))
             times = self._times(messages, values)
             if self._pairs:
                 keys = map(self._key, map(_KEY, messages))
@@ -85,4 +87,4 @@ class Deserializer:
         if isinstance(extract, HeaderTime):
             return [extract.millis(message.headers()) for message in messages]
         of_value = extract.millis if isinstance(extract, FieldTime) else extract
-        return [whole(of_value(value)) for value in values]
+        return [checked_millis(of_value(value)) for value in values]

@@ -1,8 +1,8 @@
 """Lost records: records that a flow has yet to read and that its source topic no longer holds.
 
-Guarantees that a flow passes over records only where the user allows it (`--skip-lost`). A log line
-then names their partition and offsets. Offsets bound the number of records, as transaction markers
-and compacted records occupy some.
+Guarantees that a flow skips records only where the user allows it (`--skip-lost`). A log line then
+names their partition and offsets. Offsets bound the number of records, as transaction markers and
+compacted records occupy some.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from meander.schemas.log_lines import LineLogger
 
 log = LineLogger("meander.kafka")
 
-SKIP = "go on with what is left with --skip-lost"
+SKIP_REMEDY = "skip the lost records with --skip-lost"
 
 
-class Lost(NamedTuple):
+class LostRecords(NamedTuple):
     """A range of offsets that a flow cannot read.
 
-    >>> print(Lost("lines", 3, 100, 1900, 2000))
+    >>> print(LostRecords("lines", 3, 100, 1900, 2000))
     topic 'lines' is to be read at offset 100 of partition 3, which holds 1,900 to 2,000: ...
     """
 
@@ -41,23 +41,23 @@ class Lost(NamedTuple):
         cause = (
             f"retention has deleted {self.low - self.first:,} records"
             if self.expired
-            else "the topic was made anew, or has lost its end"
+            else "the topic was recreated, or has lost its end"
         )
         return (
             f"topic {self.topic!r} is to be read at offset {self.first:,} of partition"
             f" {self.partition}, which holds {self.low:,} to {self.high:,}: {cause}"
         )
 
-    def pass_over(self, allowed: bool) -> None:
+    def skip(self, allowed: bool) -> None:
         """Log the records that the flow does not read. Raise SetupError where the user does not
         allow it, or where the records have not expired."""
         where = f"topic {self.topic!r}, partition {self.partition}"
         if not (self.expired and allowed):
-            _, _, said = str(self).partition(" is to be read ")
-            remedy = f"lengthen its retention, and {SKIP}" if self.expired else "see who writes it"
-            raise SetupError(
-                where, f"it is to be read {said}", f"{remedy}, or start anew with meander reset"
-            )
+            _, _, cause = str(self).partition(" is to be read ")
+            remedy = "look for another program that writes to it"
+            if self.expired:
+                remedy = f"lengthen its retention, and {SKIP_REMEDY}"
+            raise SetupError(where, f"it is to be read {cause}", f"{remedy}, or run meander reset")
         log.warning(
             "records_skipped",
             topic=self.topic,

@@ -2,9 +2,9 @@
 
 Invariant: at any time either the worker's thread or the waiter owns the consumer's queue. The
 waiter polls an empty queue. It hands a message over, wakes the loop, and rests until the loop has
-emptied the queue. So no record crosses threads under load, and offsets stay in order. A bound
-limits the records that are read and not handed out (I6): `HELD` per paused partition, plus
-librdkafka's queue. The position tells the end of a log, as transaction markers and compacted
+emptied the queue. So no record crosses threads under load, and offsets remain in order. A bound
+limits the records that are read and not handed out (I6): `MAX_PAUSED_BYTES` per paused partition,
+plus librdkafka's queue. The position marks the end of a log, as transaction markers and compacted
 records occupy offsets.
 """
 
@@ -24,29 +24,29 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.source.chunks import Intake, size_of
-from meander.connectors.kafka.source.lost_records import Lost
+from meander.connectors.kafka.source.chunks import ChunkReader, size_of
+from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.topic_ids import TopicIds
-from meander.connectors.kafka.source.topic_watch import Commits, Look
-from meander.connectors.kafka.topics import Found
+from meander.connectors.kafka.source.topic_watch import OffsetCommits, TopicWatch
+from meander.connectors.kafka.topic_metadata import TopicInfo
 from meander.dataflow.interfaces import Chunk, Partition, Rest, WorkerContext
 from meander.schemas.errors import MeanderError
 
-ROWS = 3000
+MAX_POLL_RECORDS = 3000
 """The most records per partition and poll: about a millisecond of decoding."""
-TAKE = 1 << 20
-"""The bytes taken from librdkafka's queue per poll, by the average record."""
-HELD = 1 << 20
+MAX_POLL_BYTES = 1 << 20
+"""The bytes read from librdkafka's queue per poll, by the average record."""
+MAX_PAUSED_BYTES = 1 << 20
 """The bytes of a paused partition beyond which its fetching stops."""
-_CAREFUL = 64
+_SAMPLE_RECORDS = 64
 """The records of the first poll, and the sample size of the average record."""
-_ANSWER = 0.5
+_METADATA_TIMEOUT = 0.5
 """The seconds in which the consumer has to learn of new partitions; a broker has just answered."""
-_NAP = 0.25
+_POLL_SECONDS = 0.25
 """The seconds after which the waiter checks whether the reader has closed."""
-_SHORT_NAP = 0.005
-"""The shorter wait while fetching is stopped or there are no partitions, as the worker may need the
-queue."""
+_SHORT_POLL_SECONDS = 0.005
+"""The shorter wait while fetching is stopped or no partition is assigned, as the worker may need
+the queue."""
 
 _PARTITION, _ERROR = map(methodcaller, ("partition", "error"))
 
@@ -69,11 +69,11 @@ class FetchPartition:
     position: int
     """The offset up to which records have been read."""
     end: int | None
-    handed: int
+    emitted: int
     """The offset behind the last record handed out."""
     passed: int
     """The offset up to which records have passed the flow."""
-    held: deque[ConsumedMessage] = field(default_factory=deque)
+    buffered: deque[ConsumedMessage] = field(default_factory=deque)
     bytes: int = 0
     at_end: bool = False
     """Whether the last message about it was its end."""
@@ -82,7 +82,7 @@ class FetchPartition:
     """Whether librdkafka has stopped fetching it."""
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Return whether a bounded run has read it to its end."""
         return self.end is not None and self.position >= self.end
 
@@ -94,39 +94,41 @@ class KafkaReader:
     def __init__(
         self,
         topic: str,
-        known: Found,
+        topic_info: TopicInfo,
         ids: TopicIds,
         consumer: Consumer,
         group: str,
         bounds: list[Bounds],
-        intake: Intake,
+        chunk_reader: ChunkReader,
         context: WorkerContext,
     ) -> None:
         self.partitions = [b.partition for b in bounds]
         self._topic, self._consumer = topic, consumer
-        self._intake, self._skip_lost = intake, context.skip_lost
-        self._ids, self._id = ids, known.id
+        self._chunk_reader, self._skip_lost = chunk_reader, context.skip_lost
+        self._ids, self._id = ids, topic_info.id
         self._wakeup = context.wakeup
         self._contact = client.contact(context.settings)
-        self._lanes = {
+        self._fetches = {
             b.partition: FetchPartition(b.partition, b.start, b.end, b.start, b.start)
             for b in bounds
         }
         # A high first guess keeps the first poll small.
-        self._average = TAKE / _CAREFUL
-        self._commits = Commits(context.settings, topic, group)
-        self._look, self._bounded = Look(context.settings, topic, known), context.until_end
-        self._total = known.partitions
-        self._orders: deque[Callable[[], None]] = deque()
-        self._handover: ConsumedMessage | None = None
-        self._ours = True
+        self._average = MAX_POLL_BYTES / _SAMPLE_RECORDS
+        self._commits = OffsetCommits(context.settings, topic, group)
+        self._topic_watch = TopicWatch(context.settings, topic, topic_info)
+        self._total, self._bounded = topic_info.partitions, context.until_end
+        self._actions: deque[Callable[[], None]] = deque()
+        self._first: ConsumedMessage | None = None
+        self._owns_queue = True
         self._turn = threading.Semaphore(0)
         self._closing = False
         self._failure: MeanderError | None = None
         if bounds:
-            consumer.assign([self._place(lane, lane.position) for lane in self._lanes.values()])
+            consumer.assign(
+                [self._partition_at(fetch, fetch.position) for fetch in self._fetches.values()]
+            )
         else:
-            self._get_to_know()
+            self._fetch_metadata()
         self._waiter = threading.Thread(target=self._wait, name=f"wait {topic}", daemon=True)
         self._waiter.start()
 
@@ -141,208 +143,212 @@ class KafkaReader:
     @property
     def unreadable(self) -> int:
         """Return the number of records that could not be decoded so far."""
-        return self._intake.unreadable
+        return self._chunk_reader.unreadable
 
     def poll(self) -> list[Chunk]:
-        """Return chunks of the partitions that are not paused; [] when there are none."""
+        """Return chunks of the partitions that are not paused; [] without records."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
-        self._take()
+        self._drain_queue()
         if self._commits.due():
-            self._commits.commit(self._through())
+            self._commits.commit(self._committable())
         chunks = [
-            self._decode(lane) for lane in self._lanes.values() if lane.held and not lane.paused
+            self._decode(fetch)
+            for fetch in self._fetches.values()
+            if fetch.buffered and not fetch.paused
         ]
         full = [chunk for chunk in chunks if chunk.values]
         if chunks and not full:
-            # All records were unreadable; the loop must not take that for an empty queue.
+            # All records were unreadable; the loop must not mistake that for an empty queue.
             self._wakeup.set()
         return full
 
     def watch(self) -> None:
-        """Give the queue to the waiter, which wakes the loop once there are records."""
-        # The waiter would lose a message that the loop has not taken yet. The loop is awake in that
-        # case.
-        if self._ours and self._handover is None:
-            self._ours = False
+        """Give the queue to the waiter, which wakes the loop once records arrive."""
+        # The waiter would lose a message that the loop has not received yet. The loop is awake in
+        # that case.
+        if self._owns_queue and self._first is None:
+            self._owns_queue = False
             self._turn.release()
 
     def pause(self, partition: Partition) -> None:
-        """Hand out no records of a partition until `resume`; keep the records that were
-        prefetched."""
-        self._lanes[partition].paused = True
+        """Hand out no records of a partition until `resume`; retain prefetched records."""
+        self._fetches[partition].paused = True
 
     def resume(self, partition: Partition) -> None:
         """Undo `pause`."""
-        lane = self._lanes[partition]
-        lane.paused = False
-        if lane.stopped and not lane.whole:
-            lane.stopped = False
-            self._order(partial(self._consumer.resume, [self._place(lane)]))
+        fetch = self._fetches[partition]
+        fetch.paused = False
+        if fetch.stopped and not fetch.complete:
+            fetch.stopped = False
+            self._run_or_queue(partial(self._consumer.resume, [self._partition_at(fetch)]))
 
     def idle(self, partition: Partition) -> bool:
         """Return whether all records up to the last known end have been handed out."""
-        lane = self._lanes[partition]
-        return lane.at_end and not lane.held
+        fetch = self._fetches[partition]
+        return fetch.at_end and not fetch.buffered
 
     def ended(self, partition: Partition) -> bool:
         """Return whether a bounded run has handed out this partition to its end."""
-        lane = self._lanes[partition]
-        return lane.whole and not lane.held and self._intake.settled
+        fetch = self._fetches[partition]
+        return fetch.complete and not fetch.buffered and self._chunk_reader.dead_letters_durable
 
     def release(self, partition: Partition) -> Rest:
         """Stop reading a partition; return the rest that has not been handed out."""
         rest = self.rest(partition)
-        lane = self._lanes.pop(partition)
+        fetch = self._fetches.pop(partition)
         self.partitions.remove(partition)
-        self._order(partial(self._unassign, lane))
+        self._run_or_queue(partial(self._unassign, fetch))
         return rest
 
     def rest(self, partition: Partition) -> Rest:
         """Return the rest of a partition that has not been handed out."""
-        lane = self._lanes[partition]
-        return Rest(lane.held[0].offset() if lane.held else lane.position, lane.end)
+        fetch = self._fetches[partition]
+        return Rest(fetch.buffered[0].offset() if fetch.buffered else fetch.position, fetch.end)
 
     def adopt(self, partition: Partition, rest: Rest) -> None:
         """Read the rest of a partition that another worker has released, or a whole new
         partition."""
         start = rest.offset
-        lane = self._lanes[partition] = FetchPartition(partition, start, rest.end, start, start)
+        fetch = self._fetches[partition] = FetchPartition(partition, start, rest.end, start, start)
         self.partitions.append(partition)
         # The waiter runs this between two polls: beside its polls the call would take seconds.
-        self._order(partial(self._consumer.incremental_assign, [self._place(lane, start)]))
+        self._run_or_queue(
+            partial(self._consumer.incremental_assign, [self._partition_at(fetch, start)])
+        )
 
     def passed(self, partition: Partition, offset: int) -> None:
         """Record that all results of the records before `offset` are delivered (for lag tools)."""
         # The new reader of a released partition records this from its first record on.
-        if (lane := self._lanes.get(partition)) is not None:
-            lane.passed = offset
+        if (fetch := self._fetches.get(partition)) is not None:
+            fetch.passed = offset
 
     def held(self, partition: Partition) -> int:
         """Return the bytes of a partition that have been read and not yet handed out."""
-        return self._lanes[partition].bytes
+        return self._fetches[partition].bytes
 
     def close(self) -> None:
         """Release connections; wait for the end of the waiter's poll."""
         self._closing = True
         self._turn.release()
         self._waiter.join()
-        self._commits.close(self._through())
+        self._commits.close(self._committable())
         self._consumer.close()
 
     # -- reading
 
-    def _take(self) -> None:
+    def _drain_queue(self) -> None:
         """Move the fetched messages to their partitions, unless the waiter owns the queue."""
-        if not self._ours:
+        if not self._owns_queue:
             return
-        self._obey()
-        first, self._handover = self._handover, None
-        rows = max(1, min(ROWS, int(TAKE / self._average)))
+        self._run_actions()
+        first, self._first = self._first, None
+        rows = max(1, min(MAX_POLL_RECORDS, int(MAX_POLL_BYTES / self._average)))
         messages = cast(list[ConsumedMessage], self._consumer.consume(rows, 0))
         # This check precedes all records, as they may belong to another topic with the same name.
         self._ids.expect(self._topic, self._id)
         if first is not None:
             self._sort(first)
-        places = set(map(_PARTITION, messages))
-        if len(places) == 1:
-            self._sort_run(Partition(places.pop()), messages)
+        partitions = set(map(_PARTITION, messages))
+        if len(partitions) == 1:
+            self._sort_run(Partition(partitions.pop()), messages)
         else:
             for partition, run in groupby(messages, _PARTITION):
                 self._sort_run(Partition(partition), list(run))
         if messages and self._contact.lost:
-            self._contact.heard()
+            self._contact.record_answer()
 
     def _sort_run(self, partition: Partition, run: list[ConsumedMessage]) -> None:
         """Sort messages as `_sort` does, but all at once where none needs special care."""
-        lane = self._lanes.get(partition)
+        fetch = self._fetches.get(partition)
         last = run[-1].offset()
-        beyond = lane is not None and lane.end is not None and last >= lane.end
-        if lane is None or beyond or any(map(_ERROR, run)):
+        beyond = fetch is not None and fetch.end is not None and last >= fetch.end
+        if fetch is None or beyond or any(map(_ERROR, run)):
             for message in run:
                 self._sort(message)
             return
-        lane.position, lane.at_end = last + 1, False
-        self._hold(lane, run)
+        fetch.position, fetch.at_end = last + 1, False
+        self._buffer(fetch, run)
 
     def _sort(self, message: ConsumedMessage) -> None:
         error = message.error()
         if error is not None:
             self._sort_error(message, error)
             return
-        lane = self._lanes.get(Partition(message.partition()))
-        if lane is None:
+        fetch = self._fetches.get(Partition(message.partition()))
+        if fetch is None:
             return
         offset = message.offset()
-        if lane.end is not None and offset >= lane.end:
-            lane.position = max(lane.position, offset)
-            self._stop(lane)
+        if fetch.end is not None and offset >= fetch.end:
+            fetch.position = max(fetch.position, offset)
+            self._stop(fetch)
             return
-        lane.position, lane.at_end = offset + 1, False
-        self._hold(lane, [message])
+        fetch.position, fetch.at_end = offset + 1, False
+        self._buffer(fetch, [message])
 
-    def _hold(self, lane: FetchPartition, run: list[ConsumedMessage]) -> None:
-        lane.held.extend(run)
+    def _buffer(self, fetch: FetchPartition, run: list[ConsumedMessage]) -> None:
+        fetch.buffered.extend(run)
         size = size_of(run)
-        lane.bytes += size
-        self._average += (size / len(run) - self._average) * min(1, len(run) / _CAREFUL)
-        if lane.paused and lane.bytes > HELD:
-            self._stop(lane)
+        fetch.bytes += size
+        self._average += (size / len(run) - self._average) * min(1, len(run) / _SAMPLE_RECORDS)
+        if fetch.paused and fetch.bytes > MAX_PAUSED_BYTES:
+            self._stop(fetch)
 
     def _sort_error(self, message: ConsumedMessage, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
-                lane.position, lane.at_end = max(lane.position, message.offset()), True
-        elif client.expired(error):
-            if (lane := self._lanes.get(Partition(message.partition()))) is not None:
-                self._pass_over(lane)
-        elif not client.transient(error):
+            if (fetch := self._fetches.get(Partition(message.partition()))) is not None:
+                fetch.position, fetch.at_end = max(fetch.position, message.offset()), True
+        elif client.is_expired(error):
+            if (fetch := self._fetches.get(Partition(message.partition()))) is not None:
+                self._skip_lost_records(fetch)
+        elif not client.is_transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 
-    def _pass_over(self, lane: FetchPartition) -> None:
+    def _skip_lost_records(self, fetch: FetchPartition) -> None:
         """Continue a partition behind records that retention has deleted. Raise SetupError where
         the user does not allow it. The loop waits some milliseconds, as the broker has just
         answered."""
-        low, high = client.watermarks(self._consumer, self._topic, lane.partition)
-        if not low <= lane.position <= high:
-            Lost(self._topic, lane.partition, lane.position, low, high).pass_over(self._skip_lost)
-            lane.position = low
-        self._consumer.incremental_unassign([self._place(lane)])
-        self._consumer.incremental_assign([self._place(lane, lane.position)])
+        low, high = client.watermarks(self._consumer, self._topic, fetch.partition)
+        if not low <= fetch.position <= high:
+            lost = LostRecords(self._topic, fetch.partition, fetch.position, low, high)
+            lost.skip(self._skip_lost)
+            fetch.position = low
+        self._consumer.incremental_unassign([self._partition_at(fetch)])
+        self._consumer.incremental_assign([self._partition_at(fetch, fetch.position)])
 
-    def _stop(self, lane: FetchPartition) -> None:
-        if not lane.stopped:
-            lane.stopped = True
-            self._consumer.pause([self._place(lane)])
+    def _stop(self, fetch: FetchPartition) -> None:
+        if not fetch.stopped:
+            fetch.stopped = True
+            self._consumer.pause([self._partition_at(fetch)])
 
     # -- handing out
 
-    def _decode(self, lane: FetchPartition) -> Chunk:
-        if len(lane.held) <= ROWS:
-            taken = list(lane.held)
-            lane.held.clear()
+    def _decode(self, fetch: FetchPartition) -> Chunk:
+        if len(fetch.buffered) <= MAX_POLL_RECORDS:
+            records = list(fetch.buffered)
+            fetch.buffered.clear()
         else:
-            taken = [lane.held.popleft() for _ in range(ROWS)]
-        chunk = self._intake.chunk(lane.partition, taken)
-        lane.bytes -= chunk.size
+            records = [fetch.buffered.popleft() for _ in range(MAX_POLL_RECORDS)]
+        chunk = self._chunk_reader.read(fetch.partition, records)
+        fetch.bytes -= chunk.size
         if chunk.values:
-            lane.handed = int(chunk.offsets[-1]) + 1
+            fetch.emitted = int(chunk.offsets[-1]) + 1
         return chunk
 
-    def _through(self) -> dict[int, int]:
+    def _committable(self) -> dict[int, int]:
         """Return the progress of each partition for lag tools."""
         return {
             # Transaction markers may follow the last record. They count as lag but never pass the
             # flow.
-            lane.partition: lane.position
-            if lane.passed >= lane.handed and not lane.held
-            else lane.passed
-            for lane in self._lanes.values()
+            fetch.partition: fetch.position
+            if fetch.passed >= fetch.emitted and not fetch.buffered
+            else fetch.passed
+            for fetch in self._fetches.values()
         }
 
-    def _place(self, lane: FetchPartition, offset: int = -1001) -> TopicPartition:
-        return TopicPartition(self._topic, lane.partition, offset)
+    def _partition_at(self, fetch: FetchPartition, offset: int = -1001) -> TopicPartition:
+        return TopicPartition(self._topic, fetch.partition, offset)
 
     # -- the waiter's side
 
@@ -350,10 +356,10 @@ class KafkaReader:
         """Run the waiter: own the queue while it is empty, and check the topic at intervals."""
         try:
             while not self._closing:
-                if self._turn.acquire(timeout=_NAP):
-                    self._handover, self._ours = self._await_message(), True
+                if self._turn.acquire(timeout=_POLL_SECONDS):
+                    self._first, self._owns_queue = self._await_message(), True
                     self._wakeup.set()
-                self._look_around()
+                self._check_topic()
         except MeanderError as error:
             self._fail(error)
         except KafkaException as error:
@@ -361,54 +367,55 @@ class KafkaReader:
 
     def _await_message(self) -> ConsumedMessage | None:
         while not self._closing:
-            self._obey()
-            lanes = list(self._lanes.values())
-            nap = _SHORT_NAP if not lanes or any(lane.stopped for lane in lanes) else _NAP
-            message = cast(ConsumedMessage | None, self._consumer.poll(nap))
+            self._run_actions()
+            fetches = list(self._fetches.values())
+            hurry = not fetches or any(fetch.stopped for fetch in fetches)
+            seconds = _SHORT_POLL_SECONDS if hurry else _POLL_SECONDS
+            message = cast(ConsumedMessage | None, self._consumer.poll(seconds))
             if message is not None:
                 return message
-            self._look_around()
+            self._check_topic()
         return None
 
-    def _look_around(self) -> None:
+    def _check_topic(self) -> None:
         """Check the topic at intervals; let the consumer learn of new partitions."""
-        self._look.now_and_then()
-        if self._total < self._look.total:
-            self._learn(self._look.total)
+        self._topic_watch.check_if_due()
+        if self._total < self._topic_watch.total:
+            self._add_partitions(self._topic_watch.total)
 
-    def _learn(self, total: int) -> None:
+    def _add_partitions(self, total: int) -> None:
         """Let the consumer learn of a new partition before its first read."""
-        if self._get_to_know() >= total:
+        if self._fetch_metadata() >= total:
             self._total = total
             self._wakeup.set()
 
-    def _get_to_know(self) -> int:
+    def _fetch_metadata(self) -> int:
         """Let the consumer learn the leaders of the topic's partitions; return their number, as far
         as it knows. A consumer alone starts that at its first read, up to a second later.
 
         Either thread may call it, as the answer does not pass the queue.
         """
         with contextlib.suppress(KafkaException):
-            known = self._consumer.list_topics(self._topic, timeout=_ANSWER)
+            known = self._consumer.list_topics(self._topic, timeout=_METADATA_TIMEOUT)
             return len(known.topics[self._topic].partitions)
         return 0
 
-    def _order(self, order: Callable[[], None]) -> None:
-        """Run an action on the consumer that only the queue's owner may run."""
-        self._orders.append(order)
-        if self._ours:
-            self._obey()
+    def _run_or_queue(self, action: Callable[[], None]) -> None:
+        """Run an action on the consumer, or queue it for the owner of the queue."""
+        self._actions.append(action)
+        if self._owns_queue:
+            self._run_actions()
 
-    def _obey(self) -> None:
+    def _run_actions(self) -> None:
         """Run the worker's pending actions. Only the queue's owner may call it."""
-        while self._orders:
-            self._orders.popleft()()
+        while self._actions:
+            self._actions.popleft()()
 
-    def _unassign(self, lane: FetchPartition) -> None:
-        self._consumer.incremental_unassign([self._place(lane)])
-        if self._handover is not None and self._handover.partition() == lane.partition:
+    def _unassign(self, fetch: FetchPartition) -> None:
+        self._consumer.incremental_unassign([self._partition_at(fetch)])
+        if self._first is not None and self._first.partition() == fetch.partition:
             # The message was fetched earlier; if the partition returns, it is fetched again.
-            self._handover = None
+            self._first = None
 
     def _fail(self, error: MeanderError) -> None:
         self._failure = error

@@ -17,13 +17,13 @@ import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from typing_extensions import TypeVar
 
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
-from meander.connectors.kafka.source.chunks import Intake
+from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer
-from meander.connectors.kafka.source.lost_records import Lost
+from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
-from meander.connectors.kafka.source.topic_ids import TopicIds, made_anew
+from meander.connectors.kafka.source.topic_ids import TopicIds, recreated
 from meander.dataflow.interfaces import (
     DeadLetters,
     Partition,
@@ -35,7 +35,7 @@ from meander.dataflow.interfaces import (
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.times.time import whole
+from meander.state.times.time import checked_millis
 
 T = TypeVar("T", default=Any)
 """The type of its values."""
@@ -90,20 +90,20 @@ class KafkaSource(SourceSpec[T]):
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError when the topic cannot be read."""
-        known = topics.found(client.admin(context.settings), self.topic)
-        if context.topics.get(self.topic, known.id) != known.id:
-            raise made_anew(self.topic)
-        mine = assigned(self.topic, known.partitions, context.worker, context.workers)
-        group = topics.group(context.topic_prefix, context.flow)
+        topic_info = topic_metadata.expect_topic(client.admin(context.settings), self.topic)
+        if context.topics.get(self.topic, topic_info.id) != topic_info.id:
+            raise recreated(self.topic)
+        share = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
+        group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)
         try:
             if rests is not None:
                 # A running flow learns of later partitions, except in a bounded run.
-                mine = [p for p in mine if p not in rests] if context.until_end else []
-            bounds = [_bounds(consumer, self.topic, partition, context) for partition in mine]
+                share = [p for p in share if p not in rests] if context.until_end else []
+            bounds = [_bounds(consumer, self.topic, partition, context) for partition in share]
             bounds += [
-                _left(consumer, self.topic, partition, rest, context)
+                _rest_bounds(consumer, self.topic, partition, rest, context)
                 for partition, rest in (rests or {}).items()
                 if rest is not None
             ]
@@ -112,24 +112,24 @@ class KafkaSource(SourceSpec[T]):
             raise
         return KafkaReader(
             self.topic,
-            known,
+            topic_info,
             ids,
             consumer,
             group,
             bounds,
-            self.intake(dead, context.pulse),
+            self.chunk_reader(dead, context.keepalive),
             context,
         )
 
-    def intake(self, dead: DeadLetters, pulse: Keepalive) -> Intake:
+    def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
-        reading = Deserializer(self.value, self.key, self.time, self.pairs, pulse)
-        return Intake(self.topic, reading, self.fail_fast, dead)
+        deserializer = Deserializer(self.value, self.key, self.time, self.pairs, keepalive)
+        return ChunkReader(self.topic, deserializer, self.fail_fast, dead)
 
 
 def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
     low, high = client.watermarks(consumer, topic, partition)
-    match position(context.start):
+    match parse_start(context.start):
         case "earliest":
             start = low
         case "latest":
@@ -139,7 +139,7 @@ def _bounds(consumer: Consumer, topic: str, partition: Partition, context: Worke
     return Bounds(partition, start, high if context.until_end else None)
 
 
-def _left(
+def _rest_bounds(
     consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
 ) -> Bounds:
     """Return the bounds of a rest. A bounded run ends at the partition's present end, whatever the
@@ -147,31 +147,36 @@ def _left(
     over."""
     low, high = client.watermarks(consumer, topic, partition)
     if not low <= rest.offset <= high:
-        Lost(topic, partition, rest.offset, low, high).pass_over(context.skip_lost)
+        LostRecords(topic, partition, rest.offset, low, high).skip(context.skip_lost)
     return Bounds(partition, max(low, rest.offset), high if context.until_end else None)
 
 
-def gone(settings: client.Settings, topic: str, offsets: Mapping[int, int]) -> list[Lost | str]:
+def lost_records(
+    settings: client.Settings, topic: str, offsets: Mapping[int, int]
+) -> list[LostRecords | str]:
     """Return the lost records of each partition, by the offset that it reads next."""
-    found, there = list[Lost | str](), topics.partitions_of(client.admin(settings), topic)
+    found, count = (
+        list[LostRecords | str](),
+        topic_metadata.partitions_of(client.admin(settings), topic),
+    )
     with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
         for partition, offset in sorted(offsets.items()):
-            if partition >= there:
+            if partition >= count:
                 found.append(
-                    f"topic {topic!r} was read in partition {partition}, and has {there} now"
+                    f"topic {topic!r} was read in partition {partition}, and has {count} now"
                 )
                 continue
             low, high = client.watermarks(consumer, topic, partition)
             if not low <= offset <= high:
-                found.append(Lost(topic, partition, offset, low, high))
+                found.append(LostRecords(topic, partition, offset, low, high))
     return found
 
 
-def position(start: str) -> Literal["earliest", "latest"] | int:
+def parse_start(start: str) -> Literal["earliest", "latest"] | int:
     """Return the start of a flow without a past: an end of each log, or milliseconds since 1970.
     Raise SetupError for another value.
 
-    >>> position("latest"), position("1357034400000")
+    >>> parse_start("latest"), parse_start("1357034400000")
     ('latest', 1357034400000)
     """
     if start == "earliest":
@@ -179,7 +184,7 @@ def position(start: str) -> Literal["earliest", "latest"] | int:
     if start == "latest":
         return "latest"
     try:
-        return whole(int(start if start.isdecimal() else ""))
+        return checked_millis(int(start if start.isdecimal() else ""))
     except ValueError:
         raise SetupError(
             f"start position {start!r}",
@@ -193,10 +198,10 @@ def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high
 
     def ask() -> int:
         place = TopicPartition(topic, partition, millis)
-        (found,) = consumer.offsets_for_times([place], timeout=client.ANSWER)
+        (found,) = consumer.offsets_for_times([place], timeout=client.REQUEST_TIMEOUT)
         if found.error is not None:
             raise KafkaException(found.error)
         return found.offset
 
-    offset = client.answered(ask, f"topic {topic!r}")
+    offset = client.retry_request(ask, f"topic {topic!r}")
     return offset if offset >= 0 else high

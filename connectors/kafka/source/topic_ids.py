@@ -2,9 +2,9 @@
 
 Guarantees, with brokers from Kafka 3.1 on, that a consumer reports another id before any record of
 that topic. librdkafka fetches by id (KIP-516), so it must first learn the new id. Its log entry of
-that id lies in the queue ahead of the fetched records. Older brokers are asked by name; there
-`topic_watch.Look` notices seconds later. Cost: some 20 log entries at a consumer's start, and a few
-at each metadata request.
+that id precedes the fetched records in the queue. librdkafka asks older brokers by name; there
+`topic_watch.TopicWatch` notices the change seconds later. Cost: some 20 log entries at a consumer's
+start, and a few at each metadata request.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ class TopicIds:
     (None, None)
     >>> ids.expect("lines", "d2q0")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: topic 'lines': it has been deleted and made anew: ...
+    meander.schemas.errors.SetupError: topic 'lines': it has been deleted and recreated, ...
     """
 
     def __init__(self, debug: str) -> None:
-        """Keep the entries of the contexts that `debug` names for the user."""
-        self._told = logging.DEBUG if debug else logging.CRITICAL
+        """Create an empty log; it shows the user the contexts that `debug` names."""
+        self._level = logging.DEBUG if debug else logging.CRITICAL
         self._ids: dict[str, str] = {}
 
     def log(self, level: int, form: str, *words: str) -> None:
         """Receive one entry, as confluent-kafka writes it to a logger."""
         if (found := _CHANGED.search(words[-1])) is not None:
             self._ids[found[1]] = found[2]
-        if level >= self._told:
+        if level >= self._level:
             log.log(level, LogLine("client_reported", {"text": form % words}))
 
     def expect(self, topic: str, id: str) -> None:
         """Raise SetupError where the client fetches from a topic with another id."""
         if self._ids.get(topic, id) != id:
-            raise made_anew(topic)
+            raise recreated(topic)
 
 
-def made_anew(topic: str) -> SetupError:
-    """Return the error for a topic that differs from the one that a flow has read."""
+def recreated(topic: str) -> SetupError:
+    """Return the error for a recreated topic, which a flow has read before."""
     return SetupError(
         f"topic {topic!r}",
-        "it has been deleted and made anew: its records are others, and offsets and states say"
-        " nothing of them",
-        "start the flow anew with meander reset, or have it read a topic of another name",
+        "it has been deleted and recreated, so the offsets and states of the flow belong to other"
+        " records",
+        "run meander reset, or have the flow read a topic of another name",
     )

@@ -1,9 +1,9 @@
 """Records that wait for a stateful operator: from several inputs, in one total order.
 
-`Rows` is a batch that also has the input and the arrival of each record, and the iterations of all.
-Records wait in the batches of their arrival until their time has passed. They are then sorted once
-by (time, iterations, origin, partition, offset, index, input, bytes of the value). Cost: O(n log n)
-per set of ready records, and one check of each waiting batch per advance of the frontier.
+`Rows` is a batch with the input and the arrival of each record, and the iterations of all. Records
+wait in the batches of their arrival until the frontier has passed their time. They are then sorted
+once by (time, iterations, origin, partition, offset, index, input, bytes of the value). Cost:
+O(n log n) per set of ready records, and one check of each batch per advance of the frontier.
 """
 
 from __future__ import annotations
@@ -16,74 +16,76 @@ import numpy.typing as npt
 
 from meander.dataflow.metrics.operator_latency import MICROS
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.dataflow.records.loop_times import Rounds, at, settled
+from meander.dataflow.records.loop_times import Iterations, nested_time, passed_frontier
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 ARRIVED = 56
-"""The bits of a mark for the arrival, in microseconds of the worker's clock. The bits above name
+"""The bits of a mark for the arrival, in microseconds of the worker's clock. The bits above number
 the input. One column costs half of two, on disk too."""
 _WHEN = (1 << ARRIVED) - 1
-NONE: Int64s = np.zeros(0, np.int64)
+NO_ROWS: Int64s = np.zeros(0, np.int64)
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of rows that have equal iterations, with a mark of each for its input and arrival,
-    shape (n,)."""
+    """A batch of rows with equal iterations, and a mark of each for its input and arrival, shape
+    (n,)."""
 
     batch: Batch
     marks: Int64s
-    rounds: Rounds = ()
+    iterations: Iterations = ()
 
     @staticmethod
-    def of(batch: Batch, side: int, rounds: Rounds = (), arrived: float = 0.0) -> Rows:
+    def of(
+        batch: Batch, input_number: int, iterations: Iterations = (), arrived_at: float = 0.0
+    ) -> Rows:
         """Return the records of one input that arrived at one time of the worker's clock, in
         seconds."""
-        mark = side << ARRIVED | int(arrived * MICROS)
-        return Rows(batch, np.full(len(batch), mark, np.int64), rounds)
+        mark = input_number << ARRIVED | int(arrived_at * MICROS)
+        return Rows(batch, np.full(len(batch), mark, np.int64), iterations)
 
     @staticmethod
-    def concat(many: list[Rows]) -> Rows:
+    def concat(batches: list[Rows]) -> Rows:
         """Return all records in order. All have equal iterations."""
-        if len(many) == 1:
-            return many[0]
-        marks = np.concatenate([r.marks for r in many])
-        return Rows(Batch.concat([r.batch for r in many]), marks, many[0].rounds)
+        if len(batches) == 1:
+            return batches[0]
+        marks = np.concatenate([r.marks for r in batches])
+        return Rows(Batch.concat([r.batch for r in batches]), marks, batches[0].iterations)
 
     def __len__(self) -> int:
         return len(self.batch)
 
     @property
-    def sides(self) -> Int64s:
+    def inputs(self) -> Int64s:
         """Return the number of the input of each record, shape (n,)."""
         return self.marks >> ARRIVED
 
     @property
-    def arrived(self) -> Int64s:
+    def arrivals(self) -> Int64s:
         """Return the arrival of each record in microseconds of the worker's clock, shape (n,)."""
         return self.marks & _WHEN
 
     @property
     def least(self) -> int:
-        """Return the least outer time of the records, of which there is at least one."""
+        """Return the least outer time of the records. Not for an empty batch."""
         return int(self.batch.times.min())
 
     @property
     def least_time(self) -> Time:
-        """Return the same with the iterations."""
-        return at(self.least, self.rounds)
+        """Return the least outer time with the iterations."""
+        return nested_time(self.least, self.iterations)
 
     def take(self, rows: Int64s) -> Rows:
-        """Return the named rows in the given order."""
-        return Rows(self.batch.take(rows), self.marks[rows], self.rounds)
+        """Return rows by number, in the given order."""
+        return Rows(self.batch.take(rows), self.marks[rows], self.iterations)
 
-    def cut(self, at: int) -> tuple[Rows, Rows]:
-        """Return the first `at` records, and the others."""
+    def split_at(self, at: int) -> tuple[Rows, Rows]:
+        """Return the first `at` rows, and the others."""
         if at >= len(self):
-            return self, self.take(NONE)
+            return self, self.take(NO_ROWS)
         return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
 
     def measured(self) -> Rows:
@@ -95,13 +97,13 @@ class Rows:
         return replace(self, batch=self.batch.isolated())
 
     def split(self, chosen: Mask) -> tuple[Rows, Rows]:
-        """Return the records for which the mask holds, and the others."""
+        """Return the rows of a mask, and the others."""
         return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
 
     def sorted(self) -> Rows:
-        """Return the records in the total order of design 2."""
+        """Return the rows in the total order of design 2."""
         b = self.batch
-        columns = (self.sides, b.indexes, b.offsets, b.partitions, b.origins, b.times)
+        columns = (self.inputs, b.indexes, b.offsets, b.partitions, b.origins, b.times)
         order = np.lexsort(columns)
         ordered = self.take(order)
         return ordered._with_ties_broken([column[order] for column in columns])
@@ -121,25 +123,27 @@ class Rows:
         return self.take(order)
 
 
-EMPTY = Rows(Batch(NONE, NONE, NONE, NONE, NONE, [], [], NONE.view(np.uint64)), NONE)
+EMPTY = Rows(
+    Batch(NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS, [], [], NO_ROWS.view(np.uint64)), NO_ROWS
+)
 """No records, with keys."""
 
 
-def in_order(many: list[Rows]) -> list[Rows]:
-    """Return records of any iterations in the total order. Those of one outer time and equal
-    iterations share an element."""
-    if not any(rows.rounds for rows in many):
-        return [Rows.concat(many).sorted()]
-    groups: dict[tuple[int, Rounds], list[Rows]] = {}
-    for rows in many:
+def in_order(batches: list[Rows]) -> list[Rows]:
+    """Return records of any iterations in the total order. An element holds one outer time and
+    iterations, unless all are in the outer scope."""
+    if not any(rows.iterations for rows in batches):
+        return [Rows.concat(batches).sorted()]
+    groups: dict[tuple[int, Iterations], list[Rows]] = {}
+    for rows in batches:
         for time in np.unique(rows.batch.times).tolist():
             chosen = rows.take(np.flatnonzero(rows.batch.times == time))
-            groups.setdefault((time, rows.rounds), []).append(chosen)
+            groups.setdefault((time, rows.iterations), []).append(chosen)
     return [Rows.concat(groups[place]).sorted() for place in sorted(groups)]
 
 
-class Waiting:
-    """A queue that holds records whose time has not passed."""
+class PendingRows:
+    """A queue that holds the records that no frontier has passed."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[int, Rows]] = []
@@ -161,35 +165,35 @@ class Waiting:
         return min((least for least, _ in self._batches), default=None)
 
     @property
-    def owed(self) -> Iterator[Time]:
+    def pending_times(self) -> Iterator[Time]:
         """Return the times of waiting records, or lower bounds of them."""
-        return (at(least, rows.rounds) for least, rows in self._batches)
+        return (nested_time(least, rows.iterations) for least, rows in self._batches)
 
     @property
     def rows(self) -> list[Rows]:
         """Return all waiting records in order of arrival."""
         return [rows for _, rows in self._batches]
 
-    def oldest(self, most: int, size: int) -> Rows | None:
-        """Remove the oldest records, at most `most` and about `size` bytes, and at least one.
-        Return None where no record waits."""
+    def pop_oldest(self, max_rows: int, max_bytes: int) -> Rows | None:
+        """Remove and return the oldest records: at least one, at most `max_rows`, and about
+        `max_bytes` bytes. Return None where no record waits."""
         if not self._batches:
             return None
         first = self._batches.pop(0)[1].measured()
-        rows, rest = first.cut(min(most, 1 + size * len(first) // first.batch.weight))
+        rows, rest = first.split_at(min(max_rows, 1 + max_bytes * len(first) // first.batch.weight))
         if len(rest):
             self._batches.insert(0, (rest.least, rest))
         return rows
 
-    def passed(self, frontier: Antichain) -> list[Rows]:
+    def pop_passed(self, frontier: Antichain) -> list[Rows]:
         """Remove and return the records that the frontier has passed, in order of arrival."""
         ready, kept = [], []
         for least, rows in self._batches:
-            passed = settled(frontier, rows.rounds)
+            passed = passed_frontier(frontier, rows.iterations)
             if passed.less_equal(least):
                 kept.append((least, rows))
                 continue
-            beyond = later(rows.batch.times, passed)
+            beyond = not_passed(rows.batch.times, passed)
             if beyond.any():
                 rest, rows = rows.split(beyond)
                 kept.append((rest.least, rest))
@@ -198,10 +202,10 @@ class Waiting:
         return ready
 
 
-def later(times: Int64s, frontier: Antichain) -> Mask:
+def not_passed(times: Int64s, frontier: Antichain) -> Mask:
     """Return a mask of the outer times that a frontier has not passed, shape (n,).
 
-    >>> later(np.array([3, 4, 5]), Antichain.of(4)).tolist()
+    >>> not_passed(np.array([3, 4, 5]), Antichain.of(4)).tolist()
     [False, True, True]
     """
     if not frontier:

@@ -1,9 +1,9 @@
 """The records on disk that have no room in memory (I6).
 
-Guarantees that they come back equal, in slices: in the total order of design 2, or by time and
-order of arrival. All disk of a worker is one budget, and the flow ends with a clear error beyond
-it. Invariant: records of one place in the total order come back together. Cost: about 10 us a
-record, there and back.
+Guarantees that reading returns equal records, in slices: in the total order of design 2, or by time
+and order of arrival. One budget bounds the disk of a worker, and the flow ends with a clear error
+beyond it. Invariant: a slice holds all or none of the records of one place in the total order.
+Cost: about 10 us per record, for writing and reading.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
-from meander.dataflow.records.loop_times import Rounds
+from meander.dataflow.records.loop_times import Iterations
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
-from meander.state.store.spill import Entry, Shelf
+from meander.state.store.spill import Entry, SpillStore
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
 """The approximate records and bytes of one read. Records of one place stay together."""
@@ -29,102 +29,104 @@ NUMBER = 8
 _SIGN = np.uint64(1 << 63)
 
 Refuse = Callable[[Batch, int, UnencodableError], None]
-"""Handles a record whose value cannot be encoded: the record is dropped, or the flow ends."""
+"""Handles a record whose value cannot be encoded: it drops the record, or ends the flow."""
 
 
-class Disk:
+class SpillBudget:
     """A budget that bounds the bytes of all operators of a worker on disk.
 
-    >>> disk = Disk(10)
-    >>> disk.take("operator 'a'", 9); disk.give_back(4); disk.used
+    >>> budget = SpillBudget(10)
+    >>> budget.reserve("operator 'a'", 9); budget.release(4); budget.used
     5
     """
 
-    def __init__(self, most: int) -> None:
-        self.used, self._most = 0, most
+    def __init__(self, max_bytes: int) -> None:
+        self.used, self._max_bytes = 0, max_bytes
         self.written = 0
         """Bytes written since the start."""
 
-    def take(self, place: str, size: int) -> None:
+    def reserve(self, subject: str, size: int) -> None:
         """Count written bytes. Raises MeanderError beyond the budget."""
         self.used += size
         self.written += size
-        MemoryLimit(place, self._most, "max_spill").check(
+        MemoryLimit(subject, self._max_bytes, "max_spill").check(
             self.used, "this worker's records wait on disk"
         )
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Uncount bytes that have been read back."""
         self.used -= size
 
 
-class Overflow:
-    """An overflow that holds records of one operator, or of one of its bins, on disk. All have
-    equal iterations."""
+class DiskRows:
+    """A queue that holds records of one operator, or of one of its bins, on disk. All have equal
+    iterations."""
 
     def __init__(
         self,
-        place: str,
-        rounds: Rounds,
-        shelf: Shelf,
-        disk: Disk,
+        subject: str,
+        iterations: Iterations,
+        store: SpillStore,
+        budget: SpillBudget,
         ordered: bool,
         refuse: Refuse,
     ) -> None:
-        self._place, self._rounds, self._shelf, self._disk = place, rounds, shelf, disk
-        self._ordered, self._refuse = ordered, refuse
+        self._subject, self._iterations, self._store = subject, iterations, store
+        self._budget, self._ordered, self._refuse = budget, ordered, refuse
         self._count = 0
 
     @property
     def least(self) -> int | None:
         """Return the least outer time, or None."""
-        first = self._shelf.first
+        first = self._store.first
         return None if first is None else int(_numbers(first[:NUMBER])[0])
 
-    def put(self, rows: Rows) -> None:
-        """Write records. Raises MeanderError beyond the budget, and the errors of `refuse`."""
-        batch, data, kept = rows.batch, [], []
-        owned: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
-        for row, (key, value) in enumerate(zip(owned, batch.values, strict=False)):
+    def write(self, rows: Rows) -> None:
+        """Write records. Raises MeanderError beyond the budget, and any error of `refuse`."""
+        batch, data, encodable = rows.batch, [], []
+        record_keys: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
+        for row, (key, value) in enumerate(zip(record_keys, batch.values, strict=False)):
             try:
                 data.append(codec.encode((key, value)))
             except UnencodableError as error:
                 self._refuse(batch, row, error)
             else:
-                kept.append(row)
-        if not kept:
+                encodable.append(row)
+        if not encodable:
             return
-        keys = self._keys(rows if len(kept) == len(rows) else rows.take(np.array(kept, np.int64)))
-        self._disk.take(self._place, sum(map(len, keys)) + sum(map(len, data)))
-        self._shelf.put(list(zip(keys, data, strict=True)))
+        keys = self._keys(
+            rows if len(encodable) == len(rows) else rows.take(np.array(encodable, np.int64))
+        )
+        self._budget.reserve(self._subject, sum(map(len, keys)) + sum(map(len, data)))
+        self._store.put(list(zip(keys, data, strict=True)))
 
     def rows(self) -> Iterator[Rows]:
         """Return all records as of the call in order, in slices. They stay on disk."""
-        return self._sliced(self._shelf.entries())
+        return self._sliced(self._store.entries())
 
     def _sliced(self, entries: Iterator[Entry]) -> Iterator[Rows]:
         while some := list(islice(entries, SLICE_ROWS)):
             yield self._rows(some, sum(len(data) for _, data in some))
 
-    def take(self, before: int | None) -> Rows:
+    def pop_first(self, before: int | None) -> Rows:
         """Remove and return the first records, of outer times before `before` where given. There is
         at least one."""
-        taken: list[Entry] = []
+        entries: list[Entry] = []
         following: bytes | None = None
         # A mark begins with the input, which is part of the place. The arrival is not.
         size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
         end = None if before is None else _bytes(np.array([[before]], np.int64))
-        for key, data in self._shelf.entries():
-            full = len(taken) >= SLICE_ROWS or size >= SLICE_BYTES
-            apart = taken and key[:together] != taken[-1][0][:together]
+        for key, data in self._store.entries():
+            full = len(entries) >= SLICE_ROWS or size >= SLICE_BYTES
+            apart = entries and key[:together] != entries[-1][0][:together]
             if (full and apart) or (end is not None and key[:NUMBER] >= end):
                 following = key
                 break
-            taken.append((key, data))
+            entries.append((key, data))
             size += len(data)
-        self._disk.give_back(size + sum(len(key) for key, _ in taken))
-        self._shelf.drop(taken, following)
-        return self._rows(taken, size)
+        self._budget.release(size + sum(len(key) for key, _ in entries))
+        self._store.drop(entries, following)
+        return self._rows(entries, size)
 
     def _keys(self, rows: Rows) -> list[bytes]:
         b, n = rows.batch, len(rows)
@@ -132,7 +134,7 @@ class Overflow:
         self._count += n
         place = [b.origins, b.partitions, b.offsets, b.indexes, rows.marks]
         columns = [*place, arrived] if self._ordered else [arrived, *place]
-        numbers = _bytes(np.stack([b.times, *columns, b.places.view(np.int64)], axis=1))
+        numbers = _bytes(np.stack([b.times, *columns, b.bin_hashes.view(np.int64)], axis=1))
         width = len(numbers) // n
         return [numbers[start : start + width] for start in range(0, len(numbers), width)]
 
@@ -155,7 +157,7 @@ class Overflow:
             times, origins, partitions, offsets, indexes, values, keys or None,
             whole if keys else None, max(size, 1),
         )  # fmt: skip
-        return Rows(batch, marks, self._rounds)
+        return Rows(batch, marks, self._iterations)
 
 
 def _bytes(numbers: Int64s) -> bytes:

@@ -1,9 +1,9 @@
 """Vectorised folds: one function over columns replaces one call per record.
 
-A columnar step gets arrays in which every row is another key: `(states, values) -> (states,
-results)`, elementwise. It lifts the fold of a record to columns. Its results are the same to the
-last bit for any batches. A key's second record of a batch is in the next pass. Cost: O(passes)
-calls per batch, where a pass holds each key at most once.
+A columnar step gets arrays with one row per key: `(states, values) -> (states, results)`,
+elementwise. Its results are equal to the last bit for any batches. The second record of a key in a
+batch is in the next pass. Cost: O(passes) calls per batch, where a pass holds each key at most
+once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
-from meander.state.encoding.columns import ColumnLayout, column_of, exact, fitting
+from meander.state.encoding.columns import ColumnLayout, column_of, exact_column, fit_column
 from meander.state.encoding.columns import Columns as Columns
 from meander.state.store.store import Bins, StateBatch, Store
 
@@ -70,7 +70,7 @@ class ColumnFold:
             )
         try:
             for value, dtype in zip(self.init, self.dtypes, strict=True):
-                codec.encode(exact([value], dtype).tolist())
+                codec.encode(exact_column([value], dtype).tolist())
         except (TypeError, ValueError, OverflowError, codec.UnencodableError) as error:
             raise SetupError(
                 "a fold over columns",
@@ -133,11 +133,11 @@ def _extreme(choose: Callable[[Column, Column], Column], of: str | None, dtype: 
     return ColumnFold((0, 0.0 if dtype == "float64" else 0), step, ("int8", dtype), dtype, of)
 
 
-class _Numbers:
+class _NumberStates:
     """A view that reads and sets the states of a batch's keys by row, as columns of numbers."""
 
-    def __init__(self, lent: StateBatch) -> None:
-        self._cells, self._slots = lent.numbers, lent.slots
+    def __init__(self, state_batch: StateBatch) -> None:
+        self._cells, self._slots = state_batch.numbers, state_batch.slots
 
     def read(self, rows: Int64s) -> Columns:
         return self._cells.read(self._slots[rows])
@@ -146,13 +146,13 @@ class _Numbers:
         self._cells.write(self._slots[rows], columns)
 
 
-class _Sealed:
+class _SealedStates:
     """A view that reads and sets the states of a batch's keys by row, as sealed tuples."""
 
     def __init__(
-        self, lent: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
+        self, state_batch: StateBatch, keys: list[bytes], layout: ColumnLayout, sealing: Sealing
     ) -> None:
-        self._states, self._slots, self._keys = lent.sealed, lent.slots, keys
+        self._states, self._slots, self._keys = state_batch.sealed, state_batch.slots, keys
         self._layout, self._sealing = layout, sealing
 
     def read(self, rows: Int64s) -> Columns:
@@ -160,8 +160,10 @@ class _Sealed:
         return tuple(map(column_of, zip(*states, strict=True), self._layout.dtypes))
 
     def write(self, rows: Int64s, columns: Columns) -> None:
-        kept = (fitting(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True))
-        states = zip(*(column.tolist() for column in kept), strict=True)
+        fitted = (
+            fit_column(c, dtype) for c, dtype in zip(columns, self._layout.dtypes, strict=True)
+        )
+        states = zip(*(column.tolist() for column in fitted), strict=True)
         sealed = list(map(self._sealing.seal, states, pick(self._keys, rows.tolist())))
         for slot, state in list(zip(self._slots[rows].tolist(), sealed, strict=True)):
             self._states[slot] = state
@@ -172,13 +174,13 @@ class _Sealed:
         return cast(tuple[object, ...], self._sealing.unseal(sealed))
 
 
-_Lent = _Numbers | _Sealed
+_StateAccess = _NumberStates | _SealedStates
 
 
 class Columnar:
     """The logic that applies a columnar fold."""
 
-    answers: Collection[Why] = ()
+    call_kinds: Collection[CallKind] = ()
 
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._fold, self._guard = fold, guard
@@ -187,37 +189,36 @@ class Columnar:
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record, in order."""
-        taken, values = self._values(rows.batch)
-        batch = rows.batch.take(taken) if len(taken) < len(bins) else rows.batch
+        valid, values = self._values(rows.batch)
+        batch = rows.batch.take(valid) if len(valid) < len(bins) else rows.batch
         results: list[object] = [None] * len(batch)
         answered = np.ones(len(batch), np.bool_)
         assert batch.hashes is not None
         assert batch.keys is not None
-        with store.lend(batch.keys, bins[taken]) as lent:
-            states = self._columns(store, lent, batch.keys)
-            for chosen in _rounds(batch.hashes):
-                answered[chosen] = self._round(states, batch, values, chosen, results)
+        with store.open_batch(batch.keys, bins[valid]) as state_batch:
+            states = self._states(store, state_batch, batch.keys)
+            for chosen in _passes(batch.hashes):
+                answered[chosen] = self._apply_pass(states, batch, values, chosen, results)
         if answered.all():
             return Applied(batch.with_values(results), len(rows))
         kept = np.flatnonzero(answered)
-        kept_results = [results[i] for i in kept.tolist()]
-        return Applied(batch.take(kept).with_values(kept_results), len(rows))
+        return Applied(batch.take(kept).with_values(pick(results, kept.tolist())), len(rows))
 
-    def _columns(self, store: Store, lent: StateBatch, keys: list[bytes]) -> _Lent:
+    def _states(self, store: Store, state_batch: StateBatch, keys: list[bytes]) -> _StateAccess:
         if store.layout is None:
-            return _Sealed(lent, keys, self._fold.layout, self._sealing)
-        return _Numbers(lent)
+            return _SealedStates(state_batch, keys, self._fold.layout, self._sealing)
+        return _NumberStates(state_batch)
 
-    def _round(
+    def _apply_pass(
         self,
-        states: _Lent,
+        states: _StateAccess,
         batch: Batch,
         values: Column,
         rows: Int64s,
         results: list[object],
     ) -> npt.NDArray[np.bool_]:
-        if self._guard.pulse.due:
-            self._guard.pulse.beat()
+        if self._guard.keepalive.due:
+            self._guard.keepalive.send()
         try:
             answers = self._step(states, values[rows], rows)
         except failure() as error:
@@ -227,7 +228,7 @@ class Columnar:
             # A call per row finds the failing rows. States are as before the failed call.
             return np.concatenate(
                 [
-                    self._round(states, batch, values, rows[i : i + 1], results)
+                    self._apply_pass(states, batch, values, rows[i : i + 1], results)
                     for i in range(len(rows))
                 ]
             )
@@ -235,7 +236,7 @@ class Columnar:
             results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(self, states: _Lent, values: Column, rows: Int64s) -> list[object]:
+    def _step(self, states: _StateAccess, values: Column, rows: Int64s) -> list[object]:
         after, answers = self._fold.step(states.read(rows), values)
         plain: list[object] = answers.tolist()
         if len(plain) != len(rows):
@@ -247,9 +248,9 @@ class Columnar:
         """Return the rows whose values have the right type, and the column of these values."""
         try:
             return np.arange(len(batch)), self._column(batch.values)
-        except failure():  # the loop below finds the failing rows
-            kept = [row for row in range(len(batch)) if self._fits(batch, row)]
-        return np.array(kept, np.int64), self._column(pick(batch.values, kept))
+        except failure():  # a check per row finds the failing rows
+            valid = [row for row in range(len(batch)) if self._fits(batch, row)]
+        return np.array(valid, np.int64), self._column(pick(batch.values, valid))
 
     def _column(self, values: list[object]) -> Column:
         if self._fold.of is None and self._fold.dtype == "object":
@@ -275,11 +276,11 @@ class Columnar:
         return True
 
 
-def _rounds(hashes: UInt64s) -> list[Int64s]:
-    """Return the rows of each pass: every key's first record, then every second, and so on. Two
-    keys with one hash count as one, which costs a further pass.
+def _passes(hashes: UInt64s) -> list[Int64s]:
+    """Return the rows of each pass: the first record of every key, then every second, and so on.
+    Two keys with one hash count as one, which costs a further pass.
 
-    >>> [rows.tolist() for rows in _rounds(np.array([7, 8, 7, 7], np.uint64))]
+    >>> [rows.tolist() for rows in _passes(np.array([7, 8, 7, 7], np.uint64))]
     [[0, 1], [2], [3]]
     """
     n = len(hashes)

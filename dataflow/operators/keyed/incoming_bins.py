@@ -1,12 +1,13 @@
 """The incoming bins of a stateful operator, its second input (Megaphone's S, 2.2).
 
-Guarantees I2 and I4: a record at or after the time of its bin's move waits until the state has been
-fetched, verified and installed. The order of handoff, decision and records does not matter. Where
-sinks write on arrival, the record also waits until all results before the move are out (I9).
+Guarantees I2 and I4: a record at or after the time of its bin's move waits until the worker has
+fetched, verified and installed the state. The order of handoff, decision and records does not
+matter. Where sinks write on arrival, the record also waits until all results before the move are
+out (I9).
 
-After a recovery both sides of a move may be in flight to one worker. Records from the move on wait
-for earlier ones. An unreadable layer is requested once more, as the old owner retains its bin until
-the install. Cost: one mask per incoming bin and batch, nothing without incoming bins.
+After a recovery records from before and after a move may be in flight to one worker. The later ones
+wait for the earlier ones. The old owner retains its bin until the install, so it writes an
+unreadable layer again. Cost: one mask per incoming bin and batch, nothing without incoming bins.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from meander.dataflow.control.reports import BinInstalled
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.keyed.prefetch import FetchedBin, PrefetchedBins, bin_unreadable
+from meander.dataflow.operators.keyed.prefetch import PrefetchedBin, PrefetchedBins, bin_unreadable
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.records.batch import Int64s
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin
 from meander.state.layers.bin_layers import BinLayers
@@ -38,165 +39,165 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
 ENTRIES = 2048
-"""Entries that are installed per bin and turn."""
+"""Entries that a turn installs per bin."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingBin:
-    """An incoming bin that has its last layers being installed."""
+    """An incoming bin whose install runs."""
 
     time: Time
-    delivery: BinHandoff
-    installation: LayerLoader
-    ahead: FetchedBin
+    handoff: BinHandoff
+    loader: LayerLoader
+    prefetched: PrefetchedBin
 
 
 class IncomingBins:
-    """The incoming bins that one operator on one worker expects or installs."""
+    """A set of bins that one operator on one worker expects or installs."""
 
     def __init__(
         self,
         context: OperatorContext,
-        trace: BinLayers,
+        bin_layers: BinLayers,
         store: Store,
         timers: Timers,
-        pointers: InputPort,
-        out: Callable[[int], bool],
+        handoff_port: InputPort,
+        downstream_passed: Callable[[int], bool],
     ) -> None:
-        """Take stores and ports. `out` tells whether all results before a time have left."""
-        self._out = out
-        self._trace, self._store, self._timers = trace, store, timers
-        self._topic, self._pointers, self._report = context.topic, pointers, context.report
-        self._buffer, self._pace = context.buffer, context.throttle
+        """`downstream_passed` returns whether sinks that write on arrival have passed a time."""
+        self._downstream_passed = downstream_passed
+        self._bin_layers, self._store, self._timers = bin_layers, store, timers
+        self._topic, self._handoff_port, self._report = context.topic, handoff_port, context.report
+        self._buffer, self._throttle = context.buffer, context.throttle
         self._awaited: dict[Bin, list[int]] = {}
         self._newest: dict[Bin, int] = {}
         self._early: set[tuple[Bin, int]] = set()
-        self._followed: dict[Bin, list[int]] = {}
-        """Times of moves before a recovery whose earlier records are not all applied."""
+        self._ordered_moves: dict[Bin, list[int]] = {}
+        """Times of moves in earlier executions whose earlier records are not all applied."""
         self._stashed: dict[Bin, SpillBuffer] = {}
         self._released: set[Bin] = set()
         self._queued: list[tuple[Time, BinHandoff]] = []
         self._installing: list[IncomingBin] = []
-        self._staging = PrefetchedBins(context, store)
+        self._prefetched = PrefetchedBins(context, store)
         self._unreadable: dict[tuple[Bin, int], tuple[Time, BinHandoff]] = {}
-        """Moves with unreadable layers that wait for a second bin handoff, by bin and time."""
+        """The first handoffs of moves with unreadable layers, by bin and time."""
 
     def expect(self, bin: Bin, time: int) -> None:
-        """Expect a bin that this worker owns from `time` on. Call this once every command up to
-        then is known."""
+        """Expect a bin that this worker owns from `time` on. Call this once every decision up to
+        that time is known."""
         if (bin, time) in self._early:
             self._early.remove((bin, time))
         else:
             insort(self._awaited.setdefault(bin, []), time)
 
-    def follow(self, bin: Bin, time: int) -> None:
-        """Order a bin's records around its move at `time`, from before the recovery that this
-        execution began with. Later records wait for earlier ones."""
-        insort(self._followed.setdefault(bin, []), time)
+    def order_around_move(self, bin: Bin, time: int) -> None:
+        """Order a bin's in-flight records around its move at `time` in an earlier execution: later
+        records wait for earlier ones."""
+        insort(self._ordered_moves.setdefault(bin, []), time)
 
-    def passed(self, frontier: Antichain) -> None:
-        """Note that all records before a frontier are applied."""
-        for bin, times in list(self._followed.items()):
-            left = [time for time in times if frontier.less_than(time)]
-            if len(left) < len(times) and bin in self._stashed:
+    def note_passed(self, frontier: Antichain) -> None:
+        """Release records that waited for those before the frontier, which are applied."""
+        for bin, times in list(self._ordered_moves.items()):
+            pending = [time for time in times if frontier.less_than(time)]
+            if len(pending) < len(times) and bin in self._stashed:
                 self._released.add(bin)
-            if left:
-                self._followed[bin] = left
+            if pending:
+                self._ordered_moves[bin] = pending
             else:
-                del self._followed[bin]
+                del self._ordered_moves[bin]
 
     @property
-    def following(self) -> bool:
-        """Return whether records of an installed bin may wait for those before its move."""
-        return bool(self._followed)
+    def is_ordering(self) -> bool:
+        """Return whether records of an installed bin may wait for those before an earlier move."""
+        return bool(self._ordered_moves)
 
-    def _moves(self, bin: Bin) -> list[int]:
+    def _move_times(self, bin: Bin) -> list[int]:
         """Return the times of the moves that delay records of a bin."""
-        return [*self._awaited.get(bin, ()), *self._followed.get(bin, ())]
+        return [*self._awaited.get(bin, ()), *self._ordered_moves.get(bin, ())]
 
     def stash(self, rows: Rows, bins: Int64s) -> Rows:
-        """Keep the records that wait for their bin, and return the others."""
-        waiting = self._awaited.keys() | self._followed.keys() | self._released
-        here = sorted(waiting.intersection(bins.tolist())) if waiting else ()
-        for bin in here:
+        """Stash the records that wait for their bin, and return the others."""
+        delayed = self._awaited.keys() | self._ordered_moves.keys() | self._released
+        for bin in sorted(delayed.intersection(bins.tolist())) if delayed else ():
             # A record of an installed bin waits behind the records stashed before it.
-            time = MIN_TIME if bin in self._released else min(self._moves(bin))
+            time = MIN_TIME if bin in self._released else min(self._move_times(bin))
             waits = (bins == bin) & (rows.batch.times >= time)
             if waits.any():
-                mine, rows = rows.split(waits)
+                waiting, rows = rows.split(waits)
                 bins = bins[~waits]
                 if bin not in self._stashed:
                     self._stashed[bin] = self._buffer(f"bin {bin}")
-                self._stashed[bin].add(mine)
+                self._stashed[bin].add(waiting)
         return rows
 
     def schedule(self, retain: Callable[[Message], None]) -> bool:
-        """Take bin handoffs and install some entries. Return whether it worked. `retain` holds the
-        capability of a handoff."""
-        if self._pointers.taken and not self.busy():
+        """Receive bin handoffs and install some entries. Return whether it worked. `retain` holds
+        the capability of a handoff."""
+        if self._handoff_port.drained and not self.busy():
             return False
         worked = False
-        for message in self._pointers.drain():
+        for message in self._handoff_port.drain():
             assert isinstance(message.payload, BinHandoff)
             retain(message)
             self._queued.append((message.time, message.payload))
             worked = True
         for one in list(self._queued):
             # One bin is fetched while another is installed.
-            if self._pace.due.open and not self._staging.under_way(one[1].manifest.bin):
+            prefetching = self._prefetched.is_running(one[1].manifest.bin)
+            if self._throttle.move_memory.open and not prefetching:
                 self._queued.remove(one)
-                self._installing.append(self._begin(*one))
-        for bin in self._pace.hurry(self._late()):
-            worked |= self._staging.push(bin)
-        for incoming in self._pace.hurry(list(self._installing)):
+                self._installing.append(self._start_install(*one))
+        for bin in self._throttle.run_due(self._delayed_bins()):
+            worked |= self._prefetched.step_bin(bin)
+        for incoming in self._throttle.run_due(list(self._installing)):
             if self._install(incoming):
                 self._installing.remove(incoming)
                 worked = True
-        return self._staging.step() or worked
+        return self._prefetched.step() or worked
 
-    def stage(self, stage: Prefetch, time: Time) -> None:
-        """Prefetch the layers of a bin that will move here. `time` is that of the instruction."""
-        # A retained bin may still be here until its new owner has acknowledged it.
-        bin = stage.manifest.bin
-        self._newest[bin] = outer(time)
+    def start_prefetch(self, prefetch: Prefetch, time: Time) -> None:
+        """Start to prefetch a bin that will move here. `time` is that of the instruction."""
+        # A retained bin of an earlier move away may still be here.
+        bin = prefetch.manifest.bin
+        self._newest[bin] = outer_time(time)
         self._store.drop(bin)
-        self._staging.begin(stage.number, stage.manifest)
+        self._prefetched.start(prefetch.number, prefetch.manifest)
 
     @property
-    def deliveries(self) -> list[BinHandoff]:
-        """Return the bin handoffs that are not fully installed, unreadable ones included."""
-        waiting = (message.payload for message in self._pointers.waiting)
-        come = [
+    def handoffs(self) -> list[BinHandoff]:
+        """Return the handoffs whose install has not ended, unreadable ones included."""
+        waiting = (message.payload for message in self._handoff_port.waiting)
+        arrived = [
             *(one for one in waiting if isinstance(one, BinHandoff)),
-            *(delivery for _, delivery in self._queued),
-            *(incoming.delivery for incoming in self._installing),
+            *(handoff for _, handoff in self._queued),
+            *(incoming.handoff for incoming in self._installing),
         ]
-        here = {delivery.manifest.bin for delivery in come}
-        unreadable = (delivery for _, delivery in self._unreadable.values())
-        return [*come, *(one for one in unreadable if one.manifest.bin not in here)]
+        here = {handoff.manifest.bin for handoff in arrived}
+        unreadable = (handoff for _, handoff in self._unreadable.values())
+        return [*arrived, *(one for one in unreadable if one.manifest.bin not in here)]
 
     @property
     def stashed(self) -> Iterator[Rows]:
         """Return the records that wait for bins as of the call, oldest first. They stay."""
-        return chain.from_iterable([pool.rows() for pool in self._stashed.values()])
+        return chain.from_iterable([stash.rows() for stash in self._stashed.values()])
 
-    def spare(self, bin: Bin) -> None:
+    def cancel_prefetch(self, bin: Bin) -> None:
         """Cancel the prefetch of a bin."""
-        self._staging.spare(bin)
+        self._prefetched.cancel(bin)
 
     @property
-    def staged(self) -> set[Bin]:
+    def prefetched(self) -> set[Bin]:
         """Return the prefetched bins, which other workers own."""
-        return self._staging.bins
+        return self._prefetched.bins
 
-    def release(self) -> tuple[list[Rows], bool]:
-        """Remove the records that no longer wait, or the first slice of them. Return them, and
-        whether there are more."""
+    def pop_released(self) -> tuple[list[Rows], bool]:
+        """Remove and return the records that no longer wait, or the first slice of them. Return
+        too whether there are more."""
         found: list[Rows] = []
         for bin in sorted(self._released):
             # The bin may have left, and this worker may expect it again.
-            until = Antichain.of(*self._moves(bin))
-            rows, more = self._stashed[bin].passed(until)
+            until = Antichain.of(*self._move_times(bin))
+            rows, more = self._stashed[bin].pop_passed(until)
             found += rows
             if not more:
                 self._released.remove(bin)
@@ -204,24 +205,24 @@ class IncomingBins:
                     del self._stashed[bin]
         return found, bool(self._released)
 
-    def shed(self) -> bool:
-        """Move some waiting records to disk, and return whether there were any."""
-        return any(pool.shed() for pool in self._stashed.values())
+    def spill_some(self) -> bool:
+        """Move some waiting records to disk. Return whether there were any."""
+        return any(stash.spill_some() for stash in self._stashed.values())
 
     @property
-    def owed(self) -> Iterator[Time]:
+    def pending_times(self) -> Iterator[Time]:
         """Yield the times of capabilities that incoming bins need."""
-        for pool in self._stashed.values():
-            yield from pool.owed
+        for stash in self._stashed.values():
+            yield from stash.pending_times
         yield from (time for time, _ in self._queued)
         yield from (incoming.time for incoming in self._installing)
         yield from (time for time, _ in self._unreadable.values())
 
     @property
-    def ahead(self) -> Iterator[Time]:
+    def released_times(self) -> Iterator[Time]:
         """Yield the times of records that no longer wait, or lower bounds of them."""
         for bin in self._released:
-            yield from self._stashed[bin].owed
+            yield from self._stashed[bin].pending_times
 
     @property
     def spilled(self) -> bool:
@@ -236,69 +237,72 @@ class IncomingBins:
     @property
     def size(self) -> int:
         """Return about the bytes of records that wait for their bins in memory."""
-        return sum(pool.size for pool in self._stashed.values())
+        return sum(stash.size for stash in self._stashed.values())
 
-    def has_come_since(self, bin: Bin, time: int) -> bool:
-        """Return whether a later state of the bin is here, or on its way into the store."""
+    def has_newer(self, bin: Bin, time: int) -> bool:
+        """Return whether the store has, or will get, a state of the bin after a time."""
         return self._newest.get(bin, -1) > time
 
     def busy(self) -> bool:
-        """Return whether bins are being installed."""
-        return bool(self._installing or self._queued) or self._staging.busy
+        """Return whether an install or a prefetch runs."""
+        return bool(self._installing or self._queued) or self._prefetched.busy
 
-    def _late(self) -> list[Bin]:
+    def _delayed_bins(self) -> list[Bin]:
         """Return the bins with a handoff whose prefetch still runs."""
-        queued = (delivery.manifest.bin for _, delivery in self._queued)
-        return [bin for bin in queued if self._staging.under_way(bin)]
+        queued = (handoff.manifest.bin for _, handoff in self._queued)
+        return [bin for bin in queued if self._prefetched.is_running(bin)]
 
-    def _begin(self, time: Time, delivery: BinHandoff) -> IncomingBin:
-        """Start the install of a bin handoff. A rewritten bin keeps the time of its first
-        handoff."""
-        manifest = delivery.manifest
+    def _start_install(self, time: Time, handoff: BinHandoff) -> IncomingBin:
+        """Start the install of a bin. A second handoff of it keeps the time of the first one."""
+        manifest = handoff.manifest
         self._newest[manifest.bin] = manifest.epoch
-        first, _ = self._unreadable.get((manifest.bin, manifest.epoch), (time, delivery))
-        ahead = self._staging.claim(manifest.bin)
-        rest = self._pace.due.admit(
-            LayerLoader(self._store, manifest, self._topic, ahead.layers, ahead.timers)
+        first, _ = self._unreadable.get((manifest.bin, manifest.epoch), (time, handoff))
+        prefetched = self._prefetched.pop(manifest.bin)
+        loader = self._throttle.move_memory.admit(
+            LayerLoader(self._store, manifest, self._topic, prefetched.layers, prefetched.timers)
         )
-        return IncomingBin(first, delivery, rest, ahead)
+        return IncomingBin(first, handoff, loader, prefetched)
 
     def _install(self, incoming: IncomingBin) -> bool:
-        """Install some entries, and return whether the install has ended. Raises MeanderError for
+        """Install some entries. Return whether the install has ended. Raises MeanderError for
         layers that are unreadable a second time."""
-        manifest, rest = incoming.delivery.manifest, incoming.installation
+        manifest, loader = incoming.handoff.manifest, incoming.loader
         move = manifest.bin, manifest.epoch
         try:
-            if not (rest.step(ENTRIES) and self._out(manifest.epoch)):
+            if not (loader.step(ENTRIES) and self._downstream_passed(manifest.epoch)):
                 return False
         except MeanderError as error:
             if move in self._unreadable:
                 raise
-            self._unreadable[move] = incoming.time, incoming.delivery
-            self._trace.condemn(manifest.layers)
+            self._unreadable[move] = incoming.time, incoming.handoff
+            self._bin_layers.mark_unreadable(manifest.layers)
             self._report(bin_unreadable(manifest, error, time=manifest.epoch))
             return True
         self._unreadable.pop(move, None)
-        self._trace.adopt(manifest)
-        remainder = incoming.delivery.remainder
-        self.add(manifest.bin, remainder, rest.timers)
+        self._bin_layers.adopt(manifest)
+        remainder = incoming.handoff.remainder
+        self.add_delta(manifest.bin, remainder, loader.timers)
         size = sum(map(len, (*remainder.keys, *remainder.states)))
-        ahead = incoming.ahead
-        self._arrived(
-            manifest, ahead.bytes + rest.bytes + size, ahead.keys + rest.count + len(remainder.keys)
+        prefetched = incoming.prefetched
+        self._note_installed(
+            manifest,
+            prefetched.bytes + loader.bytes + size,
+            prefetched.keys + loader.count + len(remainder.keys),
         )
         return True
 
-    def add(self, bin: Bin, remainder: DeltaEntries, timers: Sequence[tuple[int, bytes]]) -> None:
-        """Add the delta that the installed layers of a bin lack. `timers` are those of the last
-        layer. The next layer will hold the delta."""
+    def add_delta(
+        self, bin: Bin, remainder: DeltaEntries, timers: Sequence[tuple[int, bytes]]
+    ) -> None:
+        """Install the delta that the layers of a bin lack; the next layer will hold it. `timers`
+        are those of the last layer."""
         if remainder.keys:
             self._store.install_changed(bin, remainder.keys, remainder.states)
         if remainder.timers is not None:
-            self._store.mark(bin)
+            self._store.mark_changed(bin)
         self._timers.install(bin, timers if remainder.timers is None else remainder.timers)
 
-    def _arrived(self, manifest: Manifest, bytes: int, keys: int) -> None:
+    def _note_installed(self, manifest: Manifest, bytes: int, keys: int) -> None:
         bin, time = manifest.bin, manifest.epoch
         self._report(BinInstalled(manifest.operator, bin, time, bytes, keys))
         if bin not in self._awaited or time not in self._awaited[bin]:

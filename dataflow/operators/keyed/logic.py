@@ -1,9 +1,8 @@
 """The logic of a stateful operator: a fold, or the general process function.
 
-A logic gets the states of the current keys, and the records in order, with the calls of keys
-between them. It changes the states and yields results. States are sealed after each record
-(`codec`). A function that fails half-way therefore leaves the state unchanged, and no reference to
-a changing state remains.
+A logic applies records in order, with the calls of keys between them, to the states of their keys.
+It changes the states and returns results. It seals a state after each record (`codec`). A function
+that fails half-way therefore leaves the state unchanged, and holds no reference to a stored state.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import numpy as np
 
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
-from meander.dataflow.operators.keyed.callbacks import Call, Calls, Why
+from meander.dataflow.operators.keyed.callbacks import Call, CallKind, Calls
 from meander.dataflow.operators.stateless import (
-    MOST_INDEX,
-    MOST_OUTPUTS,
+    INDEX_LIMIT,
+    MAX_OUTPUTS,
     TooManyLevelsError,
     TooManyOutputsError,
     append_index,
@@ -32,7 +31,7 @@ from meander.state.encoding.cells import ABSENT, weigh
 from meander.state.encoding.codec import StateCodec
 from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import from_millis, to_millis, whole
+from meander.state.times.time import checked_millis, from_millis, to_millis
 
 States = list[object]
 """Sealed states by slot. `ABSENT` stands for a key without a state."""
@@ -45,27 +44,27 @@ _WORD = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The results that a pass has produced."""
+    """The outcome of one pass."""
 
     results: Batch
-    """The results of the first output, each at its input's place in the order."""
+    """The results of the first output, each at the place of its input in the order."""
     rows: int
-    """The number of applied records, which are the first ones."""
+    """The number of applied records, from the first one on."""
     called: Batch | None = None
-    """The keys that have been called."""
-    beside: Sequence[Batch] = ()
-    """The batches of the other outputs, one each."""
+    """The keys that the pass has called."""
+    side_outputs: Sequence[Batch] = ()
+    """The results of the other outputs, one batch each."""
 
 
 class Logic(Protocol):
-    """The part of a stateful operator that differs between fold and process function."""
+    """A logic that applies records to states: a fold or a process function."""
 
-    answers: Collection[Why]
-    """The reasons for which it may call keys."""
+    call_kinds: Collection[CallKind]
+    """The kinds of calls for which it has a function."""
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
-        """Apply records in order, and make the calls that are due between them or behind them.
-        Apply at most as many of both as the calls allow, but a fold applies all records."""
+        """Apply records in order, and make the calls that are due between or behind them. At most
+        `calls.max_calls` of both take place, but a fold applies all records."""
 
 
 class StateTooLargeError(MeanderError):
@@ -81,7 +80,7 @@ class StateTooLargeError(MeanderError):
 
 
 class Sealing:
-    """The sealing that one operator's states use: the plain codec, or the user's own."""
+    """A sealing of one operator's states, by the plain codec or the user's own."""
 
     def __init__(self, codec_: StateCodec) -> None:
         self.codec = codec_
@@ -90,11 +89,11 @@ class Sealing:
 
     def seal(self, state: object, key: bytes) -> object:
         """Return the state of a key in a form that cannot change in place. Raises MeanderError for
-        a state that could not move, so results do not depend on moves."""
+        a state that cannot move, so results do not depend on moves."""
         sealed = codec.seal(state) if self.plain else self._own(state)
         room = LARGEST - len(key)
         # Its size in memory costs less than its bytes, and exceeds half of them.
-        if weigh(sealed) > room // 2 and (size := len(codec.encoded(sealed))) > room:
+        if weigh(sealed) > room // 2 and (size := len(codec.encode_sealed(sealed))) > room:
             raise StateTooLargeError(size, len(key))
         return sealed
 
@@ -118,7 +117,7 @@ class Sealing:
 class Fold:
     """A fold that computes one result per record: `(state, value) -> (state, result)`."""
 
-    answers: Collection[Why] = ()
+    call_kinds: Collection[CallKind] = ()
 
     def __init__(
         self,
@@ -133,19 +132,21 @@ class Fold:
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
-        with store.lend(rows.batch.keys, bins) as lent:
-            return Applied(self._fold(lent.sealed, lent.slots.tolist(), rows.batch), len(rows))
+        with store.open_batch(rows.batch.keys, bins) as state_batch:
+            return Applied(
+                self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch), len(rows)
+            )
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
         assert batch.keys is not None
         keys = batch.keys
-        lost: list[int] = []
+        failed: list[int] = []
         results: list[object] = []
-        pulse, answer, plain = self._guard.pulse, results.append, self._plain
+        keepalive, append, plain = self._guard.keepalive, results.append, self._plain
         for row, (slot, value) in enumerate(zip(slots, batch.values, strict=True)):
-            if pulse.due:
-                pulse.beat()
+            if keepalive.due:
+                keepalive.send()
             try:
                 state = states[slot]
                 if state is ABSENT:
@@ -158,10 +159,10 @@ class Fold:
                 states[slot] = state if number and plain else seal(state, keys[row])
             except failure() as error:
                 self._guard.failed(batch, row, error)
-                lost.append(row)
+                failed.append(row)
             else:
-                answer(result)
-        answered = batch.take(np.delete(np.arange(len(batch)), lost)) if lost else batch
+                append(result)
+        answered = batch.take(np.delete(np.arange(len(batch)), failed)) if failed else batch
         return answered.with_values(results)
 
 
@@ -170,7 +171,9 @@ class Context:
 
     __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
 
-    def __init__(self, key: bytes, time: int, calls: Collection[Why], side: Sequence[str]) -> None:
+    def __init__(
+        self, key: bytes, time: int, calls: Collection[CallKind], side: Sequence[str]
+    ) -> None:
         self._key, self._time, self._calls = key, time, calls
         self._notice = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
@@ -178,8 +181,7 @@ class Context:
 
     @property
     def key(self) -> object:
-        """Return the record's key, in the one form that all equal keys have
-        (`codec.encode_key`)."""
+        """Return the record's key, in the canonical form of all equal keys (`codec.encode_key`)."""
         return codec.decode(self._key)
 
     @property
@@ -192,14 +194,15 @@ class Context:
         if to not in self._emitted:
             raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
         emitted = self._emitted[to]
-        if len(emitted) == MOST_OUTPUTS:
+        if len(emitted) == MAX_OUTPUTS:
             raise TooManyOutputsError
         emitted.append(result)
 
     def timer(self, at_ms: int) -> None:
-        """Set a timer for this key. `at_ms` must be later than now, and the call comes once the
-        frontier has passed it. A second timer for the same key and time has no effect."""
-        time = from_millis(whole(at_ms))
+        """Set a timer for this key. `at_ms` must be later than the record's time, and the call
+        comes once the frontier has passed it. A second timer for the same key and time has no
+        effect."""
+        time = from_millis(checked_millis(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
         if "timer" not in self._calls:
@@ -207,10 +210,10 @@ class Context:
         self._timers.append(time)
 
     def notify(self) -> None:
-        """Ask for a call of this key once all records of this time have been applied, and before
-        any later record. In a loop the call comes after this iteration. A second request for the
-        same key and time has no effect."""
-        if "notice" not in self._calls:
+        """Request a call of this key after all records of this time, and before any later record.
+        In a loop the call comes after this iteration. A second request for the same key and time
+        has no effect."""
+        if "notification" not in self._calls:
             raise ValueError("the operator has no on_notify function to call, or it is this one")
         self._notice = True
 
@@ -227,7 +230,7 @@ def _with_value(on_value: OnValue, value: object, context: Context, state: objec
 
 @dataclass(slots=True)
 class _Emitted:
-    """The results that the process functions of one batch have emitted to one output."""
+    """The results that one pass has emitted to one output."""
 
     rows: list[int]
     positions: list[int]
@@ -242,8 +245,7 @@ class _Emitted:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The results that the process functions of one pass have emitted, by the output's name. The
-    first output has none."""
+    """The results that one pass has emitted, by the name of the output; None for the first."""
 
     emitted: dict[str | None, _Emitted]
 
@@ -259,12 +261,10 @@ class _Outcome:
 
 
 class Process:
-    """A process function that handles the records of one or more inputs with state and timers per
-    key."""
+    """A process function that handles records of one or more inputs with a state per key."""
 
     def __init__(
         self,
-        operator: str,
         init: Callable[[], object],
         on_values: Sequence[OnValue],
         on_timer: OnTimer | None,
@@ -273,39 +273,42 @@ class Process:
         sealing: Sealing,
         guard: Guard,
     ) -> None:
-        self._operator, self._init, self._on_values = operator, init, on_values
-        given: dict[Why, OnTimer | None] = {"timer": on_timer, "notice": on_notify}
-        self._back = {why: function for why, function in given.items() if function is not None}
+        self._init, self._on_values = init, on_values
+        callbacks: dict[CallKind, OnTimer | None] = {"timer": on_timer, "notification": on_notify}
+        self._callbacks = {kind: one for kind, one in callbacks.items() if one is not None}
         self._side, self._sealing, self._guard = side, sealing, guard
-        self.answers: Collection[Why] = tuple(self._back)
-        self._in_notice = tuple(why for why in self._back if why != "notice")
-        """Reasons that a notification may ask for. A notification for its own time would never
-        end."""
+        self.call_kinds: Collection[CallKind] = tuple(self._callbacks)
+        self._kinds_in_notification = tuple(k for k in self._callbacks if k != "notification")
+        """A notification may not request another one, which would be for the same time."""
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Call the function of each record's input, and the functions of due timers and
         notifications."""
-        batch, times, sides = rows.batch, rows.batch.times.tolist(), rows.sides.tolist()
-        full = (batch.indexes >= MOST_INDEX).tolist()
+        batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
+        full = (batch.indexes >= INDEX_LIMIT).tolist()
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
-        keys, bins = calls.along(batch.keys, bins)
-        with store.lend(keys, bins) as lent:
-            states, slots = lent.sealed, dict(zip(keys, lent.slots.tolist(), strict=True))
+        keys, bins = calls.with_callable_keys(batch.keys, bins)
+        with store.open_batch(keys, bins) as state_batch:
+            states, slots = (
+                state_batch.sealed,
+                dict(zip(keys, state_batch.slots.tolist(), strict=True)),
+            )
             due = calls.next()
-            while row + len(called) < calls.most:
+            while row + len(called) < calls.max_calls:
                 if row < len(times) and (due is None or times[row] <= due.time):
                     place, key = row, batch.keys[row]
-                    on_value = self._on_values[sides[row]]
+                    on_value = self._on_values[inputs[row]]
                     function: OnTimer = partial(_with_value, on_value, batch.values[row])
-                    context = Context(key, times[row], self.answers, self._side)
+                    context = Context(key, times[row], self.call_kinds, self._side)
                     row += 1
                 elif due is not None:
                     place, key = len(times) + len(called), due.key
-                    function = self._back[due.why]
-                    answers = self._in_notice if due.why == "notice" else self.answers
-                    context = Context(key, due.time, answers, self._side)
-                    calls.take(due)
+                    function, kinds = self._callbacks[due.kind], self.call_kinds
+                    if due.kind == "notification":
+                        kinds = self._kinds_in_notification
+                    context = Context(key, due.time, kinds, self._side)
+                    calls.pop(due)
                     called.append(due)
                 else:
                     break
@@ -313,7 +316,7 @@ class Process:
                 error = self._call(states, slots[key], context, function, deepest)
                 if error is None:
                     outcome.add(place, context)
-                    calls.ask(key, context._time, context._timers, context._notice)
+                    calls.register(key, context._time, context._timers, context._notice)
                 else:
                     failed = (batch, place) if place < len(times) else (calls.batch(called[-1:]), 0)
                     self._guard.failed(*failed, error)
@@ -324,10 +327,10 @@ class Process:
     def _call(
         self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
     ) -> BaseException | None:
-        """Change a key's state. Return the error of its function, or that of a result at the
-        deepest level that an index can hold."""
-        if self._guard.pulse.due:
-            self._guard.pulse.beat()
+        """Change the state of a key. Return the error of the function, or that of a result behind
+        more levels than an index holds."""
+        if self._guard.keepalive.due:
+            self._guard.keepalive.send()
         try:
             sealed = states[slot]
             state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)

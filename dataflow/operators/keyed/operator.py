@@ -5,7 +5,7 @@ Records are applied in the total order once their time has passed (`order="event
 (`order="processing"`). Its output frontier never passes waiting records, timers or incoming bins.
 
 Invariant: records that wait for a bin are applied before any later record of that bin. Waiting
-records spill past a bound, and the operator takes none while it is exceeded or the output blocked
+records spill past a bound. The operator receives none while they exceed it or the output is blocked
 (I6). Cost: per slice one multi-get and one write of the keys in it.
 """
 
@@ -32,13 +32,13 @@ from meander.dataflow.operators.output_group import Outputs
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import (
-    Rounds,
-    at,
-    outer,
-    outward,
-    place,
-    rounds_of,
-    settled,
+    Iterations,
+    iterations_of,
+    nested_time,
+    outer_frontier,
+    outer_time,
+    passed_frontier,
+    total_order_key,
 )
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.layers.bin_layers import BinLayers
@@ -61,160 +61,170 @@ class KeyedOperator(BaseOperator):
         context: OperatorContext,
         origin: int,
         inputs: Sequence[InputPort],
-        pointers: InputPort,
+        handoffs: InputPort,
         outputs: Sequence[OutputPort],
         logic: Logic,
         store: Store,
         order: Order,
-        most_delivered: int,
-        out: Callable[[int], bool],
+        max_handoff_bytes: int,
+        downstream_passed: Callable[[int], bool],
     ) -> None:
-        """Take ports, logic and store. `out` tells whether all results before a time have left by
-        the sinks behind the operator."""
+        """`downstream_passed` returns whether the sinks that write its results on arrival have
+        passed a time."""
         self.name, self.store, self.timers = context.name, store, Timers()
-        self._notices = Notifications()
+        self._notifications = Notifications()
         self.heat: Int64s = np.zeros(context.space.count, np.int64)
-        """Records applied so far, by bin."""
+        """The number of applied records, by bin."""
         self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
         self._logic, self._order, self._space = logic, order, context.space
         self._control = context.control
-        self._bound = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
-        self.trace = BinLayers(
+        self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
+        self.bin_layers = BinLayers(
             self.name, store, context.topic, context.next_layer, context.retention
         )
-        self.arrivals = IncomingBins(context, self.trace, store, self.timers, pointers, out)
-        self._waiting, self._most_delivered = context.buffer("records"), most_delivered
-        self._most, self._over = context.max_waiting, False
-        self._clock, self._slices = context.clock, AdaptiveBatch(context.clock, SLICE)
+        self.incoming = IncomingBins(
+            context, self.bin_layers, store, self.timers, handoffs, downstream_passed
+        )
+        self._waiting, self._max_handoff_bytes = context.buffer("records"), max_handoff_bytes
+        self._max_waiting, self._over_limit = context.max_waiting, False
+        self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
     @property
     def frontier(self) -> Antichain:
-        """Return the output frontier of all workers in outer time. State before it is final."""
-        return outward(self._outputs.frontier)
+        """Return the output frontier of all workers in outer time. States before it are final."""
+        return outer_frontier(self._outputs.frontier)
 
     def schedule(self) -> bool:
-        """Install bins, take records, apply ready ones, and make due calls. Return whether the
+        """Install bins, receive records, apply ready ones, and make due calls. Return whether the
         operator worked."""
-        frontier = self._passed()
-        if self.arrivals.following:
-            self.arrivals.passed(outward(self._until(frontier)))
-        installed = self.arrivals.schedule(self._outputs.retain)
+        frontier = self._complete_frontier()
+        if self.incoming.is_ordering:
+            self.incoming.note_passed(outer_frontier(self._call_frontier(frontier)))
+        installed = self.incoming.schedule(self._outputs.retain)
         blocked = self._outputs.blocked
-        received = not (blocked or self._over) and self._receive()
-        admitted = self._admit()
-        ready = self._ready(frontier)
+        received = not (blocked or self._over_limit) and self._receive()
+        released = self._enqueue_released()
+        ready = self._enqueue_ready(frontier)
         applied = not blocked and self._apply(frontier)
-        worked = installed or received or admitted or ready or applied
-        if worked or self._over:
-            worked |= self._relieve()
-            self._keep()
+        worked = installed or received or released or ready or applied
+        if worked or self._over_limit:
+            worked |= self._spill()
+            self._downgrade()
         return worked
 
     def wait_seconds(self) -> float | None:
         """Return a short time while layers are being read."""
-        return 0.001 if self.arrivals.busy() else None
+        return 0.001 if self.incoming.busy() else None
 
     def finished(self) -> bool:
         """Return whether no bin is incoming."""
-        return not self.arrivals.busy()
+        return not self.incoming.busy()
 
-    def delivery(self, bin: Bin, at: int) -> BinHandoff | None:
-        """Return the bin handoff at the time `at`, once the output frontier has reached `at`.
-        Return None where its delta is not small."""
-        remainder = self.trace.remainder(bin, self.timers.of(bin), self._most_delivered)
+    def bin_handoff(self, bin: Bin, at: int) -> BinHandoff | None:
+        """Return the handoff of a bin at the time `at`, which the output frontier has reached.
+        Return None where the delta is not small."""
+        remainder = self.bin_layers.pop_delta(
+            bin, self.timers.departing(bin), self._max_handoff_bytes
+        )
         if remainder is None:
             return None
-        return BinHandoff(Manifest(self.name, bin, at, self.trace.layers(bin)), remainder)
+        return BinHandoff(Manifest(self.name, bin, at, self.bin_layers.layers(bin)), remainder)
 
-    def extraction(self, bin: Bin, at: int) -> LayerWriter:
-        """Return a layer writer for the same bin, for a delta of any size."""
-        return self.trace.write(bin, at, self.timers.of(bin))
+    def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
+        """Return a layer writer for a bin that leaves at the time `at`, for any size of delta."""
+        return self.bin_layers.write(bin, at, self.timers.departing(bin))
 
-    def standing(self, bin: Bin) -> Manifest | None:
-        """Return the manifest of a bin with a delta that fits a bin handoff, else None."""
-        if not self.trace.lacks_little(bin, self._most_delivered // 2):
+    def small_delta_manifest(self, bin: Bin) -> Manifest | None:
+        """Return the manifest of a bin, or None where its delta does not fit a bin handoff."""
+        if not self.bin_layers.has_small_delta(bin, self._max_handoff_bytes // 2):
             return None
-        return Manifest(self.name, bin, self._now, self.trace.layers(bin))
+        return Manifest(self.name, bin, self._now, self.bin_layers.layers(bin))
 
-    def snapshot(self, bin: Bin) -> LayerWriter:
+    def snapshot_writer(self, bin: Bin) -> LayerWriter:
         """Return a layer writer for the current state of a bin."""
-        return self.trace.write(bin, self._now, self.timers.all(bin), renew=True)
+        return self.bin_layers.write(bin, self._now, self.timers.all(bin), rebase=True)
 
     @property
     def _now(self) -> int:
-        return min(map(outer, self._outputs.frontier), default=MIN_TIME)
+        return min(map(outer_time, self._outputs.frontier), default=MIN_TIME)
 
-    def follow(self, bin: Bin, time: int) -> None:
-        """Order a bin's records around its move at `time`, from before the recovery that this
-        execution began with. The order of time does this by itself."""
+    def order_around_move(self, bin: Bin, time: int) -> None:
+        """Order a bin's in-flight records around its move at `time` in an earlier execution. In
+        the order of event time no such care is needed."""
         if self._order == "processing":
-            self.arrivals.follow(bin, time)
+            self.incoming.order_around_move(bin, time)
 
-    def departed(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
-        """Release a bin that moves to its new owner, and return the timers that travel with it."""
-        self.trace.release(bin)
-        timers = self.timers.of(bin)
-        self.timers.departed(bin)
-        self._keep()
+    def release_bin(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
+        """Release a bin that moves to its new owner. Return the timers that move with it."""
+        self.bin_layers.release(bin)
+        timers = self.timers.departing(bin)
+        self.timers.remove_departed(bin)
+        self._downgrade()
         return timers
 
     # -- checkpoints
 
-    def freeze(self, at: CheckpointId, others: Collection[Bin]) -> None:
-        """Freeze the installed bins for a checkpoint. `others` are retained bins, or bins that are
-        still being loaded."""
-        coming = {delivery.manifest.bin for delivery in self.arrivals.deliveries}
-        bins = sorted(self._held - coming - self.arrivals.staged - set(others))
+    def freeze(self, at: CheckpointId, excluded: Collection[Bin]) -> None:
+        """Freeze the installed bins for a checkpoint, except the `excluded` ones: retained bins, or
+        bins that a restore still loads."""
+        incoming = {handoff.manifest.bin for handoff in self.incoming.handoffs}
+        bins = sorted(self._bins_here - incoming - self.incoming.prefetched - set(excluded))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
-        self.trace.freeze(at, bins, timers, self._now)
-        self.store.remember(at, {bin: timers.get(bin, ()) for bin in bins})
+        self.bin_layers.freeze(at, bins, timers, self._now)
+        self.store.record_checkpoint(at, {bin: timers.get(bin, ()) for bin in bins})
 
-    def settle(self, at: CheckpointId) -> None:
-        """Note that a checkpoint is complete."""
-        self.trace.settle(at)
-        self.store.settle(at)
+    def complete_checkpoint(self, at: CheckpointId) -> None:
+        """Handle the completion of a checkpoint."""
+        self.bin_layers.complete_checkpoint(at)
+        self.store.complete_checkpoint(at)
 
-    def begins(self, at: CheckpointId) -> None:
-        """Note that all bins are here as a checkpoint holds them."""
-        self.store.remember(at, {bin: self.timers.all(bin) for bin in self._held})
+    def note_restored(self, at: CheckpointId) -> None:
+        """Note that the states of all bins are those of a checkpoint."""
+        self.store.record_checkpoint(at, {bin: self.timers.all(bin) for bin in self._bins_here})
 
     @property
-    def _held(self) -> set[Bin]:
-        return {*self.store.bins(), *self.trace.bins, *self.timers.bins, *self.store.changed()}
+    def _bins_here(self) -> set[Bin]:
+        return {
+            *self.store.bins(),
+            *self.bin_layers.bins,
+            *self.timers.bins,
+            *self.store.changed_bins(),
+        }
 
-    def underway(self) -> Iterable[InFlight]:
+    def in_flight(self) -> Iterable[InFlight]:
         """Return the records that wait for their time, their bin or their turn."""
         queued = [rows.isolated() for _, rows in self._queue]
-        waiting = chain(queued, self.arrivals.stashed, self._waiting.rows())
+        waiting = chain(queued, self.incoming.stashed, self._waiting.rows())
         return chain.from_iterable(map(self._by_input, waiting))
 
     def _by_input(self, rows: Rows) -> Iterator[InFlight]:
-        for side in np.unique(rows.sides).tolist():
-            some, _ = rows.split(rows.sides == side)
-            yield InFlight(self._inputs[side].location, some.least_time, some.batch)
+        for number in np.unique(rows.inputs).tolist():
+            some, _ = rows.split(rows.inputs == number)
+            yield InFlight(self._inputs[number].location, some.least_time, some.batch)
 
     @property
-    def notices(self) -> list[tuple[Time, bytes]]:
+    def notifications(self) -> list[tuple[Time, bytes]]:
         """Return the notifications in order."""
-        return self._notices.all()
+        return self._notifications.all()
 
-    def resume(self, bottom: Time) -> None:
-        """Hold a capability from `bottom` on while states and timers are being restored."""
+    def hold_times_from(self, bottom: Time) -> None:
+        """Hold a capability from `bottom` on until `start`, while a restore loads states and
+        timers."""
         self._outputs.open(bottom)
 
-    def begin(self, notices: Iterable[tuple[Time, bytes]]) -> None:
-        """Add restored notifications, as all states and timers are here."""
-        for time, key in notices:
-            self._notices.ask(time, key)
-        self._keep()
+    def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
+        """Add restored notifications, once all states and timers are restored."""
+        for time, key in notifications:
+            self._notifications.request(time, key)
+        self._downgrade()
 
     # -- records
 
-    def _passed(self) -> Antichain:
-        """Return the frontier before which all records have arrived, and all decisions about their
-        owners."""
+    def _complete_frontier(self) -> Antichain:
+        """Return the frontier before which all records, and decisions about their owners, have
+        arrived."""
         passed = self._control()
         for port in self._inputs:
             passed = passed.meet(port.frontier)
@@ -222,66 +232,66 @@ class KeyedOperator(BaseOperator):
 
     def _receive(self) -> bool:
         received = False
-        for side, port in enumerate(self._inputs):
-            for message in port.hold():
+        for number, port in enumerate(self._inputs):
+            for message in port.consume():
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
-                rounds = rounds_of(message.time)
-                self._waiting.add(Rows.of(message.payload, side, rounds, message.arrived))
+                iterations = iterations_of(message.time)
+                self._waiting.add(Rows.of(message.payload, number, iterations, message.arrived_at))
         return received
 
-    def _relieve(self) -> bool:
-        """Spill records where too many wait, and return whether any were spilled. Raises
+    def _spill(self) -> bool:
+        """Spill records where too many wait. Return whether any record was spilled. Raises
         MeanderError for too many timers, which stay in memory."""
-        calls = self.timers.size + self._notices.size
-        if calls > self._bound.most:
-            since = to_millis(min(map(outer, self._owed_calls())))
-            self._bound.check(calls, f"timers wait for its time to pass {since} ms")
-        waiting = self._waiting.size + self._queued_bytes + self.arrivals.size
-        self._over = waiting > self._most
-        return self._over and (bool(self._waiting.shed()) or self.arrivals.shed())
+        calls = self.timers.size + self._notifications.size
+        if calls > self._memory_limit.max_bytes:
+            since = to_millis(min(map(outer_time, self._call_times())))
+            self._memory_limit.check(calls, f"timers wait for its time to pass {since} ms")
+        waiting = self._waiting.size + self._queued_bytes + self.incoming.size
+        self._over_limit = waiting > self._max_waiting
+        return self._over_limit and (bool(self._waiting.spill_some()) or self.incoming.spill_some())
 
-    def _ready(self, frontier: Antichain) -> bool:
-        if self._waiting.spilled and not self._precedes(self._waiting.owed):
+    def _enqueue_ready(self, frontier: Antichain) -> bool:
+        if self._waiting.spilled and not self._precedes(self._waiting.pending_times):
             return False
         bound = frontier if self._order == "event" else self._control()
-        ready, more = self._waiting.passed(bound)
-        mine = [self.arrivals.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
+        ready, more = self._waiting.pop_passed(bound)
+        applicable = [self.incoming.stash(r, self._bins(r.batch)) for r in self._ordered(ready)]
         if more:
             # Records of a slice may be earlier than those released with a bin.
-            self._merge([rows for rows in mine if len(rows)])
+            self._merge([rows for rows in applicable if len(rows)])
         else:
-            for rows in mine:
+            for rows in applicable:
                 self._enqueue(rows)
         return bool(ready) or more
 
-    def _ordered(self, many: list[Rows]) -> list[Rows]:
-        if not many:
+    def _ordered(self, batches: list[Rows]) -> list[Rows]:
+        if not batches:
             return []
-        return in_order(many) if self._order == "event" else [Rows.concat(many)]
+        return in_order(batches) if self._order == "event" else [Rows.concat(batches)]
 
-    def _admit(self) -> bool:
+    def _enqueue_released(self) -> bool:
         """Queue the released records of installed bins before later records of these bins. Return
         whether there were any, or more remain."""
-        if self.arrivals.spilled and not self._precedes(self.arrivals.ahead):
+        if self.incoming.spilled and not self._precedes(self.incoming.released_times):
             return False
-        released, more = self.arrivals.release()
+        released, more = self.incoming.pop_released()
         self._merge(released)
         return bool(released) or more
 
     def _precedes(self, times: Iterable[Time]) -> bool:
-        """Return whether any of these times comes before all queued records."""
+        """Return whether any of some times precedes all queued records."""
         if not self._queue:
             return True
         least, rows = self._queue[0]
-        head = place(at(least, rows.rounds))
-        return self._order == "event" and any(place(time) < head for time in times)
+        head = total_order_key(nested_time(least, rows.iterations))
+        return self._order == "event" and any(total_order_key(time) < head for time in times)
 
-    def _merge(self, many: list[Rows]) -> None:
-        if not many:
+    def _merge(self, batches: list[Rows]) -> None:
+        if not batches:
             return
-        ordered = self._ordered([*many, *(rows for _, rows in self._queue)])
+        ordered = self._ordered([*batches, *(rows for _, rows in self._queue)])
         self._queue.clear()
         self._queued_bytes = 0
         for rows in ordered:
@@ -290,7 +300,7 @@ class KeyedOperator(BaseOperator):
     def _enqueue(self, rows: Rows) -> None:
         rest = rows
         while len(rest):
-            piece, rest = rest.cut(SLICE)
+            piece, rest = rest.split_at(SLICE)
             self._queue.append((piece.least, piece))
             self._queued_bytes += piece.batch.weight
 
@@ -302,9 +312,9 @@ class KeyedOperator(BaseOperator):
 
     def _apply(self, frontier: Antichain) -> bool:
         applied = False
-        if not self._queue and self.timers.first is None and self._notices.first is None:
+        if not self._queue and self.timers.first is None and self._notifications.first is None:
             return False
-        budget = self._slices.rows
+        budget = self._batch_size.rows
         while budget > 0:
             done = self._apply_some(frontier, budget)
             if not done:
@@ -313,91 +323,95 @@ class KeyedOperator(BaseOperator):
             applied = True
         return applied
 
-    def _apply_some(self, frontier: Antichain, most: int) -> int:
-        """Apply the next records, with the calls before, between and behind them. Return the number
-        of both."""
-        rows, calls = self._next(frontier, most)
+    def _apply_some(self, frontier: Antichain, max_count: int) -> int:
+        """Apply the next records, and make the calls before, between and behind them. Return the
+        number of both."""
+        rows, calls = self._next(frontier, max_count)
         if calls.next() is None and not len(rows):
             return 0
-        began = self._clock.monotonic()
+        started_at = self._clock.monotonic()
         bins = self._bins(rows.batch)
         applied = self._logic.apply(self.store, bins, rows, calls)
         np.add.at(self.heat, bins[: applied.rows], 1)
         if applied.called is not None:
             np.add.at(self.heat, self._bins(applied.called), 1)
-        for number, batch in enumerate((applied.results, *applied.beside)):
+        for number, batch in enumerate((applied.results, *applied.side_outputs)):
             if len(batch):
-                self._slices.gave(batch.guessed_weight)
-                self._outputs.send(at(int(batch.times.min()), calls.rounds), batch, number)
+                self._batch_size.count_output(batch.estimated_weight)
+                time = nested_time(int(batch.times.min()), calls.iterations)
+                self._outputs.send(time, batch, number)
         self._drop(applied.rows)
-        self._inputs[0].stay.over_each(rows.arrived[: applied.rows])
+        self._inputs[0].latency.complete_each(rows.arrivals[: applied.rows])
         count = applied.rows + (0 if applied.called is None else len(applied.called))
-        self._slices.took(count, self._clock.monotonic() - began)
+        self._batch_size.adapt(count, self._clock.monotonic() - started_at)
         return count
 
-    def _next(self, frontier: Antichain, most: int) -> tuple[Rows, Calls]:
-        """Return the first queued records, which stay queued, and the calls among them."""
-        if self._order == "event" and not self._in_loop:
-            rows = self._first(most)
-            calls = self._calls(self._until(frontier, len(rows)), (), most)
-            fit = calls.fits(rows.batch.times) if self._logic.answers else len(rows)
+    def _next(self, frontier: Antichain, max_count: int) -> tuple[Rows, Calls]:
+        """Return the first queued records and the calls among them. The records stay queued."""
+        if self._order == "event" and not self._is_in_loop:
+            rows = self._peek(max_count)
+            calls = self._calls(self._call_frontier(frontier, len(rows)), (), max_count)
+            if not self._logic.call_kinds:
+                return rows, calls
+            fit = calls.count_before_calls(rows.batch.times)
             return (rows if fit == len(rows) else rows.take(np.arange(fit))), calls
-        # Records on arrival are in no order of time, and a loop separates those of one time:
+        # Records on arrival are in no order of time, and a loop separates records of one time:
         # calls come before them.
-        bound = self._until(frontier)
-        calls = self._calls(bound, self._notices.rounds, most)
+        bound = self._call_frontier(frontier)
+        calls = self._calls(bound, self._notifications.iterations, max_count)
         if calls.next() is not None:
             return EMPTY, calls
-        rows = self._first(most)
-        return rows, self._calls(bound, rows.rounds, most)
+        rows = self._peek(max_count)
+        return rows, self._calls(bound, rows.iterations, max_count)
 
     @property
-    def _in_loop(self) -> bool:
-        return bool(self._notices.rounds or (self._queue and self._queue[0][1].rounds))
+    def _is_in_loop(self) -> bool:
+        iterations = self._notifications.iterations
+        return bool(iterations or (self._queue and self._queue[0][1].iterations))
 
-    def _calls(self, bound: Antichain, rounds: Rounds, most: int) -> Calls:
+    def _calls(self, bound: Antichain, iterations: Iterations, max_count: int) -> Calls:
         return Calls(
-            self.name, self._origin, self._space, self.timers, self._notices, self._logic.answers,
-            rounds, settled(bound, rounds), most,
+            self.name, self._origin, self._space, self.timers, self._notifications,
+            self._logic.call_kinds, iterations, passed_frontier(bound, iterations), max_count,
         )  # fmt: skip
 
-    def _until(self, frontier: Antichain, taken: int = 0) -> Antichain:
-        """Return the frontier before which only calls remain, and `taken` queued records. All other
-        records, here or to come, are at its times or later."""
-        return Antichain.of(*frontier, *self._ahead(taken))
+    def _call_frontier(self, frontier: Antichain, applied: int = 0) -> Antichain:
+        """Return a frontier: `applied` queued records may be before it, and calls. No other record
+        is, waiting or still to arrive."""
+        return Antichain.of(*frontier, *self._earlier_times(applied))
 
     def _overtakes(self) -> bool:
-        """Return whether queued records must wait for slices from disk, as timers lie between."""
-        if not (self._waiting.spilled or self.arrivals.spilled):
+        """Return whether records on disk precede the queued ones, so that these have to wait."""
+        if not (self._waiting.spilled or self.incoming.spilled):
             return False
-        return self._precedes(chain(self._waiting.owed, self.arrivals.ahead))
+        return self._precedes(chain(self._waiting.pending_times, self.incoming.released_times))
 
-    def _ahead(self, taken: int = 0) -> Iterator[Time]:
-        """Yield the times of records that precede later calls, except the first `taken` queued
-        ones. Lower bounds may replace times."""
-        yield from self._queued(taken)
-        yield from self._waiting.owed
-        yield from self.arrivals.ahead
+    def _earlier_times(self, applied: int = 0) -> Iterator[Time]:
+        """Yield times, or lower bounds, of the records that precede later calls. The first
+        `applied` queued records are not among them."""
+        yield from self._queued_times(applied)
+        yield from self._waiting.pending_times
+        yield from self.incoming.released_times
 
-    def _queued(self, taken: int) -> Iterator[Time]:
+    def _queued_times(self, applied: int) -> Iterator[Time]:
         if self._order != "event":
-            yield from (at(least, rows.rounds) for least, rows in self._queue)
+            yield from (nested_time(least, rows.iterations) for least, rows in self._queue)
         elif self._queue:
             least, rows = self._queue[0]
-            if not taken:
-                yield at(least, rows.rounds)
-            elif taken < len(rows):
-                yield at(int(rows.batch.times[taken]), rows.rounds)
+            if not applied:
+                yield nested_time(least, rows.iterations)
+            elif applied < len(rows):
+                yield nested_time(int(rows.batch.times[applied]), rows.iterations)
             elif len(self._queue) > 1:
                 least, rows = self._queue[1]
-                yield at(least, rows.rounds)
+                yield nested_time(least, rows.iterations)
 
-    def _first(self, most: int) -> Rows:
-        """Return the first queued records of one piece. They stay queued."""
+    def _peek(self, max_count: int) -> Rows:
+        """Return the first queued records of one slice. They stay queued."""
         if not self._queue or self._overtakes():
             return EMPTY
         rows = self._queue[0][1]
-        return rows if most >= len(rows) else rows.take(np.arange(most))
+        return rows if max_count >= len(rows) else rows.take(np.arange(max_count))
 
     def _drop(self, count: int) -> None:
         """Remove the first `count` queued records, which are applied."""
@@ -411,10 +425,10 @@ class KeyedOperator(BaseOperator):
 
     # -- capabilities
 
-    def _keep(self) -> None:
-        queued = (at(least, rows.rounds) for least, rows in self._queue)
-        waiting = (*self._waiting.owed, *queued, *self.arrivals.owed)
-        self._outputs.keep(*least_of(*waiting, *self._owed_calls()))
+    def _downgrade(self) -> None:
+        queued = (nested_time(least, rows.iterations) for least, rows in self._queue)
+        waiting = (*self._waiting.pending_times, *queued, *self.incoming.pending_times)
+        self._outputs.downgrade(*least_of(*waiting, *self._call_times()))
 
-    def _owed_calls(self) -> tuple[Time, ...]:
-        return least_of(self.timers.least, *self._notices.owed)
+    def _call_times(self) -> tuple[Time, ...]:
+        return least_of(self.timers.least, *self._notifications.least_times)

@@ -1,8 +1,8 @@
 """The prefetch: layers of a bin that its next owner fetches ahead of the move.
 
-Guarantees that prefetched entries are no worker's state until the bin handoff arrives. They are
-dropped where the move is cancelled. They are also dropped where a layer is unreadable, which is
-reported and does no harm. Cost: that of an install, spread over turns in which records go on.
+Guarantees that prefetched entries are no worker's state until the bin handoff arrives. A cancelled
+move or an unreadable layer drops them; the worker reports the layer. Cost: that of an install,
+spread over turns in which records continue.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Store
 
 ENTRIES = 1024
-"""Entries that are fetched per bin and turn, in less than a millisecond."""
+"""Entries that a turn fetches per bin, in less than a millisecond."""
 
 
 @dataclass(slots=True)
-class Staged:
-    """A bin that is being prefetched."""
+class PrefetchingBin:
+    """A bin whose prefetch runs or has ended."""
 
     number: int
     """The number of the pre-copy."""
     manifest: Manifest
-    installation: LayerLoader | None = None
-    """The layer loader. None before the first slice."""
+    loader: LayerLoader | None = None
+    """None before the first slice."""
     done: bool = False
     steps: int = 0
     """Slices so far. Bins with the fewest come first."""
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedBin:
-    """A prefetched bin that has received its bin handoff."""
+class PrefetchedBin:
+    """A prefetched bin whose handoff has arrived."""
 
     layers: tuple[LayerId, ...]
     timers: Timers
@@ -46,16 +46,16 @@ class FetchedBin:
     keys: int
 
 
-NOTHING = FetchedBin((), (), 0, 0)
+NOT_PREFETCHED = PrefetchedBin((), (), 0, 0)
 
 
 class PrefetchedBins:
-    """A set of prefetched bins that one operator on one worker holds."""
+    """A set of prefetched bins of one operator on one worker."""
 
     def __init__(self, context: OperatorContext, store: Store) -> None:
         self._store, self._topic = store, context.topic
-        self._pace, self._report = context.throttle, context.report
-        self._bins: dict[Bin, Staged] = {}
+        self._throttle, self._report = context.throttle, context.report
+        self._bins: dict[Bin, PrefetchingBin] = {}
 
     @property
     def bins(self) -> set[Bin]:
@@ -65,67 +65,66 @@ class PrefetchedBins:
     @property
     def busy(self) -> bool:
         """Return whether a prefetch runs."""
-        return any(not staged.done for staged in self._bins.values())
+        return any(not prefetching.done for prefetching in self._bins.values())
 
-    def begin(self, number: int, manifest: Manifest) -> None:
+    def start(self, number: int, manifest: Manifest) -> None:
         """Start the prefetch of a bin with the layers of a manifest."""
-        self.spare(manifest.bin)
-        self._bins[manifest.bin] = Staged(number, manifest)
+        self.cancel(manifest.bin)
+        self._bins[manifest.bin] = PrefetchingBin(number, manifest)
 
-    def spare(self, bin: Bin) -> None:
+    def cancel(self, bin: Bin) -> None:
         """Cancel the prefetch of a bin."""
-        staged = self._bins.pop(bin, None)
-        if staged is not None and staged.installation is not None:
-            staged.installation.cancel()
+        prefetching = self._bins.pop(bin, None)
+        if prefetching is not None and prefetching.loader is not None:
+            prefetching.loader.cancel()
             self._store.drop(bin)
 
-    def under_way(self, bin: Bin) -> bool:
-        """Return whether the prefetch of a bin runs. Its bin handoff must wait for the end."""
-        staged = self._bins.get(bin)
-        return staged is not None and staged.installation is not None and not staged.done
+    def is_running(self, bin: Bin) -> bool:
+        """Return whether the prefetch of a bin runs. Its handoff must wait for the end."""
+        prefetching = self._bins.get(bin)
+        return prefetching is not None and prefetching.loader is not None and not prefetching.done
 
-    def claim(self, bin: Bin) -> FetchedBin:
-        """Remove a bin whose handoff has arrived, and return its prefetched layers."""
-        staged = self._bins.pop(bin, None)
-        if staged is None or staged.installation is None:
-            return NOTHING
-        layers = tuple(layer.id for layer in staged.manifest.layers)
-        ahead = staged.installation
-        return FetchedBin(layers, tuple(ahead.timers), ahead.bytes, ahead.count)
+    def pop(self, bin: Bin) -> PrefetchedBin:
+        """Remove and return a bin whose handoff has arrived."""
+        prefetching = self._bins.pop(bin, None)
+        if prefetching is None or prefetching.loader is None:
+            return NOT_PREFETCHED
+        layers = tuple(layer.id for layer in prefetching.manifest.layers)
+        loader = prefetching.loader
+        return PrefetchedBin(layers, tuple(loader.timers), loader.bytes, loader.count)
 
-    def push(self, bin: Bin) -> bool:
-        """Fetch entries of a bin with a waiting handoff, and return whether its prefetch has
-        ended."""
+    def step_bin(self, bin: Bin) -> bool:
+        """Fetch entries of a bin whose handoff waits. Return whether the prefetch has ended."""
         return self._fetch(self._bins[bin])
 
     def step(self) -> bool:
-        """Fetch some entries, and return whether a prefetch has ended."""
+        """Fetch entries of several bins. Return whether a prefetch has ended."""
         worked = False
-        open = [staged for staged in self._bins.values() if not staged.done]
-        for staged in sorted(open, key=lambda staged: staged.steps):
-            begun = staged.installation is not None
-            if self._pace.open and (begun or self._pace.ahead.open):
-                worked |= self._fetch(staged)
+        open = [prefetching for prefetching in self._bins.values() if not prefetching.done]
+        for prefetching in sorted(open, key=lambda prefetching: prefetching.steps):
+            started = prefetching.loader is not None
+            if self._throttle.open and (started or self._throttle.precopy_memory.open):
+                worked |= self._fetch(prefetching)
         return worked
 
-    def _fetch(self, staged: Staged) -> bool:
-        """Fetch some entries of a bin, and return whether its prefetch has ended."""
-        manifest, staged.steps = staged.manifest, staged.steps + 1
+    def _fetch(self, prefetching: PrefetchingBin) -> bool:
+        """Fetch entries of a bin. Return whether its prefetch has ended."""
+        manifest, prefetching.steps = prefetching.manifest, prefetching.steps + 1
         try:
-            if staged.installation is None:
-                staged.installation = self._pace.ahead.admit(
+            if prefetching.loader is None:
+                prefetching.loader = self._throttle.precopy_memory.admit(
                     LayerLoader(self._store, manifest, self._topic)
                 )
-            with self._pace.spending():
-                staged.done = staged.installation.step(ENTRIES)
+            with self._throttle.measure():
+                prefetching.done = prefetching.loader.step(ENTRIES)
         except MeanderError as error:
-            self.spare(manifest.bin)
-            self._report(bin_unreadable(manifest, error, number=staged.number))
+            self.cancel(manifest.bin)
+            self._report(bin_unreadable(manifest, error, number=prefetching.number))
             return True
-        if staged.done:
-            size = staged.installation.bytes
-            self._report(BinPrefetched(staged.number, manifest.operator, manifest.bin, size))
-        return staged.done
+        if prefetching.done:
+            size = prefetching.loader.bytes
+            self._report(BinPrefetched(prefetching.number, manifest.operator, manifest.bin, size))
+        return prefetching.done
 
 
 def bin_unreadable(

@@ -1,13 +1,14 @@
 """The source operator: gives raw records logical times (design 2, time model).
 
-Guarantees that a partition's times never decrease, and that no record is sent before the
-partition's capability. A record's time is the running maximum, or the partition's frontier after an
-idle advance. The operator sends first and downgrades then.
+Guarantees that a partition's times never decrease, and that no record is before the partition's
+capability. A record's time is the running maximum, or the partition's frontier after an idle
+advance. The operator sends first and downgrades then.
 
-A partition that is idle, or holds one time while others wait for it, advances on demand, by the
+A partition that is idle, or holds one time while others wait for it, advances on request, by the
 sequence only. The earliest partition sends first. While others have data, none runs `max_skew`
-ahead of the flow's frontier with more than a little (`Inflight.room`). I7: `held` announces waiting
-partitions. Cost: O(partitions) per turn, vector operations per chunk.
+ahead of the flow's frontier with more than a few bytes (`InFlightBytes.bytes_ahead`). Waiting
+partitions announce their next times (I7). Cost: O(partitions) per turn, vector operations per
+chunk.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from meander.dataflow.backpressure.inflight import ROW, SentBatch
+from meander.dataflow.backpressure.inflight import ROW_BYTES, SentBatch
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import (
     BEHIND_ALL,
@@ -27,37 +28,40 @@ from meander.dataflow.control.timestamp_overrides import (
     TimestampOverride,
 )
 from meander.dataflow.graph.graph import Location
-from meander.dataflow.interfaces import Partition, Rest, SourceOptions, SourceReader
+from meander.dataflow.interfaces import Partition, SourceOptions, SourceReader
 from meander.dataflow.metrics.histogram import Histogram
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
-from meander.dataflow.operators.source.partitions import PendingChunk, SourcePartition, Standing
+from meander.dataflow.operators.source.partitions import (
+    PartitionStatus,
+    PendingChunk,
+    SourcePartition,
+)
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.dataflow.records.loop_times import outer, outward
+from meander.dataflow.records.loop_times import outer_frontier, outer_time
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, from_millis, span
+from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, duration, from_millis
 
-ROWS = 3072
+MAX_ROWS = 3072
 """Records sent per partition and turn, so that no turn is long."""
 LATEST = np.iinfo(np.int64).max
 """The latest time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """The locations that a source must know of its flow, by kind."""
+class SourceLocations:
+    """The locations of a flow that a source observes, by kind."""
 
     sources: Sequence[Location]
     """Locations at which all sources hold their partitions' frontiers."""
     read: Sequence[Location]
-    """Locations at which they hold read records: the same, and those of waiting or ended
-    partitions."""
+    """Locations at which sources hold read records: the same, and their announcements."""
     waiting: Sequence[Location]
-    """All other locations except `demands`. A pointstamp here may wait for a source."""
-    demands: Sequence[Location]
+    """All other locations except `advance_requests`. A pointstamp here may wait for a source."""
+    advance_requests: Sequence[Location]
     """Locations of advance requests."""
-    ends: Sequence[Location]
+    sinks: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
     unsorted: Sequence[Location]
     """Locations at which its own records are in the order of arrival, or leave the flow."""
@@ -72,64 +76,65 @@ class SourceOperator:
         origin: int,
         reader: SourceReader,
         options: SourceOptions,
-        parcels: InputPort,
+        handoffs: InputPort,
         output: OutputPort,
-        held: OutputPort,
-        around: Around,
-        past: OverrideHistory,
-        resumed: Iterable[PartitionHandoff] = (),
+        announcements: OutputPort,
+        locations: SourceLocations,
+        override_history: OverrideHistory,
+        restored: Iterable[PartitionHandoff] = (),
     ) -> None:
         self._origin, self._reader, self._options = origin, reader, options
-        self._parcels, self._output, self._held, self._around = parcels, output, held, around
+        self._handoffs, self._output, self._announcements = handoffs, output, announcements
+        self._locations = locations
         self._progress, self._clock = context.progress, context.clock
         self._inflight, self._counters = context.inflight, context.counters
-        self._past = past
+        self._override_history = override_history
         self._unreadable = 0
         self.delays = Histogram()
         """The delay of each chunk from the reader until all sinks have passed it."""
-        self._full: Capability | None = None
+        self._full_capability: Capability | None = None
         self.furthest = MIN_TIME
-        """The latest time that this worker has sent, or a previous reader of its partitions."""
+        """The latest time that this worker, or an earlier reader of its partitions, has sent."""
         self._limit: int | None = None
         """The latest time that may be sent now, or None."""
-        self._last: list[Capability] = []
-        self._skew = span(options.max_skew)
+        self._ended_capabilities: list[Capability] = []
+        """Capabilities for ended partitions with records that the sinks have not passed."""
+        self._skew = duration(options.max_skew)
         now = self._clock.monotonic()
-        known = {parcel.partition: parcel for parcel in resumed}
-        self._lanes = {
-            p: SourcePartition(p, output.open(MIN_TIME), now, now, past.of(origin, p))
+        known = {handoff.partition: handoff for handoff in restored}
+        self._partitions = {
+            p: SourcePartition(p, output.open(MIN_TIME), now, now, override_history.of(origin, p))
             for p in reader.partitions
             if p not in known
         }
         self._ended: dict[Partition, PartitionHandoff] = {}
-        """Partitions that have ended."""
-        for parcel in known.values():
-            lane = self._go_on(parcel, output.open(parcel.frontier))
-            self._move_beyond(lane)
-            self._await_before(lane)
+        """The handoffs of partitions that have ended."""
+        for handoff in known.values():
+            partition = self._continue_partition(handoff, output.open(handoff.frontier))
+            self._advance_past_sent(partition)
+            self._await_earlier_records(partition)
 
     def schedule(self) -> bool:
-        """Read and send records, and advance partitions that stand still. Return whether the source
-        worked."""
-        self._inflight.settle(self._passed(), self._clock.monotonic())
+        """Read and send records, and advance idle partitions. Return whether the source worked."""
+        self._inflight.free_passed(self._passed_by_sinks(), self._clock.monotonic())
         adopted = self._adopt()
         read = self._read() or adopted
-        self._choose_what_to_read()
+        self._pause_and_resume()
         self._announce_full()
         if not self._progress.ready:
             return read
-        moved = self._follow_rulings() or self._move_stale()
+        advanced = self._apply_overrides() or self._advance_idle()
         sent = self._send()
         closed = self._close_ended()
-        return read or moved or sent or closed
+        return read or advanced or sent or closed
 
     def wait_seconds(self) -> float | None:
         """Return the seconds until the next partition counts as idle, if a pointstamp waits for
-        one. The reader wakes the loop from now on."""
+        one. From now on the reader wakes the loop."""
         self._reader.watch()
-        if not self._lanes or not self._progress.ready:
+        if not self._partitions or not self._progress.ready:
             return None
-        due = [since for _, _, since in self._stale()]
+        due = [since for _, _, since in self._blocking_partitions()]
         if not due:
             return None
         return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
@@ -141,115 +146,102 @@ class SourceOperator:
 
     def finished(self) -> bool:
         """Return whether every partition has ended, and the sinks have passed its records."""
-        return not self._lanes and not self._last
+        return not self._partitions and not self._ended_capabilities
 
-    def standing(self) -> list[Standing]:
-        """Return the standing of every partition that has not ended."""
-        return [lane.standing(self._reader.idle(p)) for p, lane in self._lanes.items()]
+    def statuses(self) -> list[PartitionStatus]:
+        """Return the status of every partition that has not ended."""
+        return [p.status(self._reader.idle(p.number)) for p in self._partitions.values()]
 
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
 
-    # -- handovers
+    # -- partition moves
 
-    def reads(self, partition: Partition) -> bool:
+    def reads(self, number: Partition) -> bool:
         """Return whether this worker reads a partition, or has read it to its end."""
-        return partition in self._lanes or partition in self._ended
+        return number in self._partitions or number in self._ended
 
-    def release(self, partition: Partition, at: int) -> PartitionHandoff | None:
+    def release(self, number: Partition, at: int) -> PartitionHandoff | None:
         """Release a partition and return its handoff, once its frontier has reached `at`. Return
         None before."""
-        if (parcel := self._ended.pop(partition, None)) is not None:
+        if (handoff := self._ended.pop(number, None)) is not None:
             # No record of it remains, but the next checkpoint must still list it.
-            self._reader.release(partition)
-            return replace(parcel, frontier=max(parcel.frontier, at))
-        assert partition in self._lanes, "one order after the other, to whoever reads it (I1)"
-        lane = self._lanes[partition]
-        if lane.time < at:
+            self._reader.release(number)
+            return replace(handoff, frontier=max(handoff.frontier, at))
+        assert number in self._partitions, "only its reader gets an order for a partition (I1)"
+        partition = self._partitions[number]
+        if partition.time < at:
             return None
-        self._move_beyond(lane)
-        parcel = self._parcel(lane, self._reader.release(partition))
-        self._give_back(lane)
-        del self._lanes[partition]
-        if lane.held is not None:
-            lane.held.drop()
-        lane.capability.drop()
-        return parcel
-
-    def _give_back(self, lane: SourcePartition) -> None:
-        for pending in lane.queue:
-            self._inflight.unread(pending.size)
+        self._advance_past_sent(partition)
+        handoff = partition.handoff(self._reader.release(number))
+        self._inflight.unread(sum(pending.size for pending in partition.queue))
+        del self._partitions[number]
+        partition.close()
+        return handoff
 
     def _adopt(self) -> bool:
         adopted = False
-        for message in self._parcels.drain():
+        for message in self._handoffs.drain():
             adopted = True
-            parcel = message.payload
-            assert isinstance(parcel, PartitionHandoff)
+            handoff = message.payload
+            assert isinstance(handoff, PartitionHandoff)
             capability = self._output.mint(message)
-            capability.downgrade(parcel.frontier)
-            self._await_before(self._go_on(parcel, capability))
-            self._reader.adopt(parcel.partition, parcel.rest)
+            capability.downgrade(handoff.frontier)
+            self._await_earlier_records(self._continue_partition(handoff, capability))
+            self._reader.adopt(handoff.partition, handoff.rest)
         return adopted
 
-    def _move_beyond(self, lane: SourcePartition) -> None:
-        """Advance a partition beyond its sent records where no operator sorts them, so that later
-        records get later times. A replay gives no further overrides."""
-        if self._around.unsorted and not lane.replays:
-            self._rule(lane, lane.newest + 1)
+    def _advance_past_sent(self, partition: SourcePartition) -> None:
+        """Advance a partition past its sent records where no operator sorts them, so later records
+        get later times. A replay gives no further overrides."""
+        if self._locations.unsorted and not partition.replaying:
+            self._override(partition, partition.newest + 1)
 
-    def _await_before(self, lane: SourcePartition) -> None:
-        """Let a partition wait until its earlier records, by their times, have passed the unsorted
-        ports."""
-        if self._around.unsorted and lane.time > lane.newest:
-            lane.after = lane.newest
+    def _await_earlier_records(self, partition: SourcePartition) -> None:
+        """Let a partition wait until the unsorted ports have passed the times of its earlier
+        records."""
+        if self._locations.unsorted and partition.time > partition.newest:
+            partition.awaited_time = partition.newest
 
-    def _go_on(self, parcel: PartitionHandoff, capability: Capability) -> SourcePartition:
+    def _continue_partition(
+        self, handoff: PartitionHandoff, capability: Capability
+    ) -> SourcePartition:
         """Read a partition from the position of its handoff."""
-        now, track = self._clock.monotonic(), self._past.of(self._origin, parcel.partition)
-        lane = SourcePartition(
-            parcel.partition, capability, now, now, track, parcel.rest.offset,
-            parcel.maximum, parcel.newest, parcel.frontier,
+        overrides = self._override_history.of(self._origin, handoff.partition)
+        now = self._clock.monotonic()
+        partition = SourcePartition(
+            handoff.partition, capability, now, now, overrides, handoff.rest.offset,
+            handoff.maximum, handoff.newest, handoff.frontier,
         )  # fmt: skip
-        self._lanes[parcel.partition] = lane
-        self.furthest = max(self.furthest, parcel.newest)
-        return lane
+        self._partitions[handoff.partition] = partition
+        self.furthest = max(self.furthest, handoff.newest)
+        return partition
 
-    def parcels(self) -> list[PartitionHandoff]:
+    def partition_handoffs(self) -> list[PartitionHandoff]:
         """Return the handoff of each partition that this worker reads, has read to its end, or is
         about to read."""
-        here = [self._parcel(lane, self._reader.rest(p)) for p, lane in self._lanes.items()]
-        to_come = [message.payload for message in self._parcels.waiting]
-        return [
-            *here,
-            *self._ended.values(),
-            *(one for one in to_come if isinstance(one, PartitionHandoff)),
-        ]
-
-    @staticmethod
-    def _parcel(lane: SourcePartition, rest: Rest) -> PartitionHandoff:
-        """Return the handoff of a partition whose reader has handed out all but `rest`."""
-        if lane.queue:
-            rest = Rest(lane.queue[0].offset, rest.end)
-        return PartitionHandoff(lane.partition, rest, lane.maximum, lane.newest, lane.time)
+        reading = (p.handoff(self._reader.rest(p.number)) for p in self._partitions.values())
+        incoming = (message.payload for message in self._handoffs.waiting)
+        handoffs = (one for one in incoming if isinstance(one, PartitionHandoff))
+        return [*reading, *self._ended.values(), *handoffs]
 
     def sent_up_to(self, limit: int) -> bool:
         """Return whether all known records up to a time have been sent."""
         return all(
-            lane.time > limit or (not lane.queue and self._reader.idle(p))
-            for p, lane in self._lanes.items()
+            p.time > limit or (not p.queue and self._reader.idle(p.number))
+            for p in self._partitions.values()
         )
 
     def passed(self, time: int) -> bool:
         """Return whether all sinks have passed the records up to a time."""
-        return not self._passed().less_equal(time)
+        return not self._passed_by_sinks().less_equal(time)
 
-    def hold(self, limit: int | None) -> None:
+    def pause_after(self, limit: int | None) -> None:
         """Send no record later than `limit` until the next call. None removes the limit."""
         self._limit = limit
 
-    def underway(self) -> Iterable[InFlight]:
+    def in_flight(self) -> Iterable[InFlight]:
         """Return nothing, as unsent records are read again."""
         return ()
 
@@ -259,11 +251,11 @@ class SourceOperator:
         chunks = self._reader.poll()
         now = self._clock.monotonic()
         for chunk in chunks:
-            lane = self._lanes[chunk.partition]
-            limit = from_millis(self._clock.now_ms()) + span(self._options.max_future)
+            partition = self._partitions[chunk.partition]
+            limit = from_millis(self._clock.now_ms()) + duration(self._options.max_future)
             # Times have a maximum, and records near it are future records for every clock.
             limit = min(limit, BEHIND_ALL - 1)
-            pending = lane.queue_up(chunk, limit, now)
+            pending = partition.enqueue(chunk, limit, now)
             self._counters["future_ignored"] += int(np.count_nonzero(pending.future))
             self._inflight.read(chunk.size)
             self._counters["read"] += len(chunk.values)
@@ -271,252 +263,257 @@ class SourceOperator:
         self._unreadable = self._reader.unreadable
         return bool(chunks)
 
-    def _choose_what_to_read(self) -> None:
-        for lane in self._lanes.values():
+    def _pause_and_resume(self) -> None:
+        for partition in self._partitions.values():
             # A replay needs records that were read here before, even if less was in flight then.
-            room = lane.replays or not self._inflight.overfull
-            empty = not lane.queue and room
-            wanted = not self._inflight.full or (empty and self._alone(lane))
-            if wanted == lane.paused:
-                lane.paused = not wanted
+            may_read = partition.replaying or not self._inflight.overfull
+            empty = not partition.queue and may_read
+            wanted = not self._inflight.full or (empty and self._blocks_alone(partition))
+            if wanted == partition.paused:
+                partition.paused = not wanted
                 act = self._reader.resume if wanted else self._reader.pause
-                act(lane.partition)
+                act(partition.number)
 
     def _announce_full(self) -> None:
-        """While reading has stopped, hold a capability, as in-flight records wait for idle
-        partitions."""
-        if self._inflight.full and self._full is None and self._lanes:
-            self._full = self._held.open(max(lane.time for lane in self._lanes.values()))
-        elif self._full is not None and not (self._inflight.full and self._lanes):
-            self._full.drop()
-            self._full = None
+        """Hold a capability while reading has stopped, so that idle partitions advance and
+        in-flight records leave."""
+        if self._inflight.full and self._full_capability is None and self._partitions:
+            furthest = max(partition.time for partition in self._partitions.values())
+            self._full_capability = self._announcements.open(furthest)
+        elif self._full_capability is not None and not (self._inflight.full and self._partitions):
+            self._full_capability.drop()
+            self._full_capability = None
 
     def _drained(self, floor: int) -> bool:
-        """Return whether the sinks have passed all records that can pass before the floor
-        advances."""
-        return not self._passed().less_than(floor)
+        """Return whether the sinks have passed all records before the floor."""
+        return not self._passed_by_sinks().less_than(floor)
 
     # -- sending
 
     def _send(self) -> bool:
         sent = False
-        for lane in sorted(self._lanes.values(), key=attrgetter("next_time")):
-            if lane.queue and self._may_go_on(lane):
-                sent |= self._send_lane(lane)
-            elif lane.queue and lane.held is None:
-                lane.held = self._held.open(lane.next_time)
+        for partition in sorted(self._partitions.values(), key=attrgetter("next_time")):
+            if partition.queue and self._may_send(partition):
+                sent |= self._send_partition(partition)
+            elif partition.queue and partition.announced is None:
+                partition.announced = self._announcements.open(partition.next_time)
         return sent
 
-    def _may_go_on(self, lane: SourcePartition) -> bool:
+    def _may_send(self, partition: SourcePartition) -> bool:
         """Return whether a partition may send. The flow has room for its records, or drains none
-        without it. All records of it from another worker or earlier execution have passed."""
-        enough = self._inflight.enough(self._reader, lane.partition)
-        if enough and not (lane.replays or self._alone(lane)):
+        without it. Its records of another worker or an earlier execution have passed."""
+        saturated = self._inflight.is_saturated(self._reader, partition.number)
+        if saturated and not (partition.replaying or self._blocks_alone(partition)):
             return False
-        if lane.after is not None:
-            frontiers = map(self._progress.frontier, self._around.unsorted)
-            if any(outward(frontier).less_equal(lane.after) for frontier in frontiers):
+        if (awaited := partition.awaited_time) is not None:
+            frontiers = map(self._progress.frontier, self._locations.unsorted)
+            if any(outer_frontier(frontier).less_equal(awaited) for frontier in frontiers):
                 return False
-            lane.after = None
+            partition.awaited_time = None
         return True
 
-    def _alone(self, lane: SourcePartition) -> bool:
-        """Return whether a partition alone holds back the flow, and all other records have
-        passed."""
-        floor = self._floor()
-        return lane.time == floor and self._drained(floor)
+    def _blocks_alone(self, partition: SourcePartition) -> bool:
+        """Return whether a partition alone holds back the flow: all other records have passed."""
+        floor = self._least_source_time()
+        return partition.time == floor and self._drained(floor)
 
-    def _send_lane(self, lane: SourcePartition) -> bool:
-        near = min(self._floor() + self._skew, LATEST)
-        budget, waits = ROWS, False
-        while lane.queue and budget and not waits:
-            times, natural = lane.next_rows(budget)
-            rows = self._count(lane, times, near)
+    def _send_partition(self, partition: SourcePartition) -> bool:
+        skew_limit = min(self._least_source_time() + self._skew, LATEST)
+        budget, waits = MAX_ROWS, False
+        while partition.queue and budget and not waits:
+            times, natural = partition.next_rows(budget)
+            rows = self._count_sendable(partition, times, skew_limit)
             if rows:
-                self._send_rows(lane, lane.queue[0], times[:rows], natural[:rows])
+                self._send_rows(partition, partition.queue[0], times[:rows], natural[:rows])
                 budget -= rows
             waits = rows < len(times)
-        self._announce(lane, waits)
-        return budget < ROWS
+        self._announce(partition, waits)
+        return budget < MAX_ROWS
 
-    def _count(self, lane: SourcePartition, times: Int64s, near: int) -> int:
-        """Return how many of the next records may leave. They are near or few, and within the limit
-        of a checkpoint."""
-        head = lane.queue[0]
-        room = self._inflight.room(self._reader, lane.partition)
-        little = head.left * room // (head.size + ROW * head.left)
-        rows = max(_up_to(near, times), min(little, len(times)))
+    def _count_sendable(self, partition: SourcePartition, times: Int64s, skew_limit: int) -> int:
+        """Return how many of the next records may leave: those within the skew limit, or a few.
+        All are within the limit of a checkpoint."""
+        head = partition.queue[0]
+        bytes_ahead = self._inflight.bytes_ahead(self._reader, partition.number)
+        few = head.count * bytes_ahead // (head.size + ROW_BYTES * head.count)
+        rows = max(_up_to(skew_limit, times), min(few, len(times)))
         return rows if self._limit is None else min(rows, _up_to(self._limit, times))
 
     def _send_rows(
-        self, lane: SourcePartition, head: PendingChunk, times: Int64s, natural: Int64s
+        self, partition: SourcePartition, head: PendingChunk, times: Int64s, natural: Int64s
     ) -> None:
         rows, chunk = len(times), head.chunk
         until = head.row + rows
         batch = Batch(
             times,
             np.full(rows, self._origin, np.int64),
-            np.full(rows, lane.partition, np.int64),
+            np.full(rows, partition.number, np.int64),
             chunk.offsets[head.row : until],
             np.zeros(rows, np.int64),
             chunk.values[head.row : until],
         )
-        self._count_late_adjusted(
-            times, head.asked[head.row : until], head.future[head.row : until]
-        )
+        sent = slice(head.row, until)
+        self._count_late_adjusted(times, head.requested[sent], head.future[sent])
         if head.future.any():
-            self._rule_future(lane, head, times)
-        self._output.send(lane.capability, int(times[0]), batch)
+            self._override_future(partition, head, times)
+        self._output.send(partition.capability, int(times[0]), batch)
         last = int(times[-1])
-        lane.maximum, lane.newest = int(natural[-1]), last
-        lane.next_offset = int(chunk.offsets[until - 1]) + 1
-        whole = until == len(chunk.values)
+        partition.maximum, partition.newest = int(natural[-1]), last
+        partition.next_offset = int(chunk.offsets[until - 1]) + 1
+        complete = until == len(chunk.values)
         self._inflight.sent(
             SentBatch(
-                last, head.take(rows), rows, self._reader, lane.partition, lane.next_offset,
-                head.read_at, self.delays if whole else None,
+                last, head.count_sent(rows), rows, self._reader, partition.number,
+                partition.next_offset, head.read_at, self.delays if complete else None,
             )
         )  # fmt: skip
-        if whole:
-            lane.queue.popleft()
+        if complete:
+            partition.queue.popleft()
         self.furthest = max(self.furthest, last)
-        self._move(lane, last)
+        self._advance(partition, last)
 
     def _count_late_adjusted(
-        self, times: Int64s, asked: Int64s, future: npt.NDArray[np.bool_]
+        self, times: Int64s, requested: Int64s, future: npt.NDArray[np.bool_]
     ) -> None:
-        """Count records whose time was raised to another millisecond, and by how much. Future
-        records are counted elsewhere."""
-        asked = np.maximum(asked, MIN_TIME)
-        raised = (times >> SEQUENCE_BITS) - (asked >> SEQUENCE_BITS)
+        """Count records whose time was raised to another millisecond, and by how much. `_read`
+        counts future records."""
+        requested = np.maximum(requested, MIN_TIME)
+        raised = (times >> SEQUENCE_BITS) - (requested >> SEQUENCE_BITS)
         raised[future] = 0
         self._counters["late_adjusted"] += int(np.count_nonzero(raised))
-        self._counters["bumped_ms"] += int(raised.sum())
+        self._counters["late_adjusted_ms"] += int(raised.sum())
 
-    def _announce(self, lane: SourcePartition, waits: bool) -> None:
-        """Advance to the time of the next record. Announce it if the record has to wait."""
-        upcoming = lane.next_time
-        self._move(lane, upcoming)
-        if lane.held is not None and not (waits and lane.held.time == upcoming):
-            lane.held.drop()
-            lane.held = None
-        if waits and lane.held is None:
-            lane.held = self._held.open(upcoming)
+    def _announce(self, partition: SourcePartition, waits: bool) -> None:
+        """Advance to the time of the next record. Announce that time if the record has to wait."""
+        upcoming, announced = partition.next_time, partition.announced
+        self._advance(partition, upcoming)
+        if announced is not None and not (waits and announced.time == upcoming):
+            partition.withdraw()
+        if waits and partition.announced is None:
+            partition.announced = self._announcements.open(upcoming)
 
     # -- advancing
 
-    def _move(self, lane: SourcePartition, time: int) -> bool:
-        """Advance a partition to a time, and return whether it was before that time."""
-        if time <= lane.time:
+    def _advance(self, partition: SourcePartition, time: int) -> bool:
+        """Advance a partition to a time. Return whether it was before that time."""
+        if time <= partition.time:
             return False
-        lane.capability.downgrade(time)
-        lane.moved_at = self._clock.monotonic()
+        partition.capability.downgrade(time)
+        partition.advanced_at = self._clock.monotonic()
         return True
 
-    def _rule(self, lane: SourcePartition, time: int) -> None:
+    def _override(self, partition: SourcePartition, time: int) -> None:
         """Advance a partition without a record, and record the override for its next record."""
-        if self._move(lane, time):
-            ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, time)
-            self._progress.overrides.append(ruling)
+        if self._advance(partition, time):
+            self._record_override(partition, partition.next_offset, time)
 
-    def _rule_future(self, lane: SourcePartition, head: PendingChunk, times: Int64s) -> None:
+    def _record_override(
+        self, partition: SourcePartition, offset: int, time: int, last: int | None = None
+    ) -> None:
+        override = TimestampOverride(self._origin, partition.number, offset, time, last)
+        self._progress.overrides.append(override)
+
+    def _override_future(
+        self, partition: SourcePartition, head: PendingChunk, times: Int64s
+    ) -> None:
         """Record overrides for future records that are about to leave."""
         rows = slice(head.row, head.row + len(times))
         offsets = head.chunk.offsets[rows]
-        anew = head.future[rows] & ~lane.track.future(offsets)
+        new = head.future[rows] & ~partition.overrides.future(offsets)
         # A run has one time, as no future record advances the partition.
-        edges = np.flatnonzero(np.diff(anew, prepend=False, append=False))
-        for first, behind in edges.reshape(-1, 2).tolist():
-            places = int(offsets[first]), int(times[first]), int(offsets[behind - 1])
-            self._progress.overrides.append(
-                TimestampOverride(self._origin, lane.partition, *places)
-            )
+        edges = np.flatnonzero(np.diff(new, prepend=False, append=False))
+        for first, end in edges.reshape(-1, 2).tolist():
+            run = int(offsets[first]), int(times[first]), int(offsets[end - 1])
+            self._record_override(partition, *run)
 
-    def _follow_rulings(self) -> bool:
+    def _apply_overrides(self) -> bool:
         """Follow known overrides, once all records before them have been sent. Return whether a
         partition advanced."""
-        moved = [self._move(lane, lane.floor) for lane in self._lanes.values()]
-        return any(moved)
+        advanced = [self._advance(p, p.floor) for p in self._partitions.values()]
+        return any(advanced)
 
     def _close_ended(self) -> bool:
         ended = [
-            lane
-            for lane in self._lanes.values()
-            if not lane.queue and self._reader.ended(lane.partition)
+            partition
+            for partition in self._partitions.values()
+            if not partition.queue and self._reader.ended(partition.number)
         ]
-        for lane in ended:
+        for partition in ended:
             # Its records may wait for other partitions until the sinks have passed them.
-            self._last.append(self._held.open(lane.time + 1))
+            self._ended_capabilities.append(self._announcements.open(partition.time + 1))
             # Later records, in another run, must not have times that pass from now on.
-            ruling = TimestampOverride(self._origin, lane.partition, lane.next_offset, BEHIND_ALL)
-            self._progress.overrides.append(ruling)
-            self._ended[lane.partition] = self._parcel(lane, self._reader.rest(lane.partition))
-            lane.capability.drop()
-            if lane.held is not None:
-                lane.held.drop()
-            del self._lanes[lane.partition]
-        if not self._last:
-            return bool(ended)
-        passed = self._passed()
-        for held in [held for held in self._last if not passed.less_equal(outer(held.time) - 1)]:
-            held.drop()
-            self._last.remove(held)
+            self._record_override(partition, partition.next_offset, BEHIND_ALL)
+            rest = self._reader.rest(partition.number)
+            self._ended[partition.number] = partition.handoff(rest)
+            partition.close()
+            del self._partitions[partition.number]
+        if self._ended_capabilities:
+            passed = self._passed_by_sinks()
+            for one in [*self._ended_capabilities]:
+                if not passed.less_equal(outer_time(one.time) - 1):
+                    one.drop()
+                    self._ended_capabilities.remove(one)
         return bool(ended)
 
-    def _move_stale(self) -> bool:
+    def _advance_idle(self) -> bool:
         now = self._clock.monotonic()
-        moved = False
-        for lane, target, since in self._stale():
+        advanced = False
+        for partition, target, since in self._blocking_partitions():
             if now - since >= self._options.idle_after:
-                self._rule(lane, target)
+                self._override(partition, target)
                 self._counters["idle_advances"] += 1
-                moved = True
-        return moved
+                advanced = True
+        return advanced
 
-    def _stale(self) -> list[tuple[SourcePartition, int, float]]:
+    def _blocking_partitions(self) -> list[tuple[SourcePartition, int, float]]:
         """Return the partitions that hold back waiting pointstamps, each with its target time and
-        the time since when it stands."""
-        furthest = self._progress.furthest(self._around.read)
-        demand = self._progress.furthest(self._around.demands)
+        the second from which on it counts as idle."""
+        furthest = self._progress.furthest(self._locations.read)
+        requested = self._progress.furthest(self._locations.advance_requests)
         if furthest is None:
             return []
-        if demand is None:
-            least = self._progress.least(self._around.waiting)
-            if least is None or outer(least) > furthest:
+        if requested is None:
+            least = self._progress.least(self._locations.waiting)
+            if least is None or outer_time(least) > furthest:
                 return []
-        stale = []
-        for lane in self._lanes.values():
-            target = self._target(lane, furthest, demand)
-            if target > lane.time:
-                stale.append((lane, target, lane.moved_at if lane.queue else lane.active_at))
-        return stale
+        blocking = []
+        for partition in self._partitions.values():
+            target = self._target(partition, furthest, requested)
+            if target > partition.time:
+                since = partition.advanced_at if partition.queue else partition.active_at
+                blocking.append((partition, target, since))
+        return blocking
 
-    def _target(self, lane: SourcePartition, furthest: int, demand: int | None) -> int:
-        if lane.replays:
-            return lane.time
-        if lane.queue:
+    def _target(self, partition: SourcePartition, furthest: int, requested: int | None) -> int:
+        time, newest = partition.time, partition.newest
+        if partition.replaying:
+            return time
+        if partition.queue:
             # All its records have one time. Others may pass that time, and its own follow there.
-            holds = lane.time == lane.next_time == lane.newest == self._floor()
-            return lane.time + 1 if holds else lane.time
-        stuck = lane.paused and self._inflight.overfull
-        if not (stuck or self._reader.idle(lane.partition)):
-            return lane.time
-        if demand is not None and demand >= furthest:
-            return demand + 1
+            blocks = time == partition.next_time == newest == self._least_source_time()
+            return time + 1 if blocks else time
+        stuck = partition.paused and self._inflight.overfull
+        if not (stuck or self._reader.idle(partition.number)):
+            return time
+        if requested is not None and requested >= furthest:
+            return requested + 1
         # Only a partition with a record of the furthest time may pass it, so advances end there.
-        beyond = lane.time == lane.newest == furthest
-        return furthest + 1 if beyond else furthest
+        return furthest + 1 if time == newest == furthest else furthest
 
-    def _floor(self) -> int:
-        least = self._progress.least(self._around.sources)
-        return MIN_TIME if least is None else outer(least)
+    def _least_source_time(self) -> int:
+        least = self._progress.least(self._locations.sources)
+        return MIN_TIME if least is None else outer_time(least)
 
-    def _passed(self) -> Antichain:
+    def _passed_by_sinks(self) -> Antichain:
         return Antichain.of(
-            *(time for at in self._around.ends for time in outward(self._progress.frontier(at)))
+            *(
+                time
+                for at in self._locations.sinks
+                for time in outer_frontier(self._progress.frontier(at))
+            )
         )
 
 
 def _up_to(limit: int, times: Int64s) -> int:
-    """Return how many of these ascending times are not later than `limit`."""
+    """Return how many of some ascending times are not later than `limit`."""
     return int(np.searchsorted(times, limit, side="right"))

@@ -19,11 +19,11 @@ from meander.app.bootstrap.bootstrap import Bootstrapped, bootstrap
 from meander.app.config.options import Options
 from meander.app.driver import driver
 from meander.app.driver.loop import FlowResult
-from meander.app.flow.loader import load_flow
+from meander.app.loading.loader import load_flow
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics import checkpoints
+from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import ensure_internal, names
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint import initial_state
 from meander.schemas.errors import MeanderError, SetupError
@@ -72,7 +72,7 @@ class Rig:
         self.module = folder / "orders.py"
         self.module.write_text(FLOW.format(prefix=prefix))
         self.options = Options({"bootstrap.servers": bootstrap}, 2, prefix, until_end=True)
-        self.names = names(prefix, "orders")
+        self.names = topic_names(prefix, "orders")
         for topic in ("orders", "totals"):
             create_topic(bootstrap, prefix + topic, 4)
 
@@ -101,7 +101,7 @@ class Rig:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        with checkpoints.reading(self.options.kafka, self.names) as there:
+        with checkpoints.open_checkpoints(self.options.kafka, self.names) as there:
             found = there.newest()
         return None if found is None else found[1]
 
@@ -169,7 +169,7 @@ def test_a_table_with_a_key_twice_leaves_nothing_that_a_flow_would_read(
     rig: Rig, spark: SparkSession
 ) -> None:
     twice = table(spark, 5_000).union(table(spark, 1))
-    with pytest.raises(SetupError, match=r"operator 'totals', key 'c0': it comes twice"):
+    with pytest.raises(SetupError, match=r"operator 'totals', key 'c0': it has two states"):
         rig.bootstrap_(twice)
     assert rig.checkpoint is None
     assert consume_all(rig.bootstrap, rig.names.state), "other bins had been written by then"
@@ -225,7 +225,7 @@ def test_states_are_replaced_only_where_asked_and_other_states_stay(
 @pytest.mark.parametrize(
     ("operator", "query", "says"),
     [
-        ("totals", "SELECT 1 AS k, 2 AS state", "column 'key': the data has none of that name"),
+        ("totals", "SELECT 1 AS k, 2 AS state", "column 'key': the data has no such column"),
         ("total", "SELECT 1 AS key, 2 AS state", "no operator 'total' .* 'totals', 'mean', 'back"),
         ("backwards", "SELECT 1 AS key, 'x' AS state", "a codec of its own, .* type string"),
         ("mean", "SELECT 'N1' AS key, 2.5D AS state", "'mean', key 'N1': .* it has 1 values"),
@@ -257,7 +257,7 @@ def test_a_layer_that_is_not_what_was_written_ends_the_start_with_its_name(
 
     for offset, says in [
         (moved.offset, r"layer/0/-1/0 of operator 'totals', bin \d, chunk 0: its checksum is"),
-        (place.offset + 1, r"no record with the key 'layer/0/-1/0/0': compaction has removed it"),
+        (place.offset + 1, r"no record of key 'layer/0/-1/0/0': compaction has removed it"),
     ]:
         layers = (replace(layer, chunks=(replace(place, offset=offset),)),)
         spoilt = replace(checkpoint, manifests=(replace(first, layers=layers), *rest))

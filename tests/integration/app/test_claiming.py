@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.checkpoint_index import CheckpointIndex
 from meander.app.recovery.claiming import ID_GAP, claim, expect_ours
 from meander.app.recovery.decision_log import to_bytes
@@ -21,7 +21,7 @@ from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader, StatusTopic
-from meander.dataflow.control.decisions import Begins, Joins
+from meander.dataflow.control.decisions import JoinDecision, StartDecision
 from meander.schemas.errors import SetupError
 from meander.schemas.status import Claimed
 from meander.state.keys.ids import ExecutionId, WorkerId
@@ -85,7 +85,7 @@ def test_a_later_claim_has_greater_executions_whatever_the_clocks_say(
         behind = claim(waiting, status)
         assert behind.execution == AHEAD + ID_GAP
         with decisions_of(first) as decisions:
-            decisions.write(to_bytes(ExecutionId(2 * AHEAD), Joins(WorkerId(1), 5)))
+            decisions.write(to_bytes(ExecutionId(2 * AHEAD), JoinDecision(WorkerId(1), 5)))
         last = claim(another(waiting), status)
         assert last.execution == 2 * AHEAD + ID_GAP, "the status topic forgets, the journal not"
         assert last.next_execution(2).execution == last.execution + 1
@@ -119,7 +119,7 @@ def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
 
         start_execution(mine, None, decisions, stall)
         decided = read_decisions(first.options.kafka, first.names.decisions)
-        written = [life for life, one in decided if isinstance(one, Begins)]
+        written = [life for life, one in decided if isinstance(one, StartDecision)]
         assert written == [others[0].execution, mine.execution]
         assert known(first).last == others[0].execution
         with pytest.raises(SetupError, match="another driver has taken it"):

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from meander.connectors.kafka.client import admin
-from meander.connectors.topics.topics import ensure_internal, names
+from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
 from tests.support.process.flow_process import (
@@ -216,7 +216,7 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Run
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:
     done = running.call("topics")
 
-    called = names(running.prefix, "counts")
+    called = topic_names(running.prefix, "counts")
     purposes = {line["topic"]: line["purpose"] for line in done.lines}
     assert purposes[called.state] == "keyed state, in layers"
     assert purposes.keys() == {getattr(called, kind) for kind in called.__slots__}
@@ -356,7 +356,7 @@ def test_a_user_without_a_home_gets_a_sentence(tmp_path: Path, home: str | None)
         timeout=PATIENCE, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
-    assert "it cannot be made (No such file or directory); give this user a HOME" in done.stderr
+    assert "it cannot be created (No such file or directory); set HOME" in done.stderr
 
 
 def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
@@ -369,7 +369,7 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
 
 HASTY = """
 from meander.connectors.kafka import reachability
-reachability.REACH = 0.5
+reachability.CONNECT_TIMEOUT = 0.5
 from meander.app.cli.main import main
 main()
 """

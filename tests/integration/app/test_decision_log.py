@@ -12,9 +12,9 @@ from meander import Flow, KafkaSink, KafkaSource
 from meander.app.recovery.decision_log import to_bytes
 from meander.app.recovery.restart import needed_history
 from meander.connectors.topics.control import DecisionTopic
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from tests.support.kafka.brokers import Broker
@@ -35,13 +35,13 @@ def flow(order: Literal["event", "processing"]) -> Plan:
 def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_arrive(
     broker: Broker, prefix: str, order: Literal["event", "processing"], bins: tuple[Bin, ...] | None
 ) -> None:
-    called, settings = names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
+    called, settings = topic_names(prefix, "f"), {"bootstrap.servers": broker.bootstrap}
     create_topic(broker.bootstrap, called.decisions, 1)
     with closing(DecisionTopic(settings, called.decisions)) as decisions:
-        decisions.write(to_bytes(FIRST, Begins(0, OWNERS, 2)))
+        decisions.write(to_bytes(FIRST, StartDecision(0, OWNERS, 2)))
         # Bin 0 stays where it is.
         decisions.write(to_bytes(FIRST, Moves("m", 7, WorkerId(0), (Bin(0), Bin(1)))))
-        decisions.write(to_bytes(SECOND, Begins(9, OWNERS, 2, checkpoint=4)))
+        decisions.write(to_bytes(SECOND, StartDecision(9, OWNERS, 2, checkpoint=4)))
         decisions.write(to_bytes(SECOND, Moves("later", 12, WorkerId(1), (Bin(0),))))
     moves = needed_history(flow(order), settings, called, SECOND).moves
     # What was decided in the execution that it is part of comes to it otherwise.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import PreparedFlow, prepare
+from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.protocol.messages import Durations, SourceStats, WorkerHeartbeat
 from meander.app.recovery.claiming import claim
 from meander.app.status.metrics import MetricsCollector

@@ -23,9 +23,9 @@ from pyspark import SparkContext
 from meander.app.config.options import Options
 from meander.app.driver.driver import run
 from meander.connectors.kafka.client import admin
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.topics import Names, ensure_internal
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.dataflow.control.command import MoveBins
 from meander.schemas.avro import Format
 from meander.schemas.status import (
@@ -154,7 +154,7 @@ class Rig:
         self.settings = {"bootstrap.servers": bootstrap}
         self.source, self.other = f"{prefix}source", f"{prefix}other"
         self.results = f"{prefix}results"
-        self.names: Names = ensure_internal(admin(self.settings), prefix, "oracle")
+        self.names: TopicNames = ensure_internal(admin(self.settings), prefix, "oracle")
         self.module = folder / f"flow_{case.seed}.py"
         options = {"max_skew": max(1.0, case.options.max_skew)}
         text = Path(shapes.__file__).read_text()
@@ -175,7 +175,7 @@ class Rig:
         self._feed(0)
         # Opened once, so that the flow obeys what is commanded from here on.
         control = ControlTopic(self.settings, self.names.control, group(self.prefix, "oracle"))
-        control.begin(None)
+        control.start(None)
         control.close()
         later = (*self.case.commands[:2], *self.late)
         self._give(*(command for command in self.case.commands if command not in later))

@@ -13,12 +13,12 @@ from meander.app.recovery.orphan_cleanup import OrphanCleanup
 from meander.connectors.kafka.client import Settings, admin
 from meander.connectors.topics.checkpoints import append
 from meander.connectors.topics.control import DecisionTopic
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.tombstones import ends
-from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.control.decisions import Begins, Decision, Keeps
+from meander.connectors.topics.tombstones import end_offsets
+from meander.dataflow.control.decisions import Decision, SavepointDecision, StartDecision
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
-from meander.state.checkpoint.delta_bundles import Bundle, key_of
+from meander.state.checkpoint.delta_bundles import Bundle, bundle_key
 from meander.state.checkpoint.in_flight import Header
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
@@ -38,7 +38,7 @@ class Flow:
     """The topics of a flow that nobody runs."""
 
     settings: Settings
-    names: Names
+    names: TopicNames
     numbers: dict[ExecutionId, int] = field(default_factory=dict)
 
     def lives(self, life: ExecutionId, savepoint: str = "") -> Checkpoint:
@@ -52,7 +52,7 @@ class Flow:
         header = Header(life, number, ONE, "sink", 0, 0)
         flying = self.put(self.names.in_flight, header.key)
         piece = Piece("sink", 0, ONE, MIN_TIME, 1, (flying,), keyed=False)
-        bundle = self.put(self.names.in_flight, key_of(life, number, ONE, 0))
+        bundle = self.put(self.names.in_flight, bundle_key(life, number, ONE, 0))
         cut = Cut(members=(ONE,), pieces=(piece,), bundles=(Bundle("n", (Bin(0),), bundle),))
         manifests = (Manifest("n", Bin(0), 0, (pointer,)),)
         return Checkpoint(number, life, BinSpace(1), 0, manifests, cut, savepoint)
@@ -62,7 +62,7 @@ class Flow:
             ticket, found = opened.append(key, b"state"), list[RecordLocation]()
 
             def placed() -> bool:
-                place = opened.placed(ticket)
+                place = opened.appended(ticket)
                 found.extend([] if place is None else [place])
                 return bool(found)
 
@@ -83,7 +83,7 @@ class Flow:
         retained: int = 3,
         oldest: int | None = None,
     ) -> None:
-        self.decide(life, Begins(0, (ONE,), 1, checkpoint, retained=retained, oldest=oldest))
+        self.decide(life, StartDecision(0, (ONE,), 1, checkpoint, retained=retained, oldest=oldest))
 
     def records(self) -> list[tuple[bytes | None, bytes | None]]:
         bootstrap = self.settings["bootstrap.servers"]
@@ -97,7 +97,7 @@ class Flow:
     @property
     def lying(self) -> dict[str, list[int]]:
         topics = self.names.in_flight, self.names.state
-        return {topic: ends(self.settings, topic) for topic in topics}
+        return {topic: end_offsets(self.settings, topic) for topic in topics}
 
     def sweep(
         self, life: ExecutionId, before: Checkpoint | None, lying: dict[str, list[int]]
@@ -107,7 +107,7 @@ class Flow:
 
 
 def keys(*checkpoints: Checkpoint) -> set[bytes | None]:
-    return {place.key for one in checkpoints for place in (*one.places, *one.chunks)}
+    return {place.key for one in checkpoints for place in (*one.locations, *one.chunks)}
 
 
 def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, prefix: str) -> None:
@@ -118,7 +118,7 @@ def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, pr
     flow.begin(FIRST, None, retained=2)
     flow.take(flow.lives(FIRST))
     named = flow.lives(FIRST, "named")
-    flow.decide(FIRST, Keeps("named", flow.take(named), 0))
+    flow.decide(FIRST, SavepointDecision("named", flow.take(named), 0))
     begun = flow.take(flow.lives(FIRST))
 
     flow.begin(SECOND, begun, retained=2)
@@ -134,7 +134,7 @@ def test_orphans_leave_both_topics_and_all_other_records_stay(broker: Broker, pr
     lying = flow.lying
     flow.begin(THIRD, begun, retained=2, oldest=begun - 1)
     late = flow.lives(SECOND, "late")
-    flow.decide(SECOND, Keeps("late", flow.take(late), 0))
+    flow.decide(SECOND, SavepointDecision("late", flow.take(late), 0))
     own = flow.lives(THIRD)
     # Of another host, whose clock is behind: its number says nothing.
     later = flow.lives(ExecutionId(0))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from meander.app.config.options import Options
-from meander.app.flow.preflight import prepare
-from meander.connectors.topics.topics import Internal, internal
+from meander.app.loading.preflight import prepare
+from meander.connectors.topics.internal_topics import InternalTopic, internal_topics
 from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import create_topic
@@ -32,9 +32,9 @@ def start(
     prepare(module, Options({"bootstrap.servers": bootstrap}, prefix=prefix))
 
 
-@pytest.mark.parametrize("topic", internal("t.", "shop"), ids=lambda topic: topic.name)
+@pytest.mark.parametrize("topic", internal_topics("t.", "shop"), ids=lambda topic: topic.name)
 def test_a_topic_of_the_flow_itself_is_no_source_and_no_sink(
-    topic: Internal, tmp_path: Path
+    topic: InternalTopic, tmp_path: Path
 ) -> None:
     """Before the broker is asked for anything."""
     for kind, source, sink in ("source", topic.name, "out"), ("sink", "in", topic.name):

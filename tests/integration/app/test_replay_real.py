@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from meander import Flow
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -84,7 +84,7 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Timestamp
         marks = [CommitMarker.from_bytes(record.value or b"") for record in records]
         return [ruling for mark in marks for ruling in mark.overrides]
 
-    topic = names(prefix, "trail").marks
+    topic = topic_names(prefix, "trail").marks
     return read(
         await_records(
             broker.bootstrap,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark import SparkContext
 
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas import status
 from meander.schemas.status import (
     CommandRejected,
@@ -124,5 +124,5 @@ def spark_says(context: SparkContext, group: str) -> list[str]:
 
 def decisions(broker: Broker, prefix: str) -> list[dict[str, object]]:
     """What was written before it took effect."""
-    records = consume_all(broker.bootstrap, names(prefix, "counts").decisions)
+    records = consume_all(broker.bootstrap, topic_names(prefix, "counts").decisions)
     return [json.loads(record.value or b"") for record in records]

@@ -26,8 +26,8 @@ from meander.app.driver import driver
 from meander.app.driver.loop import FlowResult
 from meander.app.driver.workers import spark_launcher, stderr
 from meander.app.protocol.registration import LaunchToken, RegistrationServer, join
-from meander.connectors.links.links import CurveLinks, Keys
-from meander.connectors.topics.topics import names
+from meander.connectors.links.links import CurveKeys, CurveLinks
+from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Accepted,
@@ -74,7 +74,7 @@ class Rig:
 
     def command(self, fields: dict[str, object] | bytes) -> None:
         value = fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-        produce(self.bootstrap, names(self.prefix, "counts").control, [Record(value)])
+        produce(self.bootstrap, topic_names(self.prefix, "counts").control, [Record(value)])
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_result_too_large_for_its_topic_is_a_dead_letter(rig: Rig, delivery: s
     values = sorted(json.loads(record.value or b"") for record in rig.results())
     assert values == ["a", "b"]
     assert result.counters["dead_letters"] == 1
-    (letter,) = consume_all(rig.bootstrap, names(rig.prefix, "counts").dead)
+    (letter,) = consume_all(rig.bootstrap, topic_names(rig.prefix, "counts").dead)
     for said in ("key 'large'", "offset 0", "takes 1,250,", "more than 1,000,000"):
         assert said.encode() in (dict(letter.headers)["meander.reason"] or b"")
 
@@ -391,7 +391,7 @@ def test_a_topic_that_does_not_exist_is_named_before_anything_starts(rig: Rig) -
 
 
 def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> None:
-    links = CurveLinks(COORDINATOR, Keys.fresh())
+    links = CurveLinks(COORDINATOR, CurveKeys.generate())
     door = RegistrationServer("127.0.0.1", links, 60.0)
     ticket = door.expect(WorkerId(0))
     others = [LaunchToken(b"made up", ticket.address, ticket.public), ticket]
@@ -402,14 +402,14 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
         return True
 
     def come(ticket: LaunchToken) -> None:
-        keys = Keys.fresh()
+        keys = CurveKeys.generate()
         own = CurveLinks(WorkerId(0), keys)
         try:
             join(ticket, keys, own, startup_timeout=30.0)
         except MeanderError as error:
             said.append(str(error))
         finally:
-            own.part()
+            own.detach()
             own.close(linger=0)
 
     first = threading.Thread(target=come, args=(ticket,))
@@ -427,5 +427,5 @@ def test_a_launch_token_is_good_for_one_time_and_a_made_up_one_for_none() -> Non
         "worker 0: the driver rejected it: worker 0 has registered before: a token is used once.",
     ]
     door.close()
-    links.part()
+    links.detach()
     links.close(linger=0)

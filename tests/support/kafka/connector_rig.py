@@ -14,7 +14,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters
 from meander.connectors.kafka.source.reader import KafkaReader
 from meander.connectors.kafka.source.source import KafkaSource
-from meander.connectors.kafka.topics import found
+from meander.connectors.kafka.topic_metadata import expect_topic
 from meander.dataflow.interfaces import Chunk, Partition, Rests, SinkWriter, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.records.batch import Batch
@@ -45,7 +45,7 @@ class Rig:
         return self.prefix + name
 
     def id_of(self, topic: str) -> str:
-        return found(client.admin(self.settings), topic).id
+        return expect_topic(client.admin(self.settings), topic).id
 
     def context(
         self,

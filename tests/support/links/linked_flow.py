@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from typing import Any, Self
 
 from meander import Flow
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.dataflow.control.decisions import Decision
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.interfaces import Links
 from meander.dataflow.runtime.worker import Worker, members_of
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -32,7 +32,7 @@ class LinkedFlow(TestFlow):
         self, flow: Flow, workers: int = 2, delay: float = 0.0, loss: Loss | None = None
     ) -> None:
         self.opened = ExitStack()
-        self.links = {me: CurveLinks(me, Keys.fresh()) for me in members_of(workers)}
+        self.links = {me: CurveLinks(me, CurveKeys.generate()) for me in members_of(workers)}
         peers = {
             me: Peer(me, self._through(links.address, delay, loss), links.public)
             for me, links in self.links.items()
@@ -43,15 +43,17 @@ class LinkedFlow(TestFlow):
             links.connect(peer for peer in peers.values() if peer.worker != me)
         super().__init__(flow, workers)
         links, clock = self.links[COORDINATOR], self.sim.clock
-        checkpoints = self.world.taking(self._plan, links, clock, durable=lambda: True)
-        self.controller = Controller(
+        checkpoints = self.world.checkpoint_coordinator(
+            self._plan, links, clock, durable=lambda: True
+        )
+        self.coordinator = Coordinator(
             self._plan, self.world.start, links, clock, _journalled, checkpoints
         )
 
     def __exit__(self, *_: object) -> None:
         super().__exit__(None, None, None)
         for links in self.links.values():
-            links.part()
+            links.detach()
         for links in self.links.values():
             links.close(linger=0)
         self.opened.close()
@@ -66,8 +68,8 @@ class LinkedFlow(TestFlow):
             if worker.me != without:
                 worked |= worker.step()
                 for report in worker.reports():
-                    self.controller.report(worker.me, report)
-        worked |= self.controller.step()
+                    self.coordinator.report(worker.me, report)
+        worked |= self.coordinator.step()
         self.sim.clock.advance(0.0005)
         if not worked:
             self.links[COORDINATOR].wait(0.002)
@@ -81,7 +83,7 @@ class LinkedFlow(TestFlow):
 
     @property
     def done(self) -> bool:
-        return self.controller.done and all(worker.done for worker in self.workers)
+        return self.coordinator.done and all(worker.done for worker in self.workers)
 
     def _through(self, address: str, delay: float, loss: Loss | None) -> str:
         if not delay and loss is None:

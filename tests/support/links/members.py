@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import zmq
 
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.state.keys.ids import WorkerId
 
 A, B = WorkerId(0), WorkerId(1)
@@ -36,7 +36,7 @@ def receive_for_ever(links: CurveLinks) -> None:
 
 
 def raw_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], to: CurveLinks, keys: Keys
+    context: zmq.Context[zmq.Socket[bytes]], to: CurveLinks, keys: CurveKeys
 ) -> zmq.Socket[bytes]:
     """A client that speaks CURVE but none of the rules above it."""
     dealer = context.socket(zmq.DEALER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from tests.support.links.members import A, B, peer_of, until
 from tests.support.links.relay import Loss, Relay
 
@@ -11,7 +11,7 @@ class Pair:
     """Two members; what A sends to B goes over a relay."""
 
     def __init__(self, loss: Loss | None = None, **options: float) -> None:
-        self.a, self.b = (CurveLinks(me, Keys.fresh(), **options) for me in (A, B))  # type: ignore[arg-type]
+        self.a, self.b = (CurveLinks(me, CurveKeys.generate(), **options) for me in (A, B))  # type: ignore[arg-type]
         self.between = Relay(self.b.address, loss=loss)
         self.a.admit([peer_of(self.b)])
         self.b.admit([peer_of(self.a)])
@@ -20,7 +20,7 @@ class Pair:
 
     def close(self) -> None:
         for links in (self.a, self.b):
-            links.part()
+            links.detach()
             links.close(linger=0)
         self.between.close()
 
@@ -28,6 +28,6 @@ class Pair:
         """That B hears A, and has heard nothing else."""
         self.a.send(B, [frame])
         self.a.flush()
-        self.a.tell(B, frame)
+        self.a.send_message(B, frame)
         assert until(self.b, self.b.receive) == [(A, [frame])]
-        assert until(self.b, self.b.told) == [(A, frame)]
+        assert until(self.b, self.b.receive_messages) == [(A, frame)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce, until
 
@@ -204,13 +204,13 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 def last_beat(bootstrap: str, prefix: str) -> dict[str, object]:
     """The newest heartbeat on the status topic of the flow `counts`."""
-    told = consume_all(bootstrap, names(prefix, "counts").status)
+    told = consume_all(bootstrap, topic_names(prefix, "counts").status)
     beats = (json.loads(one.value or b"") for one in reversed(told))
     return next(beat for beat in beats if beat["type"] == "heartbeat")
 
 
 def until_silent(broker: Broker, prefix: str, heartbeat_timeout: float) -> None:
     """Another driver may take the flow once the last heartbeat is older than the lease."""
-    records = consume_all(broker.bootstrap, names(prefix, "counts").status)
+    records = consume_all(broker.bootstrap, topic_names(prefix, "counts").status)
     last = max(record.timestamp or 0 for record in records)
     until(lambda: time.time() * 1000 - last > 1000 * heartbeat_timeout, "the lease has passed")

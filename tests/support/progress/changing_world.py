@@ -8,8 +8,8 @@ from typing import cast
 from meander.dataflow.graph.graph import Graph
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
-from meander.dataflow.records.loop_times import outer
-from meander.dataflow.wire import CheckpointFrame, DataFrame, MemberFrame, TakenFrame
+from meander.dataflow.records.loop_times import outer_time
+from meander.dataflow.wire import CheckpointFrame, CreditFrame, DataFrame, MemberFrame
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.times.time import MIN_TIME, Time
 from tests.support.progress.graphs import Walks
@@ -75,20 +75,20 @@ class ChangingWorld(World):
         coordinator = self.members[0]
         for capability in self._held(coordinator, "control")[:1]:
             time = self.later(capability.time, how)
-            there = [m for m in self._may_get(outer(time)) if self._held(m, "source")]
+            there = [m for m in self._may_get(outer_time(time)) if self._held(m, "source")]
             if there:
                 self._ship(coordinator, capability, time, there[which % len(there)])
 
-    def hand_over(self, member: Member, which: int, how: int) -> None:
+    def move_partition(self, member: Member, which: int, how: int) -> None:
         """Who has come to the time of an order lets go of its source; the parcel goes to another,
-        who may go on from there (see `dataflow.migration.partition_handover`)."""
+        who may go on from there (see `dataflow.migration.partition_migrator`)."""
         readers = [m for m in self.members if self._held(m, "source") and self._ordered(m)]
         if not readers:
             return
         reader = readers[which % len(readers)]
         source, order = self._held(reader, "source")[0], self._held(reader, "hand")[0]
-        source.downgrade(max(source.time, order.time, key=outer))
-        there = self._may_get(outer(source.time))
+        source.downgrade(max(source.time, order.time, key=outer_time))
+        there = self._may_get(outer_time(source.time))
         if there:
             self._ship(reader, order, source.time, there[(which + how) % len(there)])
             for capability in (source, order):
@@ -120,12 +120,12 @@ class ChangingWorld(World):
         if member.capabilities:
             capability = member.capabilities[which % len(member.capabilities)]
             time = self.later(capability.time, how)
-            there = self._may_get(outer(time))
+            there = self._may_get(outer_time(time))
             if there:
                 self._ship(member, capability, time, there[(which + how) % len(there)])
 
     def _ship(self, member: Member, capability: Capability, time: Time, to: Member) -> None:
-        self.latest = max(self.latest, outer(time))
+        self.latest = max(self.latest, outer_time(time))
         member.outputs[capability.location].send(capability, time, PAYLOAD, to.me)
 
     def _may_get(self, time: int) -> list[Member]:
@@ -145,7 +145,7 @@ class ChangingWorld(World):
         if member.me == COORDINATOR and isinstance(update, MemberFrame):
             self.roster.receive(sender, update)
         else:
-            assert not isinstance(update, DataFrame | TakenFrame | CheckpointFrame)
+            assert not isinstance(update, DataFrame | CreditFrame | CheckpointFrame)
             member.progress.receive(sender, update)
         if member.progress.ended:
             self._end(member)
@@ -169,7 +169,7 @@ class ChangingWorld(World):
             send, send, World.hold, World.downgrade, World.drop, take, take, take, flush, flush,
             World.bring_update, World.bring_update, World.bring_update, World.bring_data,
             World.bring_data, join, part, announce, announce, order,
-            hand_over, advance, forswear,
+            move_partition, advance, forswear,
         ),
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ class LeavesAtOnce(Progress):
     def _leave_when_done(self) -> None:
         if self._leave_at is not None:
             self._leave_at = None
-            self._links.send(COORDINATOR, encode_member("parted"))
+            self._links.send(COORDINATOR, encode_member("leaves"))
 
 
 class OpensTwice(Progress):

@@ -16,7 +16,7 @@ from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.ports import InputPort, Message, OutputPort
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.wire import Anything, HeardFrame, Payload, ProgressFrame, decode
+from meander.dataflow.wire import AnyFrame, Payload, ProgressAckFrame, ProgressFrame, decode
 from meander.state.keys.ids import WorkerId
 from meander.state.times.antichain import Antichain, minimal
 from meander.state.times.time import Time
@@ -81,7 +81,7 @@ class Link:
 
 
 @lru_cache(4096)
-def heard(part: bytes) -> Anything:
+def heard(part: bytes) -> AnyFrame:
     """What a frame says, which is the same to all who hear it."""
     return decode([part])
 
@@ -251,7 +251,7 @@ class World:
 
     def hear(self, member: Member, sender: WorkerId, frame: Frame) -> None:
         update = heard(frame[0])
-        assert isinstance(update, ProgressFrame | HeardFrame)
+        assert isinstance(update, ProgressFrame | ProgressAckFrame)
         member.progress.receive(sender, update)
 
     def bring_data(self, member: Member, which: int, how: int) -> None:

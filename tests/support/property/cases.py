@@ -13,9 +13,9 @@ from meander.dataflow.simulation.simulator import (
     AbortMoves,
     AddPartition,
     Command,
-    HandOver,
     Join,
     Leave,
+    MovePartition,
 )
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
@@ -41,7 +41,7 @@ class Case:
     move_memory: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | HandOver | AddPartition | AbortMoves], ...] = ()
+    staff: tuple[tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves], ...] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""
 
@@ -123,12 +123,12 @@ def with_comings_and_goings(case: Case) -> Case:
         else command
         for command in case.commands
     )
-    changes: list[Join | Leave | HandOver] = [Join() for _ in range(newcomers)]
+    changes: list[Join | Leave | MovePartition] = [Join() for _ in range(newcomers)]
     leavers = rng.sample(range(everyone), rng.randint(0, everyone - 1))
     changes.extend(Leave(f"l{number}", WorkerId(number)) for number in leavers)
     for n in range(rng.randint(0, 3)):
         partition, reader = rng.randrange(len(case.partitions)), rng.randrange(everyone)
-        changes.append(HandOver(f"h{n}", "source", partition, WorkerId(reader)))
+        changes.append(MovePartition(f"h{n}", "source", partition, WorkerId(reader)))
     staff = tuple((rng.randint(0, len(commands) + n), one) for n, one in enumerate(changes))
     changed = replace(case, commands=commands, staff=(*case.staff, *staff))
     return with_growth(changed, everyone)
@@ -142,8 +142,8 @@ def with_growth(case: Case, workers: int) -> Case:
         growth, last = random_growth(rng, case), len(case.commands) + len(staff)
         staff.insert(rng.randint(0, len(staff)), (rng.randint(0, last), growth))
         partition, reader = len(case.partitions) + rng.randint(0, n), rng.randrange(workers)
-        hand_over = HandOver(f"g{n}", "source", partition, WorkerId(reader))
-        staff.append((rng.randint(0, last + 1), hand_over))
+        move_partition = MovePartition(f"g{n}", "source", partition, WorkerId(reader))
+        staff.append((rng.randint(0, last + 1), move_partition))
     return replace(case, staff=tuple(staff))
 
 

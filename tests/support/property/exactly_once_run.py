@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from meander.dataflow.api.nodes import Guarantee
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import ReplayChecked
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
 from meander.testing import Result, TestFlow
@@ -78,13 +79,13 @@ class ExactlyOnceRun(RecoveryRun):
 
     def _run_one(self, run: KilledFlow) -> bool:
         over = super()._run_one(run)
-        said = [event for event in run.sim.events if event["type"] == "replay_checked"]
-        self.compared += sum(int(str(event["results"])) for event in said)
+        checked = (event for event in run.sim.events if isinstance(event, ReplayChecked))
+        self.compared += sum(event.results for event in checked)
         return over
 
     def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
         """Check that all executions together have committed the reference's results."""
-        awaited = run.sim.controller.replays.awaited
+        awaited = run.sim.coordinator.replays.awaited
         assert not awaited, "each replayed result is compared with the committed one"
         self.check_records()
         self.suppressed = run.counters["suppressed"]

@@ -111,7 +111,7 @@ def layers(world: WatchedWorld) -> list[RecordLocation]:
 
 def pieces(world: WatchedWorld) -> list[RecordLocation]:
     """Return the locations of the pieces that the newest checkpoint names."""
-    return [*world.checkpoints[-1].places] if world.checkpoints else []
+    return [*world.checkpoints[-1].locations] if world.checkpoints else []
 
 
 def _corrupt(

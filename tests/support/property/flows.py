@@ -155,7 +155,7 @@ def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[A
         case "parts":
             return stream.flat_map(parts)
         case "loop" | "early":
-            return stream.iterate(stage.name, _body(stage, outside), max_rounds=stage.number)
+            return stream.iterate(stage.name, _body(stage, outside), max_iterations=stage.number)
     return _with_keys(stage, keyed(stream), outside)
 
 
@@ -316,7 +316,7 @@ class Reference:
                 if goes_round(r.record.value)
             ]
             if round + 1 == stage.number:
-                self.refused += [(f"{stage.name} again", r.record.value) for r in again]
+                self.refused += [(f"{stage.name} feedback", r.record.value) for r in again]
             # What comes from outside of the loop is there in its first round only.
             records, outside = again, []
         return left

@@ -150,13 +150,13 @@ def read(kind: Kind, frame: Frame) -> bool:
 def _whole(message: object) -> bool:
     """Whether a message of the engine has what its types promise; the app's say so themselves."""
     match message:
-        case wire.HeardFrame(updates):
+        case wire.ProgressAckFrame(updates):
             return _numbers(updates)
         case wire.ProgressFrame(changes, updates, rulings):
             ruled = all(_numbers(*one[:4], one.last or 0) for one in rulings)
             counted = all(_numbers(at, delta) and _is_time(t) for at, t, delta in changes)
             return _numbers(updates) and ruled and counted
-        case wire.TakenFrame(edge, size):
+        case wire.CreditFrame(edge, size):
             return _numbers(edge, size)
         case wire.Base(number, bounds, cut):
             times = [time for bound in bounds for time in bound]

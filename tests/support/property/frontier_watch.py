@@ -70,7 +70,7 @@ class WatchedFlow:
             for at, port in worker.parts.operators.inputs.items():
                 yield from ((at, message.time) for message in port.waiting)
         network = self.run.sim.network
-        under_way = [frame for lane in network.lanes.values() for frame in lane]
+        under_way = [frame for lane in network.frames.values() for frame in lane]
         under_way += [frame for inbox in network.inboxes.values() for _, frame in inbox]
         for message in (decode(frame) for frame in under_way if frame[0][:1] == DATA):
             assert isinstance(message, DataFrame)
@@ -83,7 +83,7 @@ class WatchedFlow:
 
     def members(self) -> Iterator[Progress]:
         yield from (worker.parts.progress for worker in self.run.workers)
-        yield self.run.sim.controller.progress
+        yield self.run.sim.coordinator.progress
 
     def everywhere(self) -> Iterator[Location]:
         return map(Location, range(self.graph.locations))

@@ -90,12 +90,12 @@ class KilledFlow(CrampedFlow):
     def ended(self) -> dict[tuple[str, int], int] | None:
         """The end of each partition, if all partitions have been read to their ends."""
         sources = [one for worker in self.workers for one in worker.parts.operators.sources.items()]
-        if any(source.standing() for _, source in sources):
+        if any(source.statuses() for _, source in sources):
             return None
         return {
             (name, parcel.partition): parcel.rest.offset
             for name, source in sources
-            for parcel in source.parcels()
+            for parcel in source.partition_handoffs()
         }
 
     def disarm(self) -> None:
@@ -144,7 +144,7 @@ class KilledFlow(CrampedFlow):
         if (database := self._survivors.get(me)) is not None:
             assert self._databases is not None
             self._databases._opened[me] = database
-            database.outlive()
+            database.end_execution()
         worker = super()._build(*surroundings)
         self.local_bins += len(worker._state_restore._survived)
         watch_worker(worker, self.watched.turn)

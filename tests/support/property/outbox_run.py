@@ -73,9 +73,9 @@ class OutboxRun(ExactlyOnceRun):
 
     def recover(self) -> None:
         """Run with outboxes of a random size."""
-        room = random.Random(f"room {self.case.seed}").choice([1, 3, transactions.ROOM])
+        room = random.Random(f"room {self.case.seed}").choice([1, 3, transactions.MAX_DEFERRED])
         with (
-            mock.patch.object(transactions, "ROOM", room),
+            mock.patch.object(transactions, "MAX_DEFERRED", room),
             mock.patch.object(checkpoint_coordinator, "FAILED_PAUSE", 0.01),
         ):
             super().recover()

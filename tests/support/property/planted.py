@@ -25,7 +25,7 @@ def plant(
 ) -> None:
     """Put a bug in the place of a method."""
     monkeypatch.setattr(owner, method, bug)
-    monkeypatch.setattr(simulator, "MOST_ACTIONS", MOST_ACTIONS)
+    monkeypatch.setattr(simulator, "MAX_ACTIONS", MOST_ACTIONS)
 
 
 def expect_caught(

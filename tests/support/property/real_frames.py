@@ -137,14 +137,14 @@ def _write_wire(message: object) -> Frame:
     match message:
         case wire.ProgressFrame(changes, updates, rulings):
             return wire.encode_progress(changes, updates, rulings)
-        case wire.HeardFrame(updates):
-            return wire.encode_heard(updates)
+        case wire.ProgressAckFrame(updates):
+            return wire.encode_progress_ack(updates)
         case wire.DataFrame(edge, at, payload, checkpoint):
             return wire.encode_data(edge, at, payload, checkpoint)
         case wire.CheckpointFrame():
-            return wire.encode_cut(message)
-        case wire.TakenFrame(edge, size):
-            return wire.encode_taken(edge, size)
+            return wire.encode_checkpoint(message)
+        case wire.CreditFrame(edge, size):
+            return wire.encode_credit(edge, size)
         case wire.Base():
             return wire.encode_base(message)
         case wire.OpeningFrame(base, sent, changes):
@@ -187,16 +187,19 @@ def _of_engine() -> Iterator[Kind]:
         ("progress", wire.encode_progress(changes)),
         ("progress, added up", wire.encode_progress(changes, 7)),
         ("progress with rulings", wire.encode_progress(changes[:3], 1, rulings)),
-        ("progress that has come", wire.encode_heard(256)),
+        ("progress that has come", wire.encode_progress_ack(256)),
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
-        ("taken", wire.encode_taken(EdgeId(3), 4 << 20)),
-        ("hold", wire.encode_cut(wire.PauseFrame(3, 5 << 41, 1 << 20))),
-        ("hold where they are", wire.encode_cut(wire.PauseFrame(3, None, 0))),
-        ("cancel", wire.encode_cut(wire.CancelFrame(3))),
-        ("freeze", wire.encode_cut(wire.TriggerFrame(3, tuple(map(WorkerId, range(9))), (1, 2)))),
-        ("marker", wire.encode_cut(wire.MarkerFrame(3, 1 << 33))),
-        ("complete", wire.encode_cut(wire.CompleteFrame(3))),
+        ("taken", wire.encode_credit(EdgeId(3), 4 << 20)),
+        ("pause", wire.encode_checkpoint(wire.PauseFrame(3, 5 << 41, 1 << 20))),
+        ("pause where they are", wire.encode_checkpoint(wire.PauseFrame(3, None, 0))),
+        ("cancel", wire.encode_checkpoint(wire.CancelFrame(3))),
+        (
+            "freeze",
+            wire.encode_checkpoint(wire.TriggerFrame(3, tuple(map(WorkerId, range(9))), (1, 2))),
+        ),
+        ("marker", wire.encode_checkpoint(wire.MarkerFrame(3, 1 << 33))),
+        ("complete", wire.encode_checkpoint(wire.CompleteFrame(3))),
     ]
     outer = [Antichain.of((5 << 40) + n) for n in range(12)]
     bounds = (*outer, Antichain(), Antichain.of((3, 4), (4, 3)))
@@ -205,10 +208,10 @@ def _of_engine() -> Iterator[Kind]:
         ("base", wire.encode_base(base)),
         ("opening to a newcomer", wire.encode_opening(base, 12, changes)),
         ("welcome", wire.encode_member("welcome", tuple(map(WorkerId, range(-1, 9))))),
-        ("parts", wire.encode_member("parts", (), 5 << 40)),
-        ("gone", wire.encode_member("gone", (WorkerId(9),))),
+        ("leave", wire.encode_member("leave", (), 5 << 40)),
+        ("left", wire.encode_member("left", (WorkerId(9),))),
         ("joins", wire.encode_member("joins", (WorkerId(9),))),
-        ("parted", wire.encode_member("parted")),
+        ("leaves", wire.encode_member("leaves")),
     ]
     for name, frame in frames:
         yield Kind(name, frame, wire.decode, _write_wire, MeanderError)
@@ -273,7 +276,7 @@ def _of_app() -> Iterator[Kind]:
         Report([*taken, stored, *sent, ResultsSuppressed("counts", tallies)]),
         PeerAdded(worker=2),
         Released(worker=0),
-        Failure(of="lost", concerns="worker 1", cause="x", remedy="", trace="t", peer=-1),
+        Failure(of="lost", subject="worker 1", cause="x", remedy="", trace="t", peer=-1),
         Done(counters={"read": 1 << 40}),
         Stopped(),
     )

@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import Command, DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import Checkpointed, CheckpointFailed
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
@@ -102,7 +103,7 @@ class RecoveryRun(CaseRun):
                 for sink, mark in zip((self.raw, self.other_raw, self.sink), marks, strict=True)
             )
             executions.append(
-                ExecutionResults(world.before, world.execution, raw, other, results, run.ended)
+                ExecutionResults(world.restored, world.execution, raw, other, results, run.ended)
             )
             self._count(world)
             self._check_policies(run)
@@ -167,15 +168,14 @@ class RecoveryRun(CaseRun):
         self.checkpoints = len(world.checkpoints)
         pieces = [piece for one in world.checkpoints for piece in one.cut.pieces]
         self.in_flight = sum(piece.records for piece in pieces)
-        number = Counter(piece.places for piece in pieces)
+        number = Counter(piece.locations for piece in pieces)
         self.unread = sum(times > 1 for times in number.values())
         self.bundled = sum(len(b.bins) for one in world.checkpoints for b in one.cut.bundles)
-        self.moving = sum(len(one.cut.lacking) for one in world.checkpoints)
+        self.moving = sum(len(one.cut.deltas) for one in world.checkpoints)
 
     def _check_policies(self, run: KilledFlow) -> None:
-        self.policies["failed"] += sum(e["type"] == "checkpoint_failed" for e in run.sim.events)
-        taken = [event for event in run.sim.events if event["type"] == "checkpointed"]
-        self.policies.update(str(event["policy"]) for event in taken)
+        self.policies["failed"] += sum(isinstance(e, CheckpointFailed) for e in run.sim.events)
+        self.policies.update(e.policy for e in run.sim.events if isinstance(e, Checkpointed))
         for earlier, later in pairwise(run.world.checkpoints):
             if earlier.execution == later.execution:
                 known = {(one.source, one.partition) for one in later.cut.positions}
@@ -187,7 +187,7 @@ class RecoveryRun(CaseRun):
 
     def _check_aligned(self, one: Checkpoint) -> None:
         sent = max(position.newest for position in one.cut.positions)
-        late = all(outer(piece.time) > sent for piece in one.cut.pieces)
+        late = all(outer_time(piece.time) > sent for piece in one.cut.pieces)
         assert late, "in flight in an aligned one is at most what timers have answered"
 
     def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:

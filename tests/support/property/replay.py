@@ -23,16 +23,16 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory, Timest
 from meander.dataflow.exactly_once.commit_history import start_override
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import SourcePartition
-from meander.dataflow.records.loop_times import outer
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation import simulator
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import (
     NOW_MS,
     AddPartition,
     Command,
-    HandOver,
     Join,
     Leave,
+    MovePartition,
     SimClock,
 )
 from meander.state.encoding import codec
@@ -118,8 +118,8 @@ def random_variant(rng: random.Random) -> Variant:
     ]
     for n in range(rng.choice([0, 0, 1, 3])):
         source, partition = rng.choice(["source", "source-2"]), rng.randrange(3)
-        hand_over = HandOver(f"h{n}", source, partition, rng.randrange(workers))
-        staff: list[Command] = [Join(), Leave(f"l{n}", rng.randrange(workers)), hand_over]
+        move_partition = MovePartition(f"h{n}", source, partition, rng.randrange(workers))
+        staff: list[Command] = [Join(), Leave(f"l{n}", rng.randrange(workers)), move_partition]
         commands.append(rng.choice(staff))
     rng.shuffle(commands)
     # Of a clock that stands among the records' times most are of the future.
@@ -144,11 +144,11 @@ def watched(
     last.fold("c", shapes.empty, shapes.trail).sink(sink)
     unheard: dict[TimestampOverride, int] = {}
     """Moves of partitions, and where these stood before."""
-    rule = SourceOperator._rule
+    rule = SourceOperator._override
 
     def watch(source: SourceOperator, lane: SourcePartition, time: int) -> None:
         if time > lane.time:
-            place = lane.partition, lane.next_offset
+            place = lane.number, lane.next_offset
             unheard[TimestampOverride(source._origin, *place, time)] = lane.time
         rule(source, lane, time)
 
@@ -158,18 +158,18 @@ def watched(
     inflight = told = 0
     with (
         mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
-        mock.patch.object(SourceOperator, "_rule", watch),
+        mock.patch.object(SourceOperator, "_override", watch),
         TestFlow(flow, variant.workers, variant.schedule, commands=commands, past=past) as run,
     ):
-        heard = reported_overrides(run.sim.controller)
+        heard = reported_overrides(run.sim.coordinator)
         while not run.sim.done:
             run.act()
             while told < len(heard):
                 unheard.pop(heard[told], None)
                 told += 1
             inflight = max(inflight, *(worker.inflight for worker in run.workers))
-            frontiers = run.sim.controller.frontiers().values()
-            times = [outer(time) for frontier in frontiers for time in frontier]
+            frontiers = run.sim.coordinator.frontiers().values()
+            times = [outer_time(time) for frontier in frontiers for time in frontier]
             if times and min(times) not in marks:
                 marks[min(times)] = Mark(min(times), (*heard, *begun(run)))
             ahead = [move for move, stood in unheard.items() if not times or stood < min(times)]

@@ -82,7 +82,7 @@ def shrunk(
     _say(case.seed)
     until = now() + SECONDS
     # What does not come to its end is noticed after as many steps as any run takes.
-    with mock.patch.object(simulator, "MOST_ACTIONS", MOST_ACTIONS):
+    with mock.patch.object(simulator, "MAX_ACTIONS", MOST_ACTIONS):
         return shortest(case, lambda other: now() < until and fails(other))
 
 

@@ -26,7 +26,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.simulator import DurableWorld, SimClock, SimTopic
 from meander.dataflow.simulation.transactions import Ledger, Show
-from meander.dataflow.wire import CUT, DATA
+from meander.dataflow.wire import CHECKPOINT, DATA
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.layers.topic import RecordLocation, Ticket
@@ -62,15 +62,15 @@ class WatchedTopic(SimTopic):
         self._compact()
         return self._turn.passing(self._name, "write", lambda: SimTopic.append(self, key, payload))
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
-        place = super().placed(ticket)
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
+        place = super().appended(ticket)
         if place is not None:
             self._turn.reach(self._name, "flush")
         return place
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         self._compact()
-        return super().fetch(places)
+        return super().fetch(locations)
 
     def fetched(self, ticket: Ticket) -> list[bytes] | None:
         found = super().fetched(ticket)
@@ -78,21 +78,21 @@ class WatchedTopic(SimTopic):
             self._turn.reach(self._name, "read")
         return found
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
-        for place in places:
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
+        for place in locations:
             self._turn.passing("tombstone", "forget", partial(self._tombs.append, place))
         self._compact()
 
     def _compact(self) -> None:
         while self._tombs and self._rng.random() < self._haste:
-            super().forget([self._tombs.pop(self._rng.randrange(len(self._tombs)))])
+            super().delete([self._tombs.pop(self._rng.randrange(len(self._tombs)))])
 
     def lose(self) -> None:
         """Lose some of the records whose senders have ended before they were durable."""
         unknown = [
             answer for answer in self._pending.values() if isinstance(answer, RecordLocation)
         ]
-        super().forget([place for place in unknown if self._rng.random() < 0.5])
+        super().delete([place for place in unknown if self._rng.random() < 0.5])
 
     def corrupt(self, place: RecordLocation, corrupted: Callable[[bytes], bytes]) -> None:
         """Replace the record at a location."""
@@ -106,8 +106,8 @@ class WatchedLedger(Ledger):
 
     turn: Turn
 
-    def settle(self, mark: CommitMarker, show: Show) -> None:
-        self.turn.passing("transaction", "commit", lambda: Ledger.settle(self, mark, show))
+    def commit(self, mark: CommitMarker, show: Show) -> None:
+        self.turn.passing("transaction", "commit", lambda: Ledger.commit(self, mark, show))
 
     def _forget(self, end: int) -> None:
         self.turn.passing("tombstone", "forget", lambda: Ledger._forget(self, end))
@@ -141,28 +141,28 @@ class WatchedWorld(DurableWorld):
         self.steps += 1
         self.outage.down = self.steps < self.until
 
-    def begin(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
+    def start_execution(self, plan: Plan, workers: int, past: OverrideHistory) -> None:
         self.until, self.outage.down = 0, False
         for topic in self.topics:
             topic.lose()
         self.turn.passing(
-            "execution", "begin", lambda: DurableWorld.begin(self, plan, workers, past)
+            "execution", "begin", lambda: DurableWorld.start_execution(self, plan, workers, past)
         )
-        if self.before is not None and self.before is self.future:
-            Checkpoint.from_bytes(of_the_next_version(self.before.to_bytes()))
+        if self.restored is not None and self.restored is self.future:
+            Checkpoint.from_bytes(of_the_next_version(self.restored.to_bytes()))
 
-    def write(self, execution: ExecutionId, decision: Decision) -> Callable[[], bool]:
+    def write_decision(self, execution: ExecutionId, decision: Decision) -> Callable[[], bool]:
         durable = self.turn.passing(
-            "decision", "write", lambda: DurableWorld.write(self, execution, decision)
+            "decision", "write", lambda: DurableWorld.write_decision(self, execution, decision)
         )
         return self._flushing("decision", durable)
 
-    def taking(
+    def checkpoint_coordinator(
         self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
     ) -> CheckpointCoordinator:
         watch_links(links, self.turn)
         up = lambda: durable() and not self.outage.down  # noqa: E731
-        taking = super().taking(plan, links, clock, up)
+        taking = super().checkpoint_coordinator(plan, links, clock, up)
         write = taking._write
 
         def written(checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
@@ -203,7 +203,7 @@ def sent(frame: Frame) -> tuple[Protocol, Action]:
     if kind == DATA:
         _, _, payload, _ = msgpack.unpackb(frame[0][1:])
         return _SENT.get(payload, ("command", "send"))
-    return ("marker" if kind == CUT else "link"), "send"
+    return ("marker" if kind == CHECKPOINT else "link"), "send"
 
 
 _SENT: dict[str, tuple[Protocol, Action]] = {
@@ -226,8 +226,8 @@ def watch_worker(worker: Worker, turn: Turn) -> None:
 
     _replace(worker, "step", stepping)
     for outlet in parts.outgoing:
-        _watch(outlet.keyed.trace, "adopt", turn, "installation", "install")
-        _watch(outlet.keyed.trace, "release", turn, "bin", "forget")
+        _watch(outlet.keyed.bin_layers, "adopt", turn, "installation", "install")
+        _watch(outlet.keyed.bin_layers, "release", turn, "bin", "forget")
     if parts.environment.transactions is not None:
         _watch(parts.environment.transactions, "commit", turn, "transaction", "begin")
 

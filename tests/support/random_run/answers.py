@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import json
 
-from meander.connectors.topics.topics import Names
-from meander.schemas.control import meant
+from meander.connectors.topics.internal_topics import TopicNames
+from meander.schemas.control import is_command
 from tests.support.kafka.topics import consume_all
 
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
 
 
-def unanswered(bootstrap: str, called: Names) -> list[str]:
+def unanswered(bootstrap: str, called: TopicNames) -> list[str]:
     """Commands on the control topic for which the status topic tells no end, but for stops."""
     events = [json.loads(one.value or b"") for one in consume_all(bootstrap, called.status)]
     ends = [event for event in events if event["type"] in ENDS]
@@ -21,7 +21,7 @@ def unanswered(bootstrap: str, called: Names) -> list[str]:
     return [
         f"offset {record.offset}: {record.value!r:.300}"
         for record in consume_all(bootstrap, called.control)
-        if meant(record.value)
+        if is_command(record.value)
         and record.offset not in offsets
         and _awaited(record.value) not in {None, *ids}
     ]

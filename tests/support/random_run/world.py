@@ -25,7 +25,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics.topics import names
+from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, admin, consume_all, create_topic, partitions_of
 from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of
@@ -150,7 +150,7 @@ class World:
         self.results.read_to_end()
         assert not self.results.sequences.wrong, "results out of their sequence"
         assert not self.missing(), f"results that are missing: {self.missing()[:10]}"
-        dead = consume_all(self.broker.bootstrap, names(self._prefix, "counts").dead)
+        dead = consume_all(self.broker.bootstrap, topic_names(self._prefix, "counts").dead)
         assert not dead, f"{len(dead)} records on the dead-letter topic: {dead[0]}"
 
     def missing(self) -> list[str]:
@@ -189,7 +189,7 @@ class World:
 
     def say(self, record: bytes | None) -> None:
         """Put a record on the control topic."""
-        self._commands.produce(names(self._prefix, "counts").control, record)
+        self._commands.produce(topic_names(self._prefix, "counts").control, record)
         self._commands.poll(0)
 
     def kill_driver(self) -> str:
@@ -339,7 +339,7 @@ class World:
 
     def _expect_answers(self) -> None:
         """The status topic tells the end of each command. A bin that moves extends the deadline."""
-        called = names(self._prefix, "counts")
+        called = topic_names(self._prefix, "counts")
         seen, deadline = (0, 0), 0.0
         while left := unanswered(self.broker.bootstrap, called):
             now = len(left), len(self.flow.of("bin_moved"))

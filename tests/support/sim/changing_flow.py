@@ -31,8 +31,8 @@ class ChangingFlow:
         self.written: list[Decision] = []
         self.held: type[Decision] | None = None
         """Decisions of this kind do not become durable."""
-        replace_journal(self.sim.controller, self._write)
-        self.until(lambda: self.sim.controller.ready)
+        replace_journal(self.sim.coordinator, self._write)
+        self.until(lambda: self.sim.coordinator.ready)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
@@ -46,7 +46,7 @@ class ChangingFlow:
         until(holds, self.sim.act, 100_000)
 
     def said(self, event: str) -> list[dict[str, object]]:
-        return [one for one in self.sim.events if one["type"] == event]
+        return [one for one in self.run.events if one["type"] == event]
 
     def join(self) -> None:
         """Two workers join."""
@@ -55,7 +55,7 @@ class ChangingFlow:
         self.until(lambda: len(self.said("joined")) == 2)
 
     def bins(self) -> Counter[int]:
-        return Counter(map(int, self.sim.controller.owners()))
+        return Counter(map(int, self.sim.coordinator.owners()))
 
     def reads(self) -> dict[int, int]:
         """How many partitions each worker reads."""

@@ -31,16 +31,16 @@ class CommandedFlow:
     def submit(self, name: str, bins: tuple[int, ...], worker: int, ms: int | None = None,
                strategy: Strategy = "all-at-once", precopy: bool = False) -> None:  # fmt: skip
         time = None if ms is None else from_millis(ms)
-        self.run.sim.controller.submit(
+        self.run.sim.coordinator.submit(
             MoveBins(name, tuple(map(Bin, bins)), WorkerId(worker), time, strategy, precopy)
         )
-        self.run.settle()
+        self.run.run_until_idle()
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.run.events if event["type"] == kind]
 
     def owners(self) -> list[int]:
-        return [int(owner) for owner in self.run.sim.controller.owners()]
+        return [int(owner) for owner in self.run.sim.coordinator.owners()]
 
 
 def _count(n: int, value: object) -> tuple[int, object]:

@@ -11,8 +11,8 @@ import numpy as np
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import Journal
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
+from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
@@ -139,7 +139,7 @@ class ManualWriter(ListWriter):
         self._tickets = self._done = 0
 
     def write(self, batch: Batch) -> int:
-        self.made(batch)()
+        self.prepared(batch)()
         self._tickets += 1
         return self._tickets
 
@@ -163,37 +163,37 @@ class ManualFlow(TestFlow):
         namespace: int,
         workers: int = 2,
         commands: Sequence[MoveBins] = (),
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
     ) -> None:
         super().__init__(
             flow, workers, 0, commands=commands, databases=databases, namespace=namespace, past=past
         )
 
-    def settle(self, controller: bool = True) -> None:
+    def run_until_idle(self, coordinator: bool = True) -> None:
         """Let happen what can happen while the clock stands still, without the controller if it is
         to be held back: then T, the least time not forsworn, stays."""
         quiet = 0
         for _ in range(10_000):
-            quiet = 0 if self.turn(controller) else quiet + 1
+            quiet = 0 if self.turn(coordinator) else quiet + 1
             if quiet >= QUIET and (quiet >= PATIENCE or not self._answers_are_due()):
                 return
         raise AssertionError("it does not come to rest")
 
-    def turn(self, controller: bool = True) -> bool:
+    def turn(self, coordinator: bool = True) -> bool:
         """Deliver what is under way and let everyone take one turn; whether anything was done."""
-        worked = self._deliver(controller)
+        worked = self._deliver(coordinator)
         for worker in self.workers:
             worked |= self._step(worker)
-        if controller:
-            worked |= self.sim.controller.step()
-            self.sim.events.extend(self.sim.controller.events())
+        if coordinator:
+            worked |= self.sim.coordinator.step()
+            self.sim.collect()
         return worked
 
-    def wait(self, seconds: float, controller: bool = True) -> None:
+    def wait(self, seconds: float, coordinator: bool = True) -> None:
         """Let time pass in steps of a millisecond, and whatever it brings about happen."""
         for _ in range(round(seconds * 1000)):
             self.sim.clock.advance(0.001)
-            self.settle(controller)
+            self.run_until_idle(coordinator)
 
     def finish(self, source: ManualSource) -> None:
         """End the source and let the flow come to its end."""
@@ -206,7 +206,7 @@ class ManualFlow(TestFlow):
 
     @property
     def forsworn(self) -> int | None:
-        return self.sim.controller.closed_before
+        return self.sim.coordinator.closed_before
 
     def said(self, command: str) -> list[object]:
         """What has become of a command, in order."""
@@ -220,12 +220,12 @@ class ManualFlow(TestFlow):
                 for o in operators
                 if not isinstance(o, SourceOperator)
             )
-            or self.sim.controller.decisions.least is not None
+            or self.sim.coordinator.decisions.least is not None
         )
 
-    def _deliver(self, controller: bool) -> bool:
+    def _deliver(self, coordinator: bool) -> bool:
         lanes = self.sim.network.busy()
-        chosen = [lane for lane in lanes if controller or COORDINATOR not in lane[:2]]
+        chosen = [lane for lane in lanes if coordinator or COORDINATOR not in lane[:2]]
         for lane in chosen:
             self.sim.network.deliver(lane, 1 << 30)
         return bool(chosen)
@@ -233,7 +233,7 @@ class ManualFlow(TestFlow):
     def _step(self, worker: Worker) -> bool:
         worked = worker.step()
         for report in worker.reports():
-            self.sim.controller.report(worker.me, report)
+            self.sim.coordinator.report(worker.me, report)
         return worked
 
 
@@ -262,7 +262,7 @@ def lane_times(run: TestFlow) -> dict[int, int]:
     return {
         partition: lane.time
         for worker in run.workers
-        for partition, lane in source_operator(worker)._lanes.items()
+        for partition, lane in source_operator(worker)._partitions.items()
     }
 
 
@@ -278,18 +278,18 @@ def until(holds: Callable[[], bool], act: Callable[[], object], most: int = 1000
 def buffered_bytes(operator: Exchange | KeyedOperator) -> int:
     """Return the bytes of all records that an operator keeps back."""
     if isinstance(operator, Exchange):
-        return operator.stash.size + operator._kept_bytes
-    return operator._waiting.size + operator._queued_bytes + operator.arrivals.size
+        return operator.stash.size + operator._unsent_bytes
+    return operator._waiting.size + operator._queued_bytes + operator.incoming.size
 
 
 def buffered_batches(buffer: SpillBuffer) -> list[Rows]:
     """Return the batches that a buffer keeps in memory."""
-    return [rows for _, rows in buffer._near._batches]
+    return [rows for _, rows in buffer._memory._batches]
 
 
-def replace_journal(controller: Controller, journal: Journal) -> None:
+def replace_journal(coordinator: Coordinator, journal: Journal) -> None:
     """Give the decisions of a flow to a test, which decides when they are durable."""
-    controller.decisions._journal = journal
+    coordinator.decisions._journal = journal
 
 
 def turn_without(run: ManualFlow, stuck: WorkerId) -> None:
@@ -300,4 +300,4 @@ def turn_without(run: ManualFlow, stuck: WorkerId) -> None:
     for worker in run.workers:
         if worker.me != stuck:
             worker.step()
-    run.sim.controller.step()
+    run.sim.coordinator.step()

@@ -12,21 +12,21 @@ from random import Random
 
 import numpy as np
 
-from meander.dataflow.backpressure.inflight import Inflight
+from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.graph.graph import Edge, Graph, Location
 from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
-from meander.dataflow.operators.buffer.spill import Disk, Overflow
+from meander.dataflow.operators.buffer.spill import DiskRows, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard, OnError
-from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message, OutputPort
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, Int64s
-from meander.dataflow.records.loop_times import Rounds, settled
+from meander.dataflow.records.loop_times import Iterations, passed_frontier
 from meander.dataflow.simulation.simulator import SimClock, SimLinks, SimNetwork, SimTopic
 from meander.dataflow.wire import Payload
 from meander.state.encoding import codec
@@ -35,9 +35,9 @@ from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Database, Store
-from meander.state.times.antichain import NOTHING, Antichain
+from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain
 from meander.state.times.time import MIN_TIME, Time
 
 
@@ -96,10 +96,10 @@ class Bench:
             control=control,
             counters=Counter(),
             report=lambda _: None,
-            inflight=Inflight(1 << 30, throttle.passed),
+            inflight=InFlightBytes(1 << 30, throttle.note_passed),
             throttle=throttle,
             topic=topic,
-            retention=Retention(topic.forget),
+            retention=Retention(topic.delete),
             next_layer=lambda: LayerId(ExecutionId(0), WorkerId(0), 0),
             space=BinSpace(),
             max_waiting=max_waiting,
@@ -168,11 +168,11 @@ def contents(of: Store) -> dict[bytes, object]:
 
 def pool(ordered: bool = False, most: int = 1 << 30) -> SpillBuffer:
     """Where records wait, of whose disk `most` bytes are free; none that is refused is there."""
-    disk, owner = Disk(most), f"pool {next(_owners)}"
+    disk, owner = SpillBudget(most), f"pool {next(_owners)}"
 
-    def overflow(rounds: Rounds) -> Overflow:
-        shelf = Shelf(_database(), f"{owner} {rounds}")
-        return Overflow("operator 'op'", rounds, shelf, disk, ordered, guard()[0].failed)
+    def overflow(rounds: Iterations) -> DiskRows:
+        store = SpillStore(_database(), f"{owner} {rounds}")
+        return DiskRows("operator 'op'", rounds, store, disk, ordered, guard()[0].failed)
 
     return SpillBuffer(overflow)
 
@@ -187,16 +187,16 @@ def bins_of(batch: Batch) -> Int64s:
 
 
 def calls(
-    answers: Sequence[Why] = (),
+    answers: Sequence[CallKind] = (),
     timers: Timers | None = None,
     notices: Notifications | None = None,
-    passed: Antichain = NOTHING,
-    rounds: Rounds = (),
+    passed: Antichain = EMPTY_ANTICHAIN,
+    rounds: Iterations = (),
     most: int = 1000,
 ) -> Calls:
     """What a stateful operator calls back in one pass, where a frontier has passed that."""
     of = timers or Timers(), notices or Notifications()
-    return Calls("op", 9, BinSpace(), *of, answers, rounds, settled(passed, rounds), most)
+    return Calls("op", 9, BinSpace(), *of, answers, rounds, passed_frontier(passed, rounds), most)
 
 
 def records(

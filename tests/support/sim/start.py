@@ -8,7 +8,7 @@ from typing import Protocol
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from tests.support.sim.manual_flow import ManualFlow
 
 NAMESPACES = count()
@@ -20,5 +20,5 @@ class Start(Protocol):
         flow: Flow,
         workers: int = 2,
         commands: Sequence[MoveBins] = (),
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
     ) -> ManualFlow: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander import Flow
-from meander.dataflow.control.timestamp_overrides import NO_PAST, OverrideHistory
+from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.interfaces import SourceOptions
 from meander.state.times.time import from_millis
 from tests.support.sim.manual_flow import ManualFlow, ManualSink, ManualSource, lane_times
@@ -29,7 +29,7 @@ class TimedFlow:
         options: SourceOptions | None = None,
         waits: bool = True,
         control_lead: float = 0.0,
-        past: OverrideHistory = NO_PAST,
+        past: OverrideHistory = NO_OVERRIDES,
         record_size: int = 100,
     ) -> None:
         self.source = ManualSource(partitions, options, record_size)
@@ -40,10 +40,10 @@ class TimedFlow:
         if waits:
             stream.key_by(lambda v: 0).fold("n", lambda: 0, pass_on).sink(self.folded, "folded")
         self.run: ManualFlow = start(flow, workers, past=past)
-        self.rulings = reported_overrides(self.run.sim.controller)
+        self.rulings = reported_overrides(self.run.sim.coordinator)
         for feed in self.source.feeds:
             feed.busy = True
-        self.run.settle()
+        self.run.run_until_idle()
 
     def idle(self, *partitions: int) -> None:
         for partition in partitions:
@@ -51,7 +51,7 @@ class TimedFlow:
 
     def give(self, partition: int, *records: tuple[int, object]) -> None:
         self.source.give(partition, *records)
-        self.run.settle()
+        self.run.run_until_idle()
 
     def times(self) -> list[int]:
         """The logical times of the records in the order of their partition and offset."""

@@ -33,7 +33,7 @@ class LayeredStore:
         self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None, *, renew: bool = False
     ) -> LayerWriter:
         self.now += 1
-        return self.trace.write(bin, self.now, timers or [], renew=renew)
+        return self.trace.write(bin, self.now, timers or [], rebase=renew)
 
     def write(
         self, bin: Bin = BIN, timers: list[tuple[int, bytes]] | None = None, *, renew: bool = False
@@ -43,4 +43,4 @@ class LayeredStore:
         return extraction.manifest
 
     def merge(self) -> None:
-        drive(lambda budget: not self.trace.tend(budget), 100)
+        drive(lambda budget: not self.trace.compact(budget), 100)

@@ -11,7 +11,7 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.topic import RecordGone, RecordLocation, Ticket
+from meander.state.layers.topic import RecordLocation, RecordMissing, Ticket
 from meander.state.store.store import Store
 from tests.support.state.store_access import put
 
@@ -45,16 +45,16 @@ class MemoryTopic:
         self.most_unplaced = max(self.most_unplaced, len(self._appended))
         return ticket
 
-    def placed(self, ticket: Ticket) -> RecordLocation | None:
+    def appended(self, ticket: Ticket) -> RecordLocation | None:
         if self._wait(ticket):
             return None
         offset = self._appended.pop(ticket)
         key, payload = self.records[offset]
         return RecordLocation(key, 0, offset, len(payload))
 
-    def fetch(self, places: Sequence[RecordLocation]) -> Ticket:
+    def fetch(self, locations: Sequence[RecordLocation]) -> Ticket:
         ticket = self._ticket()
-        self._fetching[ticket] = places
+        self._fetching[ticket] = locations
         sizes = (place.size for asked in self._fetching.values() for place in asked)
         self.most_fetched = max(self.most_fetched, sum(sizes))
         return ticket
@@ -65,7 +65,7 @@ class MemoryTopic:
         places = self._fetching.pop(ticket)
         gone = [place.key for place in places if place.key in self.forgotten | self.lost]
         if gone:
-            raise RecordGone(f"state record {gone[0]!r}", "compaction has removed it")
+            raise RecordMissing(f"state record {gone[0]!r}", "compaction has removed it")
         return [self.records[place.offset][1] for place in places]
 
     def abandon(self, ticket: Ticket) -> None:
@@ -74,9 +74,9 @@ class MemoryTopic:
         if ticket in self._appended:
             self.forgotten.add(self.records[self._appended.pop(ticket)][0])
 
-    def forget(self, places: Sequence[RecordLocation]) -> None:
-        assert not any(place.key in self.forgotten for place in places), "forgotten once"
-        self.forgotten.update(place.key for place in places)
+    def delete(self, locations: Sequence[RecordLocation]) -> None:
+        assert not any(place.key in self.forgotten for place in locations), "forgotten once"
+        self.forgotten.update(place.key for place in locations)
 
     @property
     def live(self) -> set[bytes]:

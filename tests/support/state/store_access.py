@@ -12,13 +12,13 @@ from meander.state.store.store import Store
 
 def put(store: Store, bins: Sequence[int], keys: Sequence[bytes], states: Sequence[object]) -> None:
     """Set sealed states; of equal keys the last wins."""
-    with store.lend(keys, np.array(bins, np.int64)) as lent:
-        for slot, state in zip(lent.slots.tolist(), states, strict=True):
-            lent.sealed[slot] = state
+    with store.open_batch(keys, np.array(bins, np.int64)) as batch:
+        for slot, state in zip(batch.slots.tolist(), states, strict=True):
+            batch.sealed[slot] = state
 
 
 def got(store: Store, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes, object]:
     """The sealed states of those keys that have one."""
-    with store.lend(keys, np.array(bins, np.int64)) as lent:
-        states = {k: lent.sealed[slot] for k, slot in zip(keys, lent.slots.tolist(), strict=True)}
+    with store.open_batch(keys, np.array(bins, np.int64)) as batch:
+        states = {k: batch.sealed[slot] for k, slot in zip(keys, batch.slots.tolist(), strict=True)}
         return {key: state for key, state in states.items() if state is not ABSENT}

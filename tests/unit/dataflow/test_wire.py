@@ -33,7 +33,7 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.wire import (
     DATA,
     PROGRESS,
-    Anything,
+    AnyFrame,
     DataFrame,
     ProgressFrame,
     decode,
@@ -230,7 +230,7 @@ def damaged(frame: Frame, damages: list[Damage]) -> Frame:
 
 def refused_or_read(frame: Frame) -> None:
     with suppress(MeanderError):
-        assert isinstance(decode(frame), Anything)
+        assert isinstance(decode(frame), AnyFrame)
 
 
 @settings(max_examples=2500, suppress_health_check=[HealthCheck.too_slow])

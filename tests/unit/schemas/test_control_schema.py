@@ -15,12 +15,12 @@ from meander.schemas.control import (
     MAX_WORKERS,
     Abort,
     Command,
+    CommandError,
     Migrate,
-    Rejected,
     Rescale,
     Stop,
     TakeCheckpoint,
-    meant,
+    is_command,
     parse_command,
 )
 from meander.schemas.status import CommandRejected
@@ -130,7 +130,7 @@ BAD: dict[str, tuple[dict[str, object], str]] = {
 def test_bad_commands_are_refused_by_code_and_schema(
     fields: dict[str, object], sentence: str
 ) -> None:
-    with pytest.raises(Rejected) as refusal:
+    with pytest.raises(CommandError) as refusal:
         parse(fields)
     assert sentence in str(refusal.value)
     with pytest.raises(jsonschema.ValidationError):
@@ -138,10 +138,10 @@ def test_bad_commands_are_refused_by_code_and_schema(
 
 
 BAD_RESCALES: dict[str, tuple[dict[str, object], str]] = {
-    "no number": ({}, "it has no 'workers'; give how many workers there are to be, such as 3"),
-    "nobody": ({"workers": 0}, "'workers' cannot be 0; give how many"),
-    "a text": ({"workers": "3"}, "'workers' cannot be '3'; give how many"),
-    "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give how many"),
+    "no number": ({}, "it has no 'workers'; give the new number of workers, such as 3"),
+    "nobody": ({"workers": 0}, "'workers' cannot be 0; give the new number"),
+    "a text": ({"workers": "3"}, "'workers' cannot be '3'; give the new number"),
+    "too many": ({"workers": MAX_WORKERS}, "'workers' cannot be 65536; give the new number"),
     "bins": ({"workers": 3, "bins": [1]}, "unknown field 'bins'; the known fields are meander, t"),
     "no id": ({"workers": 3, "id": None}, "'id' cannot be None; give an id"),
 }
@@ -152,7 +152,7 @@ def test_bad_rescales_are_refused_by_code_and_schema(
     fields: dict[str, object], sentence: str
 ) -> None:
     asked = {"meander": "command", "type": "rescale", "id": "r1"} | fields
-    with pytest.raises(Rejected) as refusal:
+    with pytest.raises(CommandError) as refusal:
         parse_any(asked)
     assert sentence in str(refusal.value)
     with pytest.raises(jsonschema.ValidationError):
@@ -180,24 +180,24 @@ def test_a_rescale_names_how_many_workers_there_are_to_be() -> None:
     ],
 )
 def test_only_a_record_that_bears_the_marker_is_meant(data: bytes | None, is_meant: bool) -> None:
-    assert meant(data) is is_meant
+    assert is_command(data) is is_meant
 
 
 def test_a_bin_out_of_range_is_refused_with_the_range() -> None:
-    with pytest.raises(Rejected, match="there is no bin 256; name bins from 0 to 255"):
+    with pytest.raises(CommandError, match="there is no bin 256; name bins from 0 to 255"):
         parse(command(bins=[0, 256]))
 
 
 @pytest.mark.parametrize("data", [None, b"", b"migrate", b"[1]", b'{"id": NaN}', b"\xff\xfe"])
 def test_what_is_no_json_object_is_refused_with_an_example(data: bytes | None) -> None:
-    with pytest.raises(Rejected, match='write one JSON object such as {"meander":"command"'):
+    with pytest.raises(CommandError, match='write one JSON object such as {"meander":"command"'):
         parse_command(data, BINS)
 
 
 def test_a_rejection_names_the_command_where_its_id_could_be_read() -> None:
-    with pytest.raises(Rejected) as named:
+    with pytest.raises(CommandError) as named:
         parse(command(worker="x"))
-    with pytest.raises(Rejected) as unnamed:
+    with pytest.raises(CommandError) as unnamed:
         parse(command(id=5))
     assert (named.value.command, unnamed.value.command) == ("m1", None)
 
@@ -219,7 +219,7 @@ HUGE = {
 def test_the_answer_to_a_command_is_small_however_large_the_command_is(
     fields: dict[str, object],
 ) -> None:
-    with pytest.raises(Rejected) as refusal:
+    with pytest.raises(CommandError) as refusal:
         parse(fields)
     name = refusal.value.command or "offset 7"
     said = CommandRejected(id=name, offset=7, reason=str(refusal.value))
@@ -229,7 +229,9 @@ def test_the_answer_to_a_command_is_small_however_large_the_command_is(
 def test_a_record_that_is_too_large_is_refused_unread() -> None:
     spaces = json.dumps(command()).encode().ljust(MAX_COMMAND)
     assert parse_command(spaces, BINS) == parse(command())
-    with pytest.raises(Rejected, match="takes 524,289 bytes, and a command at most 524,288; name"):
+    with pytest.raises(
+        CommandError, match="takes 524,289 bytes, and a command at most 524,288; name"
+    ):
         parse_command(spaces + b" ", BINS)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from pydantic import ValidationError
+from msgspec import structs
 
 from meander.schemas.status import (
     Accepted,
@@ -78,10 +78,10 @@ def test_kinds_of_newer_writers_are_kept_as_they_are() -> None:
         probe="s", by="the moon", since_ms=5, awaited=True, kind="moon", name=""
     )
     took = Latency(of="eclipse", name="s", count=1, seconds=0.1, p50=0.1, p99=0.1)
-    newer = EVENTS[4].model_copy(update={"frontier_blockers": [blocked], "latencies": [took]})
+    newer = structs.replace(EVENTS[4], frontier_blockers=[blocked], latencies=[took])
     assert parse_event(newer.to_bytes()) == newer
 
 
 def test_what_is_no_event_is_refused() -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValueError, match="party"):
         parse_event(b'{"type":"party"}')

@@ -13,16 +13,16 @@ import pytest
 from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink import transactional_producer
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import (
     TopicBatch,
     TransactionalProducer,
     TransactionBatch,
 )
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.connectors.topics import topics
+from meander.connectors.topics import internal_topics
+from meander.connectors.topics.internal_topics import STATE_PARTITIONS
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import STATE_PARTITIONS
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.interfaces import Partition
@@ -54,7 +54,7 @@ def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> 
 
 
 def placed(state: KafkaStateTopic, ticket: Ticket) -> RecordLocation:
-    return awaited(lambda: state.placed(ticket))
+    return awaited(lambda: state.appended(ticket))
 
 
 def fetched(state: KafkaStateTopic, ticket: Ticket) -> list[bytes]:
@@ -121,7 +121,7 @@ def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) ->
     running.kill()
     fetching = state.fetch([first])
     appending = state.append(b"b", b"meanwhile")
-    assert (state.fetched(fetching), state.placed(appending)) == (None, None)
+    assert (state.fetched(fetching), state.appended(appending)) == (None, None)
     running.start()
 
     assert fetched(state, fetching) == [b"before"]
@@ -153,7 +153,7 @@ def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
 def test_no_broker_at_the_start_is_a_sentence_that_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "ANSWER", 0.5)
+    monkeypatch.setattr(internal_topics, "REQUEST_TIMEOUT", 0.5)
     rig = Rig("127.0.0.1:1", "t.")
     with pytest.raises(
         SetupError, match="no broker answers at 127.0.0.1:1 .*; start one with meander"
@@ -198,10 +198,12 @@ class Interrupted:
     def __init__(self, rig: Rig, folder: Path, happens: Callable[[], None]) -> None:
         self._rig, self._topic, self._happens = rig, rig.topic("out"), happens
         self._tries = 0
-        self._spool = Spool(MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder)
+        self._spool = TransactionBuffer(
+            MemoryLimit("transactions of 'x'", 1 << 20, "max_spill"), folder
+        )
         for first in range(0, PARCELS * ROWS, ROWS):
             values = [b"%d" % n for n in range(first, first + ROWS)]
-            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), room=0)
+            self._spool.add(TopicBatch(self._topic, values, [None] * ROWS), max_memory=0)
         assert self._spool.spilled
 
     def __iter__(self) -> Iterator[TopicBatch]:
@@ -255,7 +257,7 @@ def test_a_transaction_past_its_timeout_is_lost_and_the_next_execution_commits_i
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""
     rig = Rig(running.bootstrap, "late.")
-    monkeypatch.setattr(transactional_producer, "TRANSACTION", 5.0)
+    monkeypatch.setattr(transactional_producer, "TRANSACTION_TIMEOUT", 5.0)
     for setting in ("transaction.timeout.ms", "message.timeout.ms"):
         monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)
 

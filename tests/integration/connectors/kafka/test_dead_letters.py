@@ -112,7 +112,7 @@ def test_a_worker_that_never_asks_what_is_pending_still_learns_of_a_refusal(rig:
         dead.add("per_plane", batch([b"x" * 5_000]), 0, "reason", "")
         return False
 
-    with pytest.raises(MeanderError, match=f"topic '{small}': a record is larger than it takes"):
+    with pytest.raises(MeanderError, match=f"topic '{small}': a record exceeds its size limit"):
         until(add_another, "the refusal")
     dead.close()
 

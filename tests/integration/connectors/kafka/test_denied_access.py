@@ -18,12 +18,12 @@ from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Unreachable, transactional, translate
 from meander.connectors.kafka.client import admin as client_admin
-from meander.connectors.kafka.sink.record_producer import Sender
-from meander.connectors.kafka.topics import group
+from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.local_broker import broker
 from meander.connectors.local_broker.broker import LocalBroker, free_port
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.topics import ensure_internal
+from meander.connectors.topics.internal_topics import ensure_internal
 from meander.schemas.errors import MeanderError, SetupError
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch
 from tests.support.kafka.topics import PATIENCE, admin, until
@@ -136,7 +136,7 @@ def login(user: str, password: str, mechanism: str = "PLAIN") -> dict[str, str]:
 REFUSED = "the broker refused the login; .* correct the settings security.protocol and sasl"
 ENDS: dict[str, Callable[[dict[str, str]], object]] = {
     "questions": client_admin,
-    "records": lambda settings: Sender(settings, "any"),
+    "records": lambda settings: RecordProducer(settings, "any"),
     "transactions": lambda settings: transactional(settings, "any"),
 }
 
@@ -148,7 +148,7 @@ def test_each_client_reports_a_refused_login(
     """Long before it is given up that a broker answers at all."""
     for n, wrong in enumerate([login("ann", "no"), login("ann", "annpw", "SCRAM-SHA-256")]):
         monkeypatch.setattr(client, "_contacts", {})
-        monkeypatch.setattr(client, "ANSWER", 120.0)
+        monkeypatch.setattr(client, "REQUEST_TIMEOUT", 120.0)
         settings = {"bootstrap.servers": f"127.0.0.1:{SASL}"} | wrong
         with pytest.raises(SetupError, match=REFUSED) as raised:
             ENDS[end](settings)

@@ -10,12 +10,12 @@ import pytest
 
 from meander import KafkaSink
 from meander.connectors.kafka.client import admin as client_admin
-from meander.connectors.kafka.sink.record_producer import Sender
-from meander.connectors.kafka.topics import configs_of
+from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.kafka.topic_metadata import visible_configs
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError, SetupError
-from meander.schemas.refused import RowRefused
+from meander.schemas.row_error import RowError
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch
@@ -132,7 +132,7 @@ def test_a_row_that_cannot_be_written_is_named_and_the_rest_can_still_go(rig: Ri
     topic = rig.topic("out")
     writer = KafkaSink(topic).open(rig.context())
     results: Batch = batch([1, float("nan"), 3])
-    with pytest.raises(RowRefused, match="partition 1, offset 1 cannot be written") as refusal:
+    with pytest.raises(RowError, match="partition 1, offset 1 cannot be written") as refusal:
         writer.write(results)
     assert refusal.value.row == 1
     rest = [row for row in range(3) if row != refusal.value.row]
@@ -153,7 +153,7 @@ def test_a_missing_topic_is_a_sentence_and_is_not_created(rig: Rig) -> None:
 
 def test_more_than_the_queue_takes_waits_and_is_not_lost(rig: Rig) -> None:
     topic = rig.topic("out")
-    sender = Sender(rig.settings, topic, queue_buffering_max_messages=10)
+    sender = RecordProducer(rig.settings, topic, queue_buffering_max_messages=10)
     done: list[object] = []
     for i in range(1_000):
         sender.send(b"%d" % i, None, done.append, [])
@@ -179,7 +179,7 @@ def test_more_than_may_wait_for_the_broker_is_an_error_and_not_a_full_memory(rig
     with pytest.raises(MeanderError) as raised:
         writer.write(batch([b"x" * 40_000]))
     assert re.match(
-        rf"topic '{topic}': 121,\d{{3}} bytes of records wait for the broker to take them, more"
+        rf"topic '{topic}': 121,\d{{3}} bytes of records wait for the broker to accept them, more"
         " than its bound of 100,000; raise the flow's max_waiting",
         str(raised.value),
     )
@@ -229,7 +229,7 @@ def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig, behi
     topic = rig.topic("out", max_message_bytes="1000")
     writer = KafkaSink(topic, value="bytes").open(rig.context())
     ticket = writer.write(batch([b"x" * 5_000, *[b"x" * 500] * behind]))
-    with pytest.raises(MeanderError, match=f"topic '{topic}': a record is larger than it takes"):
+    with pytest.raises(MeanderError, match=f"topic '{topic}': a record exceeds its size limit"):
         await_ticket(writer, ticket)
     writer.close()
 
@@ -239,13 +239,11 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     rig: Rig, headers: bool
 ) -> None:
     topic = rig.topic("out", max_message_bytes="2000")
-    outside = configs_of(client_admin(rig.settings), [topic])
+    outside = visible_configs(client_admin(rig.settings), [topic])
     assert outside[topic]["max.message.bytes"] == "2000"
     writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
     await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
-    with pytest.raises(
-        RowRefused, match=r"takes 2,\d+ bytes .* \(max.message.bytes of the topic\)"
-    ):
+    with pytest.raises(RowError, match=r"takes 2,\d+ bytes .* \(max.message.bytes of the topic\)"):
         writer.write(batch(["a" * 2000]))
     await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
     writer.close()
@@ -261,7 +259,7 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
     rig: Rig, codec: str, level: int, repeated: bool
 ) -> None:
     topic = rig.topic("out", max_message_bytes="20000")
-    outside = configs_of(client_admin(rig.settings), [topic])
+    outside = visible_configs(client_admin(rig.settings), [topic])
     settings = {"compression.type": codec, "compression.level": str(level)}
     given = rig.context(settings=settings, outside=outside)
     writer = KafkaSink(topic, "bytes").open(given)
@@ -273,16 +271,16 @@ def test_a_compressed_record_is_refused_before_the_broker_would_refuse_it(
 
     def fits(size: int) -> bool:
         try:
-            writer._rows.written(of(size))
-        except RowRefused:
+            writer._encoder.encode(of(size))
+        except RowError:
             return False
         return True
 
     largest = bisect.bisect(range(40_000), False, key=lambda size: not fits(size)) - 1
     assert 5_000 < largest < 40_000
     refused = rf"compressed by {codec}, as a record, more than 19,939 \(max.message.bytes of the"
-    with pytest.raises(RowRefused, match=refused):
-        writer._rows.written(of(largest + 1))
+    with pytest.raises(RowError, match=refused):
+        writer._encoder.encode(of(largest + 1))
     await_ticket(writer, writer.write(of(largest)))
     await_ticket(writer, writer.write(batch([b"a" * 100_000])))
     writer.close()

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from meander import KafkaSource, header
-from meander.connectors.kafka import topics
+from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.kafka.source import reader
 from meander.connectors.kafka.source.source import assigned
@@ -215,7 +215,7 @@ def test_a_bounded_run_ends_before_what_is_not_yet_committed(rig: Rig) -> None:
 def test_a_paused_partition_keeps_what_it_has_while_others_go_on(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "HELD", 10_000)
+    monkeypatch.setattr(reader, "MAX_PAUSED_BYTES", 10_000)
     topic = rig.topic("in", 2)
     wide = [Record(b'"%0200d"' % i, partition=i % 2) for i in range(20_000)]
     produce(rig.bootstrap, topic, wide)
@@ -235,7 +235,7 @@ def test_a_paused_partition_keeps_what_it_has_while_others_go_on(
 def test_what_is_read_of_a_paused_partition_is_bounded(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "HELD", 10_000)
+    monkeypatch.setattr(reader, "MAX_PAUSED_BYTES", 10_000)
     topic = rig.topic("in", 2)
     wide = [Record(b'"%01000d"' % i, partition=i % 2) for i in range(10_000)]
     produce(rig.bootstrap, topic, wide)
@@ -243,7 +243,7 @@ def test_what_is_read_of_a_paused_partition_is_bounded(
         reading.reader.pause(Partition(0))
         reading.until(lambda: reading.reader.ended(Partition(1)), "the end of partition 1")
         held = reading.reader.held(Partition(0))
-        assert 10_000 < held < 10_000 + reader.TAKE
+        assert 10_000 < held < 10_000 + reader.MAX_POLL_BYTES
 
 
 def test_idle_means_that_all_there_was_has_been_handed_out(rig: Rig) -> None:
@@ -337,7 +337,7 @@ def committed(rig: Rig, group: str, topic: str) -> int:
 def test_what_has_passed_is_seen_by_lag_tools(rig: Rig) -> None:
     topic = rig.topic("in")
     transaction(rig, topic, range(10), lambda producer: producer.commit_transaction(30))
-    group = topics.group(rig.prefix, "flow")
+    group = topic_metadata.group(rig.prefix, "flow")
     with rig.reading(KafkaSource(topic), rig.context(flow="flow")) as reading:
         reading.to_end().reader.passed(Partition(0), 4)
         reading.until(lambda: committed(rig, group, topic) == 4, "4 are committed")

@@ -8,7 +8,7 @@ import logging
 import pytest
 from confluent_kafka import TopicPartition
 
-from meander.connectors.kafka.source.source import KafkaSource, assigned, gone
+from meander.connectors.kafka.source.source import KafkaSource, assigned, lost_records
 from meander.dataflow.interfaces import Rest
 from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
@@ -20,18 +20,18 @@ def test_each_lost_offset_is_reported(broker: Broker, prefix: str) -> None:
     settings, topic = {"bootstrap.servers": broker.bootstrap}, prefix + "lines"
     create_topic(broker.bootstrap, topic, 2)
     produce(broker.bootstrap, topic, [Record(b"%d" % n, partition=n % 2) for n in range(20)])
-    assert gone(settings, topic, {0: 0, 1: 10}) == []
+    assert lost_records(settings, topic, {0: 0, 1: 10}) == []
     expire(broker, topic, 0, 4)
 
     def told() -> list[str]:
-        return [str(one) for one in gone(settings, topic, {0: 3, 1: 11, 2: 0})]
+        return [str(one) for one in lost_records(settings, topic, {0: 3, 1: 11, 2: 0})]
 
     until(lambda: len(told()) == 3, f"all are told: {told()}")
     late, early, none = told()
     assert "at offset 3 of partition 0, which holds 4 to 10: retention has deleted 1 rec" in late
-    assert "at offset 11 of partition 1, which holds 0 to 10: the topic was made anew" in early
+    assert "at offset 11 of partition 1, which holds 0 to 10: the topic was recreated" in early
     assert none == f"topic {topic!r} was read in partition 2, and has 2 now"
-    assert gone(settings, topic, {0: 4, 1: 10}) == []
+    assert lost_records(settings, topic, {0: 4, 1: 10}) == []
 
 
 def expire(broker: Broker, topic: str, partition: int, end: int) -> None:
@@ -55,8 +55,8 @@ class Expired:
     def told(self, error: SetupError) -> bool:
         return str(error).startswith(
             f"{self.where}: it is to be read at offset 3 of partition {self.lost}, which holds 6 to"
-            " 10: retention has deleted 3 records; lengthen its retention, and go on with what is"
-            " left with --skip-lost, or start anew with meander reset"
+            " 10: retention has deleted 3 records; lengthen its retention, and skip the lost"
+            " records with --skip-lost, or run meander reset"
         )
 
     def warned(self, caplog: pytest.LogCaptureFixture) -> bool:
@@ -121,12 +121,12 @@ def test_no_record_of_a_recreated_topic_is_read(broker: Broker, prefix: str) -> 
         # Nobody polls from here on, so the waiter rests.
         made_anew(broker, topic)
         produce(broker.bootstrap, topic, [Record(b"%d" % n) for n in range(100, 110)])
-        with pytest.raises(SetupError, match=f"{topic}': it has been deleted and made anew"):
+        with pytest.raises(SetupError, match=f"{topic}': it has been deleted and recreated"):
             reading.until(lambda: len(reading.offsets) > 3, "what lies there now")
         assert reading.values == [0, 1, 2]
     id = rig.id_of(topic)
     context = rig.context(topics={topic: "of the topic that was there"})
-    with pytest.raises(SetupError, match="made anew"), rig.reading(source, context):
+    with pytest.raises(SetupError, match="recreated"), rig.reading(source, context):
         pass
     with rig.reading(source, rig.context(topics={topic: id})) as reading:
         assert reading.to_end().values == [*range(100, 110)]

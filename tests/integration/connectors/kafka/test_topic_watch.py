@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import ClusterMetadata, NewPartitions
 
 from meander import KafkaSource
-from meander.connectors.kafka import client, topics
+from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.source import topic_watch
 from meander.dataflow.interfaces import Partition, Rest
 from meander.schemas.errors import SetupError
@@ -36,7 +36,7 @@ def rig(broker: Broker, prefix: str) -> Rig:
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_watch, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(topic_watch, "CHECK_INTERVAL", 0.1)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
@@ -86,7 +86,7 @@ def test_a_bounded_run_ends_with_the_partitions_of_its_start(rig: Rig) -> None:
     produce(rig.bootstrap, topic, [Record(b"7", partition=0)])
     with rig.reading(KafkaSource(topic), rig.context(until_end=True)) as reading:
         grow(rig, topic, 2)
-        reading.until(lambda: reading.reader._look.total == 2, "it has looked")
+        reading.until(lambda: reading.reader._topic_watch.total == 2, "it has looked")
         assert reading.reader.total is None
         assert reading.to_end().values == [7]
 
@@ -95,12 +95,14 @@ def test_a_recreated_topic_with_more_partitions_is_another_topic(rig: Rig) -> No
     """What has been read of the old one is no part of it."""
     topic = rig.topic("in", 2)
     client = admin(rig.bootstrap)
-    look = topic_watch.Look(rig.settings, topic, topics.look(client, topic, PATIENCE))
+    look = topic_watch.TopicWatch(
+        rig.settings, topic, topic_metadata.describe_topic(client, topic, PATIENCE)
+    )
     client.delete_topics([topic])[topic].result(30)
     until(lambda: not partitions_of(client, topic), "it is gone")
     create_topic(rig.bootstrap, topic, 3)
-    with pytest.raises(SetupError, match="it has been deleted and made anew"):
-        until(lambda: bool(look.now_and_then()), "the error")  # type: ignore[func-returns-value]
+    with pytest.raises(SetupError, match="it has been deleted and recreated"):
+        until(lambda: bool(look.check_if_due()), "the error")  # type: ignore[func-returns-value]
 
 
 def test_a_topic_deleted_in_mid_run_ends_the_flow(rig: Rig) -> None:

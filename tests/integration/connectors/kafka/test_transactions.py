@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions
-from meander.connectors.topics.full_read import whole
-from meander.connectors.topics.truncation import TrimmedTopic
+from meander.connectors.topics.full_read import read_all
+from meander.connectors.topics.truncation import TruncatedTopic
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.schemas.errors import MeanderError
@@ -56,7 +56,7 @@ def test_lots_are_visible_in_the_order_given(broker: Broker, prefix: str) -> Non
     one.close()
     wanted = [value for n in range(5) for value in (b"%d" % n, b"again %d" % n)]
     assert read(broker, prefix + "a") == wanted
-    assert whole({"bootstrap.servers": broker.bootstrap}, prefix + "a") == wanted
+    assert read_all({"bootstrap.servers": broker.bootstrap}, prefix + "a") == wanted
 
 
 def test_who_has_lost_its_id_commits_nothing_and_says_so(broker: Broker, prefix: str) -> None:
@@ -99,11 +99,13 @@ def test_unneeded_commit_markers_are_deleted(broker: Broker, prefix: str) -> Non
     one.commit(prefix + "marks", b"early", b"late")
     # Kafka says that it is committed before readers come past it.
     until(lambda: read(broker, prefix + "marks") == [b"early", b"late"], "both are there")
-    with closing(TrimmedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")) as marks:
-        end = marks.ask()
+    with closing(
+        TruncatedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")
+    ) as marks:
+        end = marks.request_end()
         until(lambda: end() is not None, "the answer has come")
         assert end() == 3, "with the transaction's own"
-        marks.forget(1)
+        marks.truncate(1)
         until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
     one.close()
 
@@ -114,14 +116,16 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
     """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
     rig, most = Rig(broker.bootstrap, prefix), 100_000
     topic, marks = rig.topic("large"), rig.topic("marks")
-    spools = partial(Spool, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path)
+    spools = partial(
+        TransactionBuffer, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path
+    )
     made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
     writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
     values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
     for value in values:
         assert writer.write(batch([value], millis=7)) == 1
-        assert made._written.near <= most
-    assert (made._written.spilled, writer.full, made.busy) == (True, True, False)
+        assert made._waiting.memory_bytes <= most
+    assert (made._waiting.spilled, writer.full, made.busy) == (True, True, False)
     made.commit(mark(8))
     until(lambda: writer.delivered() == 1, "it is committed")
     until(lambda: read(broker, topic) == values, "all of it is there, in order")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.support.links.members import DEADLINE, A, B, peer_of, raw_dealer, receive_for_ever, until
@@ -29,10 +29,10 @@ ROOT = Path(__file__).parents[4]
 
 ECHO = """
 import sys
-from meander.connectors.links.links import CurveLinks, Keys, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
 from meander.state.keys.ids import WorkerId
 
-links = CurveLinks(WorkerId(1), Keys.fresh())
+links = CurveLinks(WorkerId(1), CurveKeys.generate())
 address, key = sys.stdin.readline().split()
 peer = Peer(WorkerId(0), address, key.encode())
 links.admit([peer])
@@ -50,14 +50,14 @@ while True:
 @pytest.fixture
 def pair() -> Iterator[tuple[CurveLinks, CurveLinks]]:
     """Two members that know each other."""
-    a, b = CurveLinks(A, Keys.fresh()), CurveLinks(B, Keys.fresh())
+    a, b = CurveLinks(A, CurveKeys.generate()), CurveLinks(B, CurveKeys.generate())
     for one, other in ((a, b), (b, a)):
         one.admit([peer_of(other)])
     for one, other in ((a, b), (b, a)):
         one.connect([peer_of(other)])
     yield a, b
     for one in (a, b):
-        one.part()
+        one.detach()
         one.close(linger=0)
 
 
@@ -71,7 +71,7 @@ def echo() -> Iterator[tuple[CurveLinks, subprocess.Popen[str]]]:
     ) as process:  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
-        links = CurveLinks(A, Keys.fresh())
+        links = CurveLinks(A, CurveKeys.generate())
         process.stdin.write(f"{links.address} {links.public.decode()}\n")
         process.stdin.flush()
         address, key = process.stdout.readline().split()
@@ -80,7 +80,7 @@ def echo() -> Iterator[tuple[CurveLinks, subprocess.Popen[str]]]:
         process.stdin.write("go\n")
         process.stdin.flush()
         yield links, process
-        links.part()
+        links.detach()
         links.close(linger=0)
         process.kill()
 
@@ -108,15 +108,15 @@ def test_messages_of_the_app_and_frames_of_the_engine_do_not_mix(
     pair: tuple[CurveLinks, CurveLinks],
 ) -> None:
     a, b = pair
-    a.tell(B, b"roster")
+    a.send_message(B, b"roster")
     a.send(B, [b"head", b"body"])
     a.flush()
-    a.tell(B, b"beat")
+    a.send_message(B, b"beat")
     frames = until(b, b.receive)
     assert list(frames) == [(A, [b"head", b"body"])]
-    messages = list(b.told())
+    messages = list(b.receive_messages())
     while len(messages) < 2:
-        messages += until(b, b.told)
+        messages += until(b, b.receive_messages)
     assert messages == [(A, b"roster"), (A, b"beat")]
 
 
@@ -137,7 +137,7 @@ def test_a_stranger_is_refused_and_logged(
 ) -> None:
     a, b = pair
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    stranger = raw_dealer(context, b, Keys.fresh())
+    stranger = raw_dealer(context, b, CurveKeys.generate())
     monitor = stranger.get_monitor_socket(zmq.Event.HANDSHAKE_FAILED_AUTH)
     plain = context.socket(zmq.DEALER)
     plain.linger = 0
@@ -156,14 +156,14 @@ def test_a_stranger_is_refused_and_logged(
 
 
 def test_who_sends_is_read_from_the_key_not_from_the_claim() -> None:
-    b, keys = CurveLinks(B, Keys.fresh()), Keys.fresh()
+    b, keys = CurveLinks(B, CurveKeys.generate()), CurveKeys.generate()
     b.admit([Peer(WorkerId(3), "unused", keys.public), Peer(COORDINATOR, "unused", b"0" * 40)])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = raw_dealer(context, b, keys)
     dealer.routing_id = b"coordinator"
     dealer.connect(b.address)
     dealer.send_multipart([struct.pack("<BQ", 1, 0), b"stop"])
-    assert list(until(b, b.told)) == [(3, b"stop")]
+    assert list(until(b, b.receive_messages)) == [(3, b"stop")]
     context.destroy(linger=0)
     b.close(linger=0)
 
@@ -171,8 +171,8 @@ def test_who_sends_is_read_from_the_key_not_from_the_claim() -> None:
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        ([[struct.pack("<BQB", 0, 1, 1), b"x"]], "frame 1 came where 0 was due"),
-        ([[struct.pack("<BQB", 0, 0, 1), b"x"]] * 2, "frame 0 came where 1 was due"),
+        ([[struct.pack("<BQB", 0, 1, 1), b"x"]], "frame 1 arrived where 0 was expected"),
+        ([[struct.pack("<BQB", 0, 0, 1), b"x"]] * 2, "frame 0 arrived where 1 was expected"),
         ([[struct.pack("<BQ", 7, 0), b"x"]], "unknown kind 7"),
         ([[b"short", b"x"]], "without a header"),
         ([[struct.pack("<BQ", 0, 0)]], "without a header"),
@@ -181,7 +181,7 @@ def test_who_sends_is_read_from_the_key_not_from_the_claim() -> None:
 def test_a_gap_a_double_or_a_malformed_frame_ends_the_flow(
     frames: list[list[bytes]], says: str
 ) -> None:
-    b, keys = CurveLinks(B, Keys.fresh()), Keys.fresh()
+    b, keys = CurveLinks(B, CurveKeys.generate()), CurveKeys.generate()
     b.admit([Peer(A, "unused", keys.public)])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealer = raw_dealer(context, b, keys)
@@ -196,7 +196,7 @@ def test_a_gap_a_double_or_a_malformed_frame_ends_the_flow(
 
 
 def test_a_peer_that_connects_again_ends_the_flow() -> None:
-    b, keys = CurveLinks(B, Keys.fresh()), Keys.fresh()
+    b, keys = CurveLinks(B, CurveKeys.generate()), CurveKeys.generate()
     b.admit([Peer(A, "unused", keys.public)])
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     dealers = [raw_dealer(context, b, keys) for _ in range(2)]
@@ -204,7 +204,7 @@ def test_a_peer_that_connects_again_ends_the_flow() -> None:
         dealer.connect(b.address)
         dealer.send_multipart([struct.pack("<BQB", 0, 0, 1), b"x"])
     assert list(until(b, b.receive)) == [(A, [b"x"])]
-    with pytest.raises(LinkBroken, match="frame 0 came where 1 was due"):
+    with pytest.raises(LinkBroken, match="frame 0 arrived where 1 was expected"):
         until(b, b.receive)
     context.destroy(linger=0)
     b.close(linger=0)
@@ -216,10 +216,10 @@ def test_the_death_of_a_peer_is_noticed(echo: tuple[CurveLinks, subprocess.Popen
     links.flush()
     assert until(links, links.receive)
     process.send_signal(signal.SIGKILL)
-    with pytest.raises(LinkBroken, match="the link to worker 1: the connection is gone"):
+    with pytest.raises(LinkBroken, match="the link to worker 1: the connection was lost"):
         until(links, links.receive)
     with pytest.raises(LinkBroken, match="the link to worker 1"):
-        links.tell(B, b"x")
+        links.send_message(B, b"x")
 
 
 def test_frames_for_a_dead_peer_do_not_keep_a_member_from_closing(
@@ -233,8 +233,8 @@ def test_frames_for_a_dead_peer_do_not_keep_a_member_from_closing(
     process.kill()
     with pytest.raises(LinkBroken):
         receive_for_ever(links)
-    links.part()
-    links.tell(B, b"bye")
+    links.detach()
+    links.send_message(B, b"bye")
     closer = threading.Thread(target=links.close, daemon=True)
     closer.start()
     closer.join(DEADLINE)
@@ -248,7 +248,7 @@ def test_a_death_after_parting_is_not_an_error(
     links.send(B, [b"alive?"])
     links.flush()
     assert until(links, links.receive)
-    links.part()
+    links.detach()
     process.kill()
     process.wait()
     links.send(B, [b"into the void"])
@@ -257,7 +257,10 @@ def test_a_death_after_parting_is_not_an_error(
 
 
 def test_a_frame_past_the_bound_is_refused_on_both_sides() -> None:
-    a, b = CurveLinks(A, Keys.fresh(), max_frame=2000), CurveLinks(B, Keys.fresh(), max_frame=1000)
+    a, b = (
+        CurveLinks(A, CurveKeys.generate(), max_frame=2000),
+        CurveLinks(B, CurveKeys.generate(), max_frame=1000),
+    )
     for one, other in ((a, b), (b, a)):
         one.admit([peer_of(other)])
     for one, other in ((a, b), (b, a)):
@@ -271,10 +274,12 @@ def test_a_frame_past_the_bound_is_refused_on_both_sides() -> None:
     a.flush()
     with pytest.raises(LinkBroken):
         receive_for_ever(a)
-    with pytest.raises(LinkBroken, match=r"was cut off .* more than the bound of 1,000 bytes"):
+    with pytest.raises(
+        LinkBroken, match=r"sent an invalid frame or one above the bound of 1,000 bytes"
+    ):
         receive_for_ever(b)
     for one in (a, b):
-        one.part()
+        one.detach()
         one.close(linger=0)
 
 
@@ -283,7 +288,7 @@ def test_what_was_sent_before_closing_still_leaves(pair: tuple[CurveLinks, Curve
     for number in range(200):
         a.send(B, [number.to_bytes(2, "big"), b"x" * 10_000])
         a.flush()
-    b.part()
+    b.detach()
     a.close(linger=5.0)
     got: list[bytes] = []
     while len(got) < 200:
@@ -300,12 +305,12 @@ def test_what_is_for_a_peer_that_is_gone_holds_up_no_close(
         a.send(B, [b"x" * 100_000])
         a.flush()
     if not noticed:
-        a.part()
+        a.detach()
     b.close(linger=0)
     if noticed:
         with pytest.raises(LinkBroken):
             receive_for_ever(a)
-        a.part()
+        a.detach()
     else:
         (monitor,) = a._monitors
         assert monitor.poll(30_000), "ZeroMQ has seen it"
@@ -317,4 +322,4 @@ def test_what_is_for_a_peer_that_is_gone_holds_up_no_close(
 
 def test_a_host_that_is_not_ours_is_named() -> None:
     with pytest.raises(MeanderError, match="a link cannot listen there"):
-        CurveLinks(A, Keys.fresh(), host="203.0.113.7")
+        CurveLinks(A, CurveKeys.generate(), host="203.0.113.7")

@@ -11,11 +11,11 @@ from meander.app.recovery.decision_log import DecisionLog
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka.client import Admin
 from meander.connectors.kafka.client import admin as admin_client
-from meander.connectors.kafka.topics import group
-from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, give
-from meander.connectors.topics.topics import Names, ensure_internal
-from meander.dataflow.api.plan import MOST_BINS
-from meander.dataflow.control.decisions import Begins, Decision
+from meander.connectors.kafka.topic_metadata import group
+from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, submit
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
+from meander.dataflow.api.plan import MAX_BINS
+from meander.dataflow.control.decisions import Decision, StartDecision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.bins import MAX_BITS
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -30,14 +30,14 @@ def rig(broker: Broker, prefix: str) -> Rig:
 
 
 @pytest.fixture
-def names(rig: Rig) -> Names:
+def names(rig: Rig) -> TopicNames:
     client = admin_client(rig.settings)
     return ensure_internal(client, rig.prefix, "flow")
 
 
-def control(rig: Rig, names: Names, place: int | None = None) -> ControlTopic:
+def control(rig: Rig, names: TopicNames, place: int | None = None) -> ControlTopic:
     topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
-    topic.begin(place)
+    topic.start(place)
     return topic
 
 
@@ -56,7 +56,7 @@ def command(text: bytes) -> Record:
     return Record(text)
 
 
-def test_a_first_start_obeys_only_what_comes_then(rig: Rig, names: Names) -> None:
+def test_a_first_start_obeys_only_what_comes_then(rig: Rig, names: TopicNames) -> None:
     produce(rig.bootstrap, names.control, [command(b"before")])
     topic = control(rig, names)
     produce(rig.bootstrap, names.control, [command(b"first"), Record(None), command(b"last")])
@@ -67,11 +67,13 @@ def test_a_first_start_obeys_only_what_comes_then(rig: Rig, names: Names) -> Non
 
 
 @pytest.mark.parametrize("expired", [False, True])
-def test_a_later_start_goes_on_where_its_caller_says(rig: Rig, names: Names, expired: bool) -> None:
+def test_a_later_start_goes_on_where_its_caller_says(
+    rig: Rig, names: TopicNames, expired: bool
+) -> None:
     """Whatever has become of the group's offset, which Kafka forgets after a week."""
     topic = control(rig, names)
     produce(rig.bootstrap, names.control, [command(b"done"), command(b"not yet")])
-    topic.done(commands(topic, 2)[0].offset)
+    topic.commit(commands(topic, 2)[0].offset)
     topic.close()
     produce(rig.bootstrap, names.control, [command(b"while down")])
     if expired:
@@ -92,16 +94,16 @@ def forgotten(client: Admin, name: str) -> bool:
     return True
 
 
-def test_a_start_whose_place_is_no_more_reads_all_there_is(rig: Rig, names: Names) -> None:
+def test_a_start_whose_place_is_no_more_reads_all_there_is(rig: Rig, names: TopicNames) -> None:
     """The topic was made anew, and nothing on it has been obeyed."""
     produce(rig.bootstrap, names.control, [command(b"first")])
     topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
-    assert topic.begin(7) == 0
+    assert topic.start(7) == 0
     assert [raw.value for raw in commands(topic, 1)] == [b"first"]
     topic.close()
 
 
-def test_a_start_at_which_nothing_came_counts_as_the_first(rig: Rig, names: Names) -> None:
+def test_a_start_at_which_nothing_came_counts_as_the_first(rig: Rig, names: TopicNames) -> None:
     control(rig, names).close()
     produce(rig.bootstrap, names.control, [command(b"while down")])
     topic = control(rig, names)
@@ -109,13 +111,13 @@ def test_a_start_at_which_nothing_came_counts_as_the_first(rig: Rig, names: Name
     topic.close()
 
 
-def test_polling_an_empty_control_topic_yields_nothing(rig: Rig, names: Names) -> None:
+def test_polling_an_empty_control_topic_yields_nothing(rig: Rig, names: TopicNames) -> None:
     topic = control(rig, names)
     assert [topic.poll() for _ in range(10)] == [[]] * 10
     topic.close()
 
 
-def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Names) -> None:
+def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: TopicNames) -> None:
     decisions = DecisionTopic(rig.settings, names.decisions)
     durable: list[int] = []
     for i in range(20):
@@ -132,13 +134,16 @@ def test_decisions_call_back_in_order_once_they_are_durable(rig: Rig, names: Nam
     assert [record.value for record in found] == [b"%d" % i for i in range(20)]
 
 
-def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Names) -> None:
+def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: TopicNames) -> None:
     """A record with eight groups' owners at random, and one with a group's bins in any order."""
     rng, life = random.Random(1), ExecutionId(5)
-    owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MOST_BINS))
-    bins = [Bin(number) for number in range(MOST_BINS - (1 << MAX_BITS), MOST_BINS)]
+    owners = tuple(WorkerId(rng.randrange(64)) for _ in range(MAX_BINS))
+    bins = [Bin(number) for number in range(MAX_BINS - (1 << MAX_BITS), MAX_BINS)]
     rng.shuffle(bins)
-    decided: list[Decision] = [Begins(7, owners, 64), Moves("m", 8, WorkerId(63), tuple(bins))]
+    decided: list[Decision] = [
+        StartDecision(7, owners, 64),
+        Moves("m", 8, WorkerId(63), tuple(bins)),
+    ]
     decisions = DecisionTopic(rig.settings, names.decisions)
     durable = [DecisionLog(decisions, life)(one) for one in decided]
 
@@ -151,9 +156,9 @@ def test_the_largest_decisions_are_read_as_they_were_written(rig: Rig, names: Na
     assert [*read_decisions(rig.settings, names.decisions)] == [(life, one) for one in decided]
 
 
-def test_a_command_that_is_given_is_known_by_its_place(rig: Rig, names: Names) -> None:
+def test_a_command_that_is_given_is_known_by_its_place(rig: Rig, names: TopicNames) -> None:
     topic = control(rig, names)
-    places = [give(rig.settings, names.control, text) for text in (b"first", b"last")]
+    places = [submit(rig.settings, names.control, text) for text in (b"first", b"last")]
     assert [(raw.offset, raw.value) for raw in commands(topic, 2)] == [
         (places[0], b"first"),
         (places[1], b"last"),

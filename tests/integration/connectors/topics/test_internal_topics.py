@@ -6,8 +6,13 @@ import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from meander.connectors.kafka.client import Admin, admin
-from meander.connectors.kafka.topics import partitions_of
-from meander.connectors.topics.topics import describe, ensure_internal, internal, names
+from meander.connectors.kafka.topic_metadata import partitions_of
+from meander.connectors.topics.internal_topics import (
+    describe,
+    ensure_internal,
+    internal_topics,
+    topic_names,
+)
 from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, create_topic
@@ -64,7 +69,7 @@ def test_one_that_exists_otherwise_is_refused_with_the_command_that_mends_it(
     topic: str, config: dict[str, str], sentence: str,
 ) -> None:  # fmt: skip
     name = f"{prefix}flow.{topic}"
-    (wanted,) = (one for one in internal(prefix, "flow") if one.name == name)
+    (wanted,) = (one for one in internal_topics(prefix, "flow") if one.name == name)
     least = {key.replace(".", "_"): str(value) for key, value in wanted.least.items()}
     create_topic(broker.bootstrap, name, wanted.partitions, **(least | config))
     with pytest.raises(SetupError) as refusal:
@@ -78,15 +83,15 @@ def test_in_flight_a_longer_compaction_lag_is_taken_as_it_is_and_a_shorter_one_r
     broker: Broker, client: Admin, prefix: str
 ) -> None:
     """A new one has an hour: what is written anew by each checkpoint would fill disks in a day."""
-    name, hour = names(prefix, "flow").in_flight, 3600 * 1000
-    (wanted,) = (one for one in internal(prefix, "flow") if one.name == name)
+    name, hour = topic_names(prefix, "flow").in_flight, 3600 * 1000
+    (wanted,) = (one for one in internal_topics(prefix, "flow") if one.name == name)
     assert wanted.least["min.compaction.lag.ms"] == hour
     longer = {"cleanup_policy": "compact", "max_message_bytes": str(32 << 20)}
     create_topic(
         broker.bootstrap, name, wanted.partitions, **longer, min_compaction_lag_ms=str(24 * hour)
     )
     ensure_internal(client, prefix, "flow")
-    other = names(prefix, "other").in_flight
+    other = topic_names(prefix, "other").in_flight
     create_topic(broker.bootstrap, other, wanted.partitions, **longer, min_compaction_lag_ms="1000")
     with pytest.raises(SetupError, match="its min.compaction.lag.ms is 1000, not 3600000"):
         ensure_internal(client, prefix, "other")
@@ -102,7 +107,7 @@ def test_one_with_more_partitions_is_refused_as_its_order_is_not_total(
 
 def test_a_flow_whose_name_kafka_cannot_take_is_refused() -> None:
     with pytest.raises(SetupError, match="its topics cannot be named after it; use letters"):
-        names("", "my flow")
+        topic_names("", "my flow")
 
 
 def test_partitions_are_counted_and_a_missing_topic_is_a_sentence(

@@ -14,16 +14,20 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from meander.connectors.kafka import client
-from meander.connectors.kafka.sink.record_producer import Delivered, Sender
+from meander.connectors.kafka.sink.record_producer import Delivered, RecordProducer
 from meander.connectors.topics import record_fetcher
+from meander.connectors.topics.internal_topics import (
+    MAX_STATE_RECORD,
+    STATE_PARTITIONS,
+    ensure_internal,
+)
 from meander.connectors.topics.state import KafkaStateTopic
-from meander.connectors.topics.topics import MAX_STATE_RECORD, STATE_PARTITIONS, ensure_internal
 from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
-from meander.state.layers.parts import wholes
-from meander.state.layers.topic import RecordGone, RecordLocation, StateTopic, Ticket
+from meander.state.layers.parts import read_values
+from meander.state.layers.topic import RecordLocation, RecordMissing, StateTopic, Ticket
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig
 from tests.support.kafka.topics import Record, consume_all, produce, until
@@ -60,7 +64,7 @@ def append_all(state: StateTopic, records: list[tuple[bytes, bytes]]) -> list[Re
 
     def all_placed() -> bool:
         for ticket in tickets:
-            place = None if ticket in placed else state.placed(ticket)
+            place = None if ticket in placed else state.appended(ticket)
             if place is not None:
                 placed[ticket] = place
         return len(placed) == len(tickets)
@@ -127,16 +131,16 @@ def test_chunks_of_one_worker_lie_side_by_side(either: StateTopic) -> None:
 def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
     state: KafkaStateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivered, lost = Sender._delivered, iter([None])
+    delivered, lost = RecordProducer._delivered, iter([None])
 
     def told(
-        sender: Sender, done: Delivered, size: int, error: KafkaError | None, said: Message
+        sender: RecordProducer, done: Delivered, size: int, error: KafkaError | None, said: Message
     ) -> None:
         where = next(lost, said.offset())
         message = cast(Message, SimpleNamespace(offset=lambda: where))
         delivered(sender, done, size, error, message)
 
-    monkeypatch.setattr(Sender, "_delivered", told)
+    monkeypatch.setattr(RecordProducer, "_delivered", told)
     payloads = [b"a", b"b", b"c"]
     placed = append_all(state, layer(0, payloads))
     assert [place.offset for place in placed] == [3, 1, 2]
@@ -146,7 +150,7 @@ def test_what_the_broker_has_but_does_not_say_where_is_written_once_more(
 def test_large_chunks_pass_and_larger_ones_are_refused(state: KafkaStateTopic) -> None:
     payloads = [os.urandom(CHUNK) for _ in range(20)]
     assert fetch(state, append_all(state, layer(0, payloads))) == payloads
-    with pytest.raises(MeanderError, match="a record is larger than it takes"):
+    with pytest.raises(MeanderError, match="a record exceeds its size limit"):
         state.append(b"layer/1/0/9/0", bytes(MAX_STATE_RECORD))
 
 
@@ -172,14 +176,14 @@ def test_another_key_at_the_place_is_an_error(either: StateTopic) -> None:
     wrong = RecordLocation(b"layer/1/0/5/0", place.partition, place.offset, place.size)
     ticket = either.fetch([wrong])
     assert fetch(either, [place]) == [b"a"]
-    with pytest.raises(RecordGone, match="layer/1/0/5/0"):
+    with pytest.raises(RecordMissing, match="layer/1/0/5/0"):
         until(lambda: either.fetched(ticket) is not None, "it is answered")
 
 
 def test_what_is_forgotten_takes_nothing_else_along(either: StateTopic) -> None:
     """It may be there still: nobody asks for it."""
     gone, *left = append_all(either, layer(0, [b"a", b"b", b"c"]))
-    either.forget([gone])
+    either.delete([gone])
     append_all(either, layer(1, [b"behind it"]))
     assert fetch(either, left) == [b"b", b"c"]
 
@@ -203,10 +207,10 @@ def test_a_question_in_between_gets_no_answer_yet_or_the_answer(
 def test_a_place_behind_the_end_is_an_error_after_a_while(
     either: StateTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_fetcher, "PATIENCE", 0.5)
+    monkeypatch.setattr(record_fetcher, "END_TIMEOUT", 0.5)
     (place,) = append_all(either, layer(0, [b"a"]))
     beyond = RecordLocation(place.key, place.partition, place.offset + 1, place.size)
-    with pytest.raises(RecordGone, match="its partition ends before it"):
+    with pytest.raises(RecordMissing, match="its partition ends before it"):
         fetch(either, [place, beyond])
 
 
@@ -227,7 +231,7 @@ def test_a_deleted_record_gets_a_tombstone_in_its_partition_whichever_worker_wro
     other = KafkaStateTopic(rig.settings, rig.prefix + "flow.state", 1, rig.wakeup)
     mine = append_all(state, layer(0, [b"a", b"b"]))
     (theirs,) = append_all(other, [(b"theirs", b"c")])
-    state.forget([mine[0], theirs])
+    state.delete([mine[0], theirs])
     expect_tombstones(rig, state, {(mine[0].key, 0), (theirs.key, 1)})
     other.close()
 
@@ -247,10 +251,10 @@ def test_an_answer_without_a_question_is_dropped(state: KafkaStateTopic) -> None
     state.abandon(state.fetch(places))
     answered = state.fetch(places[:1])
     assert fetch(state, places[1:]) == [b"b"]
-    until(lambda: answered in state._reader._answers, "it is answered")
+    until(lambda: answered in state._fetcher._answers, "it is answered")
     state.abandon(answered)
-    assert not state._reader._answers
-    assert not state._reader._abandoned
+    assert not state._fetcher._answers
+    assert not state._fetcher._abandoned
 
 
 def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -> None:
@@ -268,7 +272,7 @@ def test_what_compaction_has_removed_is_an_error_not_the_next_record(rig: Rig) -
 
     until(compacted, "compaction")
     assert fetch(state, [kept, again]) == [b"kept", b"new"]
-    with pytest.raises(MeanderError, match="there is no record with the key 'a': compaction has"):
+    with pytest.raises(MeanderError, match="it has no record of key 'a': compaction has"):
         fetch(state, [first, kept])
     state.close()
 
@@ -286,7 +290,7 @@ def test_a_value_larger_than_a_record_goes_in_parts(either: StateTopic) -> None:
 
     until(durable, "all is durable")
     assert [len(places) for places in sending.placed] == [1, 18, 1]
-    reading, found = wholes(either, sending.placed, 1 << 20), list[bytes]()
+    reading, found = read_values(either, sending.placed, 1 << 20), list[bytes]()
 
     def here() -> bool:
         answer = next(reading)

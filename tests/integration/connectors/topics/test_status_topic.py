@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import msgspec
 import pytest
 
 from meander.app.cli.follow import follow
 from meander.app.status.overview import overview
 from meander.connectors.kafka.client import ConsumedMessage, Settings, admin
 from meander.connectors.topics import status
-from meander.connectors.topics.status import Holder, StatusReader, StatusTopic, Told, holder
-from meander.connectors.topics.topics import Names, ensure_internal
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
+from meander.connectors.topics.status import Holder, StatusReader, StatusRecord, StatusTopic, holder
 from meander.schemas.control import Migrate
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
@@ -45,19 +46,19 @@ def rig(broker: Broker, prefix: str) -> Rig:
 
 
 @pytest.fixture
-def names(rig: Rig) -> Names:
+def names(rig: Rig) -> TopicNames:
     return ensure_internal(admin(rig.settings), rig.prefix, "flow")
 
 
 @pytest.fixture
-def told(rig: Rig, names: Names) -> Iterator[StatusTopic]:
+def told(rig: Rig, names: TopicNames) -> Iterator[StatusTopic]:
     topic = StatusTopic(rig.settings, names.status)
     yield topic
     topic.close()
 
 
 @pytest.fixture
-def week(rig: Rig, names: Names) -> Iterator[StatusReader]:
+def week(rig: Rig, names: TopicNames) -> Iterator[StatusReader]:
     """A flow that has run for long: one migration is under way since the beginning."""
     old: list[Event] = [
         Claimed(driver="one", execution=1, heartbeat_timeout=10.0),
@@ -85,7 +86,7 @@ def alive(
 
 def moved(name: str, bin: int) -> BinMoved:
     fields = {"id": name, "bin": bin, "from": 0, "to": 1, "at": 1, "bytes": 1, "keys": 1, "ms": 1.0}
-    return BinMoved.model_validate(fields)
+    return msgspec.convert(fields, BinMoved)
 
 
 def rejected(name: str, offset: int = 0) -> CommandRejected:
@@ -98,21 +99,21 @@ def tell(topic: StatusTopic, *events: Event) -> None:
     topic.flush(30)
 
 
-def tell_all(rig: Rig, names: Names, events: Sequence[Event]) -> None:
+def tell_all(rig: Rig, names: TopicNames, events: Sequence[Event]) -> None:
     """As `tell`, for very many."""
     produce(rig.bootstrap, names.status, (Record(event.to_bytes()) for event in events))
 
 
-def reader(rig: Rig, names: Names) -> StatusReader:
+def reader(rig: Rig, names: TopicNames) -> StatusReader:
     return StatusReader(rig.settings, names.status, "flow")
 
 
-def recent(rig: Rig, names: Names) -> list[Event]:
+def recent(rig: Rig, names: TopicNames) -> list[Event]:
     with closing(reader(rig, names)) as opened:
         return [one.event for one in opened.recent()]
 
 
-def whole(rig: Rig, names: Names) -> list[Event]:
+def whole(rig: Rig, names: TopicNames) -> list[Event]:
     with closing(reader(rig, names)) as opened:
         return [one.event for one in opened.all()]
 
@@ -120,7 +121,7 @@ def whole(rig: Rig, names: Names) -> list[Event]:
 # -- what is told is read
 
 
-def test_events_are_read_in_order(rig: Rig, names: Names, told: StatusTopic) -> None:
+def test_events_are_read_in_order(rig: Rig, names: TopicNames, told: StatusTopic) -> None:
     said: list[Event] = [
         Started(driver="one", execution=1, workers=2),
         rejected("m1"),
@@ -133,7 +134,9 @@ def test_events_are_read_in_order(rig: Rig, names: Names, told: StatusTopic) -> 
     assert keys == [b"one", b"m1", b"one", b"m2"]
 
 
-def test_following_begins_where_the_topic_ended(rig: Rig, names: Names, told: StatusTopic) -> None:
+def test_following_begins_where_the_topic_ended(
+    rig: Rig, names: TopicNames, told: StatusTopic
+) -> None:
     tell(told, alive())
     with closing(reader(rig, names)) as opened:
         assert [one.event for one in opened.recent()] == [alive()]
@@ -144,7 +147,7 @@ def test_following_begins_where_the_topic_ended(rig: Rig, names: Names, told: St
         assert next(one for one in following if one is not None).event == end
 
 
-def test_an_empty_status_topic_has_no_events(rig: Rig, names: Names) -> None:
+def test_an_empty_status_topic_has_no_events(rig: Rig, names: TopicNames) -> None:
     assert whole(rig, names) == recent(rig, names) == []
 
 
@@ -174,7 +177,7 @@ def test_after_very_many_heartbeats_few_events_are_read_and_what_moves_is_known(
 
 
 def test_a_migration_is_followed_from_the_end_of_the_topic(
-    week: StatusReader, rig: Rig, names: Names, monkeypatch: pytest.MonkeyPatch
+    week: StatusReader, rig: Rig, names: TopicNames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offsets: list[int] = []
     event = StatusReader._event
@@ -194,7 +197,7 @@ def test_a_migration_is_followed_from_the_end_of_the_topic(
 
 
 def test_what_another_version_has_written_is_passed_over_and_named(
-    rig: Rig, names: Names, told: StatusTopic, caplog: pytest.LogCaptureFixture
+    rig: Rig, names: TopicNames, told: StatusTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     tell(told, alive())
     foreign = [Record(b'{"type": "from the future"}'), Record(b"\xff"), Record(None)]
@@ -208,7 +211,7 @@ def test_what_another_version_has_written_is_passed_over_and_named(
 
 
 def test_a_heartbeat_is_found_behind_many_other_events(
-    rig: Rig, names: Names, told: StatusTopic, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, names: TopicNames, told: StatusTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "RECENT", 4)
     tell(told, rejected("m"), rejected("m"), alive(), *[rejected("m")] * 50)
@@ -224,12 +227,12 @@ def command(name: str) -> Migrate:
     return Migrate(type="migrate", id=name, worker=1, bins=[1])
 
 
-def commanded(rig: Rig, names: Names, count: int) -> None:
+def commanded(rig: Rig, names: TopicNames, count: int) -> None:
     await_records(rig.bootstrap, names.control, lambda records: len(records) == count)
 
 
 def test_another_command_of_the_same_id_is_not_taken_for_this_one(
-    rig: Rig, names: Names, told: StatusTopic
+    rig: Rig, names: TopicNames, told: StatusTopic
 ) -> None:
     """The first of that id lies at offset 0 and is under way; ours, at 1, is rejected."""
     produce(rig.bootstrap, names.control, [Record(command("m").model_dump_json().encode())])
@@ -244,7 +247,7 @@ def test_another_command_of_the_same_id_is_not_taken_for_this_one(
 
 
 def test_the_rejection_of_a_later_command_of_the_same_id_does_not_end_this_one(
-    rig: Rig, names: Names, told: StatusTopic
+    rig: Rig, names: TopicNames, told: StatusTopic
 ) -> None:
     tell(told, alive())
     ours = Accepted(id="m", offset=0, time=5, at=5 << 20, strategy="fluid", bins=[1])
@@ -263,14 +266,14 @@ def claimed(driver: str, heartbeat_timeout: float = 10.0) -> Claimed:
     return Claimed(driver=driver, execution=1, heartbeat_timeout=heartbeat_timeout)
 
 
-def claim_as(rig: Rig, names: Names, driver: str) -> Holder:
+def claim_as(rig: Rig, names: TopicNames, driver: str) -> Holder:
     with closing(StatusTopic(rig.settings, names.status)) as status:
         return status.claim("flow", claimed(driver))
 
 
 @pytest.mark.parametrize("time", range(3))
 def test_of_drivers_that_start_at_once_exactly_one_goes_on(
-    rig: Rig, names: Names, time: int
+    rig: Rig, names: TopicNames, time: int
 ) -> None:
     together = threading.Barrier(DRIVERS)
 
@@ -288,7 +291,7 @@ def test_of_drivers_that_start_at_once_exactly_one_goes_on(
 
 @pytest.mark.parametrize("word", [claimed("one", 600.0), alive("one", heartbeat_timeout=600.0)])
 def test_a_driver_with_heartbeats_in_time_keeps_the_flow(
-    rig: Rig, names: Names, told: StatusTopic, word: Event
+    rig: Rig, names: TopicNames, told: StatusTopic, word: Event
 ) -> None:
     tell(told, word)
     found = claim_as(rig, names, "two")
@@ -302,14 +305,14 @@ def test_who_wakes_up_behind_its_lease_has_the_flow_no_more() -> None:
         alive("one", heartbeat_timeout=1.0), claimed("two"), alive("one"), alive("two"),
         alive("one"),
     ]  # fmt: skip
-    told = [Told(n, 2_000 * n, word) for n, word in enumerate(words)]
+    told = [StatusRecord(n, 2_000 * n, word) for n, word in enumerate(words)]
     assert [found.driver for n in range(5) if (found := holder(told[: n + 1]))] == [
         "one", "two", "two", "two", "two",
     ]  # fmt: skip
 
 
 def test_a_refused_driver_leaves_the_status_of_the_first_as_it_was(
-    rig: Rig, names: Names, told: StatusTopic
+    rig: Rig, names: TopicNames, told: StatusTopic
 ) -> None:
     tell(told, claimed("one"), alive("one"))
     with closing(reader(rig, names)) as opened:
@@ -322,7 +325,7 @@ def test_a_refused_driver_leaves_the_status_of_the_first_as_it_was(
 
 @pytest.mark.parametrize("word", [claimed("one", 0.0), alive("one", heartbeat_timeout=0.0)])
 def test_a_driver_that_was_silent_for_its_own_lease_loses_the_flow(
-    rig: Rig, names: Names, told: StatusTopic, word: Event
+    rig: Rig, names: TopicNames, told: StatusTopic, word: Event
 ) -> None:
     tell(told, word)
     assert claim_as(rig, names, "two").driver == "two"
@@ -336,14 +339,14 @@ def test_a_driver_that_was_silent_for_its_own_lease_loses_the_flow(
     ],
 )
 def test_a_driver_that_reported_its_end_leaves_the_flow_to_the_next(
-    rig: Rig, names: Names, told: StatusTopic, end: Event
+    rig: Rig, names: TopicNames, told: StatusTopic, end: Event
 ) -> None:
     tell(told, claimed("one"), alive("one"), claimed("in vain"), end)
     assert claim_as(rig, names, "two").driver == "two"
 
 
 def test_a_claim_whose_rival_ends_meanwhile_is_made_again(
-    rig: Rig, names: Names, told: StatusTopic, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, names: TopicNames, told: StatusTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell(told, claimed("one"), alive("one"))
     original = StatusReader.__init__

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar, cast
 
 import pytest
 
 from meander import Flow
 from meander.app.driver.commands import CommandHandler, OpenCommands
-from meander.app.driver.rescaler import Rescaler
-from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
-from meander.dataflow.control.decisions import Decision, Obeys
+from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
+from meander.dataflow.simulation.worker_pool import SimulatedPool
 from meander.schemas.status import (
     Aborted,
     Accepted,
@@ -64,7 +64,7 @@ class ManualTopic:
         self.dealt.append(offset)
 
 
-class ManualJournal:
+class ManualDecisionLog:
     """Nothing that the control topic waits for is under way; what is written is durable."""
 
     started = durable = 0
@@ -77,75 +77,46 @@ class ManualJournal:
         return lambda: True
 
 
-class HandCrew:
+class ManualPool(SimulatedPool):
     """Simulated workers; those that are launched are ready when a test says so."""
 
-    working = True
-
     def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-        self.handles = [worker.me for worker in sim.workers]
-        self.joining = self
+        super().__init__(sim)
         self.launched: list[WorkerId] = []
         self.up = False
-        self._coming: list[WorkerId] = []
-        self._lost: list[tuple[WorkerId, str]] = []
-        self._going: list[WorkerId] = []
 
-    def launch(self, coming: Iterable[WorkerId]) -> None:
-        self._coming += coming
-        self.launched += coming
+    def launch(self, workers: Iterable[WorkerId]) -> None:
+        self.launched += workers
+        super().launch(workers)
 
     @property
-    def ready(self) -> list[WorkerId]:
-        return [*self._coming] if self.up else []
-
-    def drop(self, worker: WorkerId, why: str, _: object = None) -> None:
-        self._coming.remove(worker)
-        self._lost.append((worker, why))
-
-    def dropped(self) -> list[tuple[WorkerId, str]]:
-        taken, self._lost = self._lost, []
-        return taken
-
-    def promote(self, worker: WorkerId) -> None:
-        self._coming.remove(worker)
-        self.handles.append(worker)
-        self._sim.hired = worker + 1
-        self._sim.workers.append(self._sim.hire(worker))
-
-    def release(self, worker: WorkerId) -> None:
-        self.handles.remove(worker)
-        self._going.append(worker)
-
-    def removed(self) -> list[tuple[WorkerId, dict[str, int]]]:
-        taken, self._going = self._going, []
-        return [(worker, {}) for worker in taken]
+    def ready(self) -> Sequence[WorkerId]:
+        return super().ready if self.up else []
 
 
 class Driven:
     """A flow of two workers and four bins, with the driver's part in commands."""
 
     def __init__(self, run: TestFlow, sink: ListSink) -> None:
-        self.sink, self.sim, self.controller = sink, run.sim, run.sim.controller
-        self.topic, self.crew = ManualTopic(), HandCrew(run.sim)
-        self.journal = ManualJournal()
-        self.unended = OpenCommands()
-        self.rescaler = Rescaler(self.controller, cast(WorkerPool, self.crew), run.sim.clock, SLOTS)
+        self.sink, self.sim, self.coordinator = sink, run.sim, run.sim.coordinator
+        self.topic, self.pool = ManualTopic(), ManualPool(run.sim)
+        self.decision_log = ManualDecisionLog()
+        self.open_commands = OpenCommands()
+        self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS)
         self.commands = CommandHandler(
-            run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.journal),
-            self.controller, self.rescaler, self.unended,
+            run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
+            self.coordinator, self.rescaler, self.open_commands,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0
-        self.until(lambda: self.controller.ready)
+        self.until(lambda: self.coordinator.ready)
 
     def migrate(self, id: str, worker: int, **more: object) -> dict[str, object]:
         return {"type": "migrate", "id": id, "bins": "all", "worker": worker} | more
 
     def soon(self) -> int:
         """A time that can be named yet, milliseconds."""
-        least = self.controller.closed_before
+        least = self.coordinator.closed_before
         assert least is not None
         return to_millis(least) + 20
 
@@ -158,7 +129,7 @@ class Driven:
         """The engine goes on, and the driver hears of it."""
         self.sim.act()
         for event in self.sim.events[self._heard :]:
-            self.told += self.commands._translate(event)
+            self.told += self.commands.follow(event)
         self._heard = len(self.sim.events)
 
     def until(self, holds: Callable[[], bool], act: Callable[[], None] | None = None) -> None:
@@ -167,7 +138,7 @@ class Driven:
     def until_passed(self, millis: int) -> None:
         """No command can have this time any more."""
         self.until(
-            lambda: (least := self.controller.closed_before) is None or to_millis(least) > millis
+            lambda: (least := self.coordinator.closed_before) is None or to_millis(least) > millis
         )
 
     def until_told(self, kind: type[Event], id: str) -> None:
@@ -184,7 +155,7 @@ class Driven:
 
     def bins(self) -> set[int]:
         """Who has any."""
-        return {*map(int, self.controller.owners())}
+        return {*map(int, self.coordinator.owners())}
 
     def end(self) -> None:
         """Let the flow come to its end: it goes on whatever became of commands."""
@@ -208,8 +179,8 @@ def test_a_worker_that_a_migration_names_is_started_joins_and_gets_the_bins(
 ) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
-    assert driven.crew.launched == [TWO]
-    driven.crew.up = True
+    assert driven.pool.launched == [TWO]
+    driven.pool.up = True
     driven.until_told(Completed, "m")
     assert driven.said("m") == ["rescaling", "joined", "accepted", "completed"]
     assert driven.the(Accepted, "m").offset == 0
@@ -222,12 +193,12 @@ def test_a_worker_that_came_for_nothing_goes_again(driven: Driven) -> None:
     time = driven.soon()
     driven.topic.put(driven.migrate("m", 2, time=time))
     driven.until_passed(time)
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == ["rescaling", "joined", "rejected", "left", "rescaled"]
     rejected = driven.the(CommandRejected, "m")
     assert f"time {time} ms is closed" in rejected.reason
-    assert driven.crew.handles == [0, 1]
+    assert driven.pool.handles == [0, 1]
     assert driven.bins() == {0, 1}
     driven.end()
 
@@ -237,10 +208,10 @@ def test_a_rejected_id_can_be_given_again_however_its_workers_came_and_went(
 ) -> None:
     for worker in (2, 3):
         time = driven.soon()
-        driven.crew.up = False
+        driven.pool.up = False
         driven.topic.put(driven.migrate("m", worker, time=time))
         driven.until_passed(time)
-        driven.crew.up = True
+        driven.pool.up = True
         driven.until(lambda: len(driven.said("m")) == 5)
         assert driven.said("m") == ["rescaling", "joined", "rejected", "left", "rescaled"]
         driven.told.clear()
@@ -248,10 +219,10 @@ def test_a_rejected_id_can_be_given_again_however_its_workers_came_and_went(
 
 
 def test_a_joined_worker_that_cannot_leave_again_is_reported(driven: Driven) -> None:
-    driven.crew.up = True
+    driven.pool.up = True
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Joined, "m")
-    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
+    driven.until(lambda: driven.coordinator.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == ["rescaling", "joined", "rejected", "rescaled"]
     ended = driven.the(Rescaled, "m")
@@ -262,8 +233,8 @@ def test_a_joined_worker_that_cannot_leave_again_is_reported(driven: Driven) -> 
 def test_a_worker_that_registers_after_the_end_does_not_join(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m", 2))
     driven.until_told(Rescaling, "m")
-    driven.until(lambda: driven.controller.closed_before is None)
-    driven.crew.up = True
+    driven.until(lambda: driven.coordinator.closed_before is None)
+    driven.pool.up = True
     driven.until_told(CommandRejected, "m")
     assert driven.said("m") == ["rescaling", "join_failed", "rejected"]
     driven.end()
@@ -291,11 +262,11 @@ def test_a_migration_waits_behind_another_to_the_same_joining_worker(
     driven.topic.put(driven.migrate("m1", 2, bins=[0, 1]))
     driven.until_told(Rescaling, "m1")
     if joined:
-        driven.crew.up = True
+        driven.pool.up = True
         driven.until_told(Joined, "m1")
     driven.topic.put(driven.migrate("m2", 2, bins=[2, 3]))
     driven.act()
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Completed, "m2")
     driven.until_told(Completed, "m1")
     assert driven.said("m1") == ["rescaling", "joined", "accepted", "completed"]
@@ -304,7 +275,7 @@ def test_a_migration_waits_behind_another_to_the_same_joining_worker(
     accepted = [event.id for event in driven.told if isinstance(event, Accepted)]
     assert accepted == ["m1", "m2"]
     assert driven.topic.dealt == [0, 1]
-    assert (driven.bins(), driven.crew.launched) == ({2}, [TWO])
+    assert (driven.bins(), driven.pool.launched) == ({2}, [TWO])
 
 
 def test_a_migration_waits_for_a_worker_that_a_rescale_has_started(driven: Driven) -> None:
@@ -312,7 +283,7 @@ def test_a_migration_waits_for_a_worker_that_a_rescale_has_started(driven: Drive
     driven.until_told(Rescaling, "up")
     driven.topic.put(driven.migrate("m", 2))
     driven.act()
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Completed, "m")
     assert driven.said("up")[-1] == "rescaled"
     assert driven.bins() == {2}
@@ -322,7 +293,7 @@ def test_a_joining_worker_stays_for_a_migration_that_waits_for_it(driven: Driven
     time = driven.soon()
     driven.topic.put(driven.migrate("m1", 2, time=time), driven.migrate("m2", 2))
     driven.until_passed(time)
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Completed, "m2")
     assert driven.said("m1") == ["rescaling", "joined", "rejected"]
     assert driven.said("m2") == ["accepted", "completed"]
@@ -333,22 +304,22 @@ def test_it_goes_once_nothing_waits_for_it(driven: Driven) -> None:
     time = driven.soon()
     driven.topic.put(driven.migrate("m1", 2, time=time), driven.migrate("m2", 2, time=time))
     driven.until_passed(time)
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Left, "m1")
     assert driven.said("m2") == ["rejected"]
-    assert driven.crew.handles == [0, 1]
+    assert driven.pool.handles == [0, 1]
 
 
 def test_no_number_is_used_twice(driven: Driven) -> None:
     driven.topic.put(driven.migrate("m1", 2), driven.migrate("m2", 2), driven.migrate("m3", 3))
     driven.until_told(Rescaling, "m1")
-    driven.crew.drop(TWO, "worker 2: it died")
+    driven.pool.drop(TWO, "worker 2: it died")
     driven.until_told(CommandRejected, "m2")
     assert driven.said("m1") == ["rescaling", "join_failed", "rejected"]
     assert driven.said("m2") == ["rejected"]
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Completed, "m3")
-    assert driven.crew.launched == [TWO, THREE]
+    assert driven.pool.launched == [TWO, THREE]
     assert driven.the(JoinFailed, "m1").reason == "worker 2: it died"
 
 
@@ -365,14 +336,16 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     assert (aborted.by, aborted.bins, aborted.unmoved) == ("a", 0, [0, 1, 2, 3])
     rejected = driven.the(CommandRejected, id)
     assert rejected.offset == ["first", "second"].index(id), "who follows it hears of its end"
-    driven.crew.up = True
+    driven.pool.up = True
     other = {"first": "second", "second": "first"}[id]
     driven.until_told(Completed, other)
     assert "accepted" not in driven.said(id)
     assert driven.bins() == {2}
     assert driven.topic.dealt[-1] == 2
-    assert driven.journal.written[-1] == Obeys(3), "where the next execution takes up commands"
-    assert driven.unended.handled == 3
+    assert driven.decision_log.written[-1] == CommandsDoneDecision(3), (
+        "where the next execution takes up commands"
+    )
+    assert driven.open_commands.handled == 3
 
 
 def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
@@ -382,12 +355,12 @@ def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     driven.topic.put(abort, abort)
     driven.until_told(CommandRejected, "a")
     assert "id 'a' was used before" in driven.the(CommandRejected, "a").reason
-    driven.crew.up = True
+    driven.pool.up = True
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == [
         "rescaling", "rejected", "aborted", "joined", "left", "rescaled"
     ]  # fmt: skip
-    assert driven.crew.handles == [0, 1]
+    assert driven.pool.handles == [0, 1]
     driven.end()
 
 
@@ -404,7 +377,7 @@ def test_a_dry_run_says_what_would_move_to_a_worker_that_would_be_started(
     assert sorted(move[1] for move in planned.moves) == [0, 1, 2, 3]
     driven.topic.put(driven.migrate("no", 2, dry_run=True, operator="n"))
     driven.until_told(CommandRejected, "no")
-    assert not driven.crew.launched
+    assert not driven.pool.launched
 
 
 def test_a_dry_run_says_that_there_is_no_slot(driven: Driven) -> None:
@@ -417,7 +390,7 @@ def test_a_dry_run_says_that_there_is_no_slot(driven: Driven) -> None:
 
 @pytest.mark.parametrize("worker", [1, 2], ids=["that is there", "to be started"])
 def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, worker: int) -> None:
-    driven.crew.up = True
+    driven.pool.up = True
     driven.topic.put(driven.migrate("m", worker), driven.migrate("m", 1, bins=[0]))
     driven.until_told(Completed, "m")
     accepted = driven.the(Accepted, "m")
@@ -426,22 +399,14 @@ def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, wo
     assert (rejected.offset, "was used before" in rejected.reason) == (1, True)
 
 
-def test_nothing_is_kept_of_commands_that_have_ended(driven: Driven) -> None:
-    driven.crew.up = True
-    driven.topic.put(driven.migrate("m1", 1), driven.migrate("m2", 2))
-    driven.until_told(Completed, "m2")
-    driven.until_told(Completed, "m1")
-    assert driven.commands._offsets == driven.rescaler._offsets == {}
-
-
 # -- shares
 
 
 def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) -> None:
-    driven.crew.up = True
+    driven.pool.up = True
     driven.topic.put({"type": "rescale", "id": "up", "workers": 3})
     driven.until_told(Joined, "up")
-    driven.until(lambda: driven.controller.closed_before is None, driven.flow)
+    driven.until(lambda: driven.coordinator.closed_before is None, driven.flow)
     driven.until_told(Rescaled, "up")
     ended = driven.the(Rescaled, "up")
     assert ended.workers == 3

@@ -9,13 +9,13 @@ from typing import cast
 import pytest
 
 from meander.app.driver import wait_reasons
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import credit_waits
-from meander.dataflow.control.decisions import Joins, LeaveDecision
+from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
@@ -36,32 +36,32 @@ def flow(start: Start) -> CommandedFlow:
 
 def moves(flow: CommandedFlow) -> list[str]:
     """What each move waits for."""
-    waits = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds())
+    waits = wait_reasons.migrations(flow.run.sim.coordinator.migrations.rounds())
     return [f"{wait.what} of {wait.fields['migration']}" for wait in waits.values()]
 
 
 def test_a_decision_has_to_be_durable_first(flow: CommandedFlow) -> None:
-    controller = flow.run.sim.controller
+    coordinator = flow.run.sim.coordinator
     for n in range(20):
         flow.submit(f"m{n}", (0,), 1, 5000 + n)
     assert set(moves(flow)) == {f"sources of m{n}" for n in range(20)}
-    for round in controller.migrations.rounds():
+    for round in coordinator.migrations.rounds():
         round.unsent = 1
     assert "decision of m3" in moves(flow)
 
 
 def test_a_move_of_a_time_to_come_waits_for_the_flow_to_reach_it(flow: CommandedFlow) -> None:
     flow.submit("m", (0,), 1, 5000)
-    (wait,) = wait_reasons.migrations(flow.run.sim.controller.migrations.rounds()).values()
+    (wait,) = wait_reasons.migrations(flow.run.sim.coordinator.migrations.rounds()).values()
     assert wait == Wait("sources", "the sources have read up to 5000 ms", {"migration": "m"})
 
 
 def test_a_bin_that_is_on_its_way_is_named_with_its_owners(flow: CommandedFlow) -> None:
     flow.submit("m", (0, 1), 1, 5000)
     flow.source.give(0, *((5001, key) for key in range(20)))
-    controller = flow.run.sim.controller
-    until(lambda: any(round.awaited for round in controller.migrations.rounds()), flow.run.turn)
-    (wait,) = wait_reasons.migrations(controller.migrations.rounds()).values()
+    coordinator = flow.run.sim.coordinator
+    until(lambda: any(round.awaited for round in coordinator.migrations.rounds()), flow.run.turn)
+    (wait,) = wait_reasons.migrations(coordinator.migrations.rounds()).values()
     assert (wait.what, wait.fields) == (
         "bins", {"migration": "m", "left": 2, "bin": 0, "operator": "a"}
     )  # fmt: skip
@@ -113,38 +113,38 @@ def staff() -> Iterator[ChangingFlow]:
 
 
 def partitions(staff: ChangingFlow) -> list[str]:
-    controller = staff.sim.controller
-    unsent = controller.decisions.unsent
-    return said(wait_reasons.partitions(controller.assignment.under_way, ["in"], unsent, {}))
+    coordinator = staff.sim.coordinator
+    unsent = coordinator.decisions.unsent
+    return said(wait_reasons.partitions(coordinator.assignment.under_way, ["in"], unsent, {}))
 
 
 def goings(staff: ChangingFlow) -> list[str]:
-    controller = staff.sim.controller
-    return said(wait_reasons.leaves(controller.workers.leaving, controller.decisions.unsent))
+    coordinator = staff.sim.coordinator
+    return said(wait_reasons.leaves(coordinator.workers.leaving, coordinator.decisions.unsent))
 
 
 def test_a_partition_waits_for_its_order_to_be_durable_and_then_for_its_readers(
     staff: ChangingFlow,
 ) -> None:
     staff.held = ReassignPartition
-    staff.sim.controller.hand_over("h", "source", 3, ONE)
+    staff.sim.coordinator.move_partition("h", "source", 3, ONE)
     staff.acted()
     assert partitions(staff) == [
         "waiting for=decision source=in partition=3 id=h: the broker confirms the decision"
     ]
     staff.held = None
-    staff.until(lambda: not staff.sim.controller.decisions.unsent)
+    staff.until(lambda: not staff.sim.coordinator.decisions.unsent)
     (wait,) = partitions(staff)
-    assert wait.startswith("waiting for=handover source=in partition=3 id=h: ")
+    assert wait.startswith("waiting for=partition_move source=in partition=3 id=h: ")
     assert wait.endswith("worker 0 has reported where it stopped, and worker 1 reads on")
     staff.until(lambda: staff.done() == {"h"})
     assert partitions(staff) == []
 
 
 def test_a_joining_worker_waits_for_a_durable_decision(staff: ChangingFlow) -> None:
-    staff.held = Joins
+    staff.held = JoinDecision
     staff.sim.submit(Join())
-    unsent = staff.sim.controller.decisions.unsent
+    unsent = staff.sim.coordinator.decisions.unsent
     (wait,) = said(wait_reasons.joins(unsent))
     assert wait == "waiting for=decision joining_worker=3: the broker confirms the decision"
 
@@ -152,11 +152,11 @@ def test_a_joining_worker_waits_for_a_durable_decision(staff: ChangingFlow) -> N
 def test_a_leaving_worker_is_followed_from_its_bins_to_its_final_message(
     staff: ChangingFlow,
 ) -> None:
-    staff.sim.controller.share("s", [ONE])
+    staff.sim.coordinator.share("s", [ONE])
     staff.until(lambda: staff.reads()[1] == 2)
-    staff.until(lambda: staff.sim.controller.migrations.idle)
+    staff.until(lambda: staff.sim.coordinator.migrations.idle)
     staff.held = LeaveDecision
-    staff.sim.controller.leave("l", [ONE])
+    staff.sim.coordinator.leave("l", [ONE])
     leaves = "waiting for=leaving_worker worker=1: "
     first = leaves + "the other workers own all its bins and partitions"
     assert goings(staff) == [first]
@@ -188,7 +188,7 @@ def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
 
 def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
     crew = cast(WorkerPool, SimpleNamespace(handles={}, working=False))
-    rescaler = Rescaler(staff.sim.controller, crew, SimClock(), None)
+    rescaler = Rescaler(staff.sim.coordinator, crew, SimClock(), None)
     for offset, name in enumerate(("r1", "r2")):
         rescaler.enqueue(Rescale(type="rescale", id=name, workers=3), offset)
     assert said(rescaler.wait_reasons()) == [

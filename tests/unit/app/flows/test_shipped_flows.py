@@ -25,7 +25,7 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.testing import (
@@ -34,11 +34,11 @@ from meander.testing import (
     Control,
     Crash,
     Feed,
-    HandOver,
     Idle,
     Join,
     Jump,
     Leave,
+    MovePartition,
     Pause,
     Result,
     Slow,
@@ -70,7 +70,7 @@ TROUBLE: dict[str, list[At]] = {
     "workers come and go": [
         At(Join(), records=10),
         At(Control({"id": "m1", "worker": 2} | HALF), records=60),
-        At(HandOver("h", "source", 0, 2), records=100),
+        At(MovePartition("h", "source", 0, 2), records=100),
         At(Pause(worker=2, steps=500), records=120),
         At(Leave("l", 1), records=150),
     ],
@@ -113,7 +113,7 @@ def check_commands(run: TestFlow, faults: list[At]) -> None:
     given = [at.fault.command for at in faults if isinstance(at.fault, Control)]
     ids = [str(command["id"]) for command in given if not isinstance(command, bytes)]
     for answer in map(run.answer, ids):
-        assert answer is not None and answer.said in {"completed", "rescaled"} and answer.moved
+        assert answer is not None and answer.state in {"completed", "rescaled"} and answer.moved
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_flights_are_counted_per_plane_and_carrier(name: str, records: data.Flig
     feeds, faults = trouble(name, feeds_of(records))
     with TestFlow(flights.build(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         plane_states: dict[str, PlaneState] = {}
         carrier_states: dict[str, CarrierState] = {}
@@ -192,7 +192,7 @@ def test_the_readmes_flow_counts_words(name: str) -> None:
     feeds, faults = trouble(name, LINES, sooner=4)
     with TestFlow(readmes_flow(), seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         counts = counted(run)
         assert counts == WORDS
@@ -207,11 +207,11 @@ def test_a_crash_ends_the_readmes_flow_with_a_sentence_and_its_results_are_right
     """Until checkpoints exist."""
     with TestFlow(readmes_flow(), seed=seed, faults=[At(Crash(1), records=60)]) as run:
         for feed in LINES:
-            run.strike(replace(feed, partition=feed.partition % 2))
+            run.inject(replace(feed, partition=feed.partition % 2))
         for _ in range(2):
             with pytest.raises(MeanderError) as ended:
                 run.run()
-            assert str(ended.value) == str(lost("worker 1", KILLED))
+            assert str(ended.value) == str(worker_lost("worker 1", KILLED))
         assert counted(run) < WORDS
 
 
@@ -228,7 +228,7 @@ def test_the_measured_flow_counts_records(
     feeds, faults = trouble(name, keyed)
     with TestFlow(flow, seed=len(name), partitions=PARTITIONS, faults=faults) as run:
         for feed in feeds:
-            run.strike(feed)
+            run.inject(feed)
         run.run()
         fed = Counter(record.value for record in run.records("in"))
         for key, count in fed.items():

@@ -7,7 +7,7 @@ import pytest
 from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.links.links import LinkBroken
-from meander.dataflow.errors import WorkerLost, lost
+from meander.dataflow.errors import WorkerLost, worker_lost
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import WorkerId
 
@@ -30,10 +30,10 @@ def test_who_hears_of_a_broken_link_takes_it_for_one() -> None:
     [
         SetupError("a", "b", "c"),
         Unreachable("a", "b", "c"),
-        lost("a", "b"),
+        worker_lost("a", "b"),
         MeanderError("a", "b"),
     ],
 )
 def test_any_other_error_is_of_the_kind_that_it_was(error: MeanderError) -> None:
     assert type(said(error)) is type(error) and str(said(error)) == str(error)
-    assert type(lost("a", "b")) is WorkerLost
+    assert type(worker_lost("a", "b")) is WorkerLost

@@ -15,16 +15,22 @@ from meander.app.recovery.checkpoint_index import (
     expect_retained,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
-from meander.dataflow.checkpoint.recording import Recorded
-from meander.dataflow.control.decisions import Begins, Decision, Drops, Keeps, Takes
+from meander.dataflow.checkpoint.record_writer import Recorded
+from meander.dataflow.control.decisions import (
+    Decision,
+    DropDecision,
+    FirstCheckpointDecision,
+    SavepointDecision,
+    StartDecision,
+)
 from meander.schemas.errors import SetupError
-from meander.state.checkpoint.checkpoint import BEGINNING, Checkpoint, Cut
+from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import ExecutionId
 
 LIFE = ExecutionId(5)
 CHECKPOINT = Checkpoint(1, LIFE, BinSpace(8), 0, (), Cut(time=7))
-ANEW, GOES_ON = Begins(0, (), 1), Begins(0, (), 1, checkpoint=0)
+ANEW, GOES_ON = StartDecision(0, (), 1), StartDecision(0, (), 1, checkpoint=0)
 
 
 class Written:
@@ -52,10 +58,12 @@ def test_the_first_checkpoint_of_a_flow_counts_once_the_journal_tells_of_it() ->
     done = write(CHECKPOINT)
     assert not done() and written.decisions == [], "told of only once it lies there"
     written.placed = 3
-    assert not done() and written.decisions == [Takes(7)]
+    assert not done() and written.decisions == [FirstCheckpointDecision(7)]
     written.durable = True
     assert done()
-    assert write(replace(CHECKPOINT, number=2))() and written.decisions == [Takes(7)]
+    assert write(replace(CHECKPOINT, number=2))() and written.decisions == [
+        FirstCheckpointDecision(7)
+    ]
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -64,11 +72,16 @@ def test_a_savepoint_tells_by_itself_that_there_are_checkpoints(known: bool) -> 
     written.placed, written.durable = 3, True
     write = written.writing(known=known)
     assert write(replace(CHECKPOINT, savepoint="v1"))() and write(CHECKPOINT)()
-    assert written.decisions == [Keeps("v1", 3, 7)]
+    assert written.decisions == [SavepointDecision("v1", 3, 7)]
 
 
 @pytest.mark.parametrize(
-    "decided", [[ANEW, Takes(7)], [GOES_ON], [ANEW, Keeps("v1", 0, 7), Drops("v1")]]
+    "decided",
+    [
+        [ANEW, FirstCheckpointDecision(7)],
+        [GOES_ON],
+        [ANEW, SavepointDecision("v1", 0, 7), DropDecision("v1")],
+    ],
 )
 def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[Decision]) -> None:
     journal = [from_bytes(to_bytes(LIFE, one)) for one in decided]
@@ -83,11 +96,11 @@ def test_a_flow_without_a_checkpoint_starts_from_nothing(decided: list[Decision]
     )
 
 
-def begins(*decided: tuple[int, Begins]) -> CheckpointIndex:
+def begins(*decided: tuple[int, StartDecision]) -> CheckpointIndex:
     return CheckpointIndex.of((ExecutionId(life), one) for life, one in decided)
 
 
-def on(checkpoint: int, oldest: int) -> Begins:
+def on(checkpoint: int, oldest: int) -> StartDecision:
     return replace(GOES_ON, checkpoint=checkpoint, oldest=oldest)
 
 
@@ -133,16 +146,23 @@ def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() ->
 
 def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own() -> None:
     """To begin with them again would say again all that is out."""
-    written, writer = replace(CHECKPOINT, cut=BEGINNING), ExecutionId(1)
-    journal: list[tuple[ExecutionId, Decision]] = [(writer, Takes(0)), (LIFE, ANEW)]
+    written, writer = replace(CHECKPOINT, cut=INITIAL_CUT), ExecutionId(1)
+    journal: list[tuple[ExecutionId, Decision]] = [
+        (writer, FirstCheckpointDecision(0)),
+        (LIFE, ANEW),
+    ]
     assert CheckpointIndex.of(journal).is_usable(0, written)
-    assert not CheckpointIndex.of([*journal, (LIFE, Takes(7))]).is_usable(0, written)
+    assert not CheckpointIndex.of([*journal, (LIFE, FirstCheckpointDecision(7))]).is_usable(
+        0, written
+    )
     assert not CheckpointIndex.of([*journal, (ExecutionId(9), GOES_ON)]).is_usable(0, written)
 
 
 def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:
     among = RetainedCheckpoints({offset: taken_by(5) for offset in range(6)}, {})
-    known = CheckpointIndex.of([(LIFE, ANEW), (LIFE, Keeps("v1", 0, 7)), (LIFE, Keeps("v2", 3, 7))])
+    known = CheckpointIndex.of(
+        [(LIFE, ANEW), (LIFE, SavepointDecision("v1", 0, 7)), (LIFE, SavepointDecision("v2", 3, 7))]
+    )
     assert [*earlier_checkpoints(among, known, 5, 2)] == [2, 4]
     assert [*earlier_checkpoints(among, known, 5, 9)] == [1, 2, 4] and not earlier_checkpoints(
         among, known, 5, 0

@@ -7,7 +7,13 @@ import random
 import numpy as np
 
 from meander.app.recovery.checkpoint_index import CheckpointIndex
-from meander.dataflow.control.decisions import Begins, Decision, Joins, Keeps, Takes
+from meander.dataflow.control.decisions import (
+    Decision,
+    FirstCheckpointDecision,
+    JoinDecision,
+    SavepointDecision,
+    StartDecision,
+)
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import History, Written
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -55,16 +61,16 @@ def with_late(rng: random.Random, journal: list[Written]) -> list[Written]:
     found = list(journal)
     for _ in range(rng.randint(1, 4)):
         place = rng.randint(1, len(found))
-        last = max(life for life, one in found[:place] if isinstance(one, Begins))
+        last = max(life for life, one in found[:place] if isinstance(one, StartDecision))
         earlier = ExecutionId(rng.randint(0, last - 1))
         found.insert(place, (earlier, begins(rng, anew=rng.random() < 0.3)))
     return found
 
 
-def begins(rng: random.Random, *, anew: bool) -> Begins:
+def begins(rng: random.Random, *, anew: bool) -> StartDecision:
     owners = tuple(WorkerId(rng.randrange(WORKERS)) for _ in range(SPACE.count))
     checkpoint = None if anew else rng.randrange(20)
-    return Begins(rng.randrange(100), owners, WORKERS, checkpoint, oldest=checkpoint)
+    return StartDecision(rng.randrange(100), owners, WORKERS, checkpoint, oldest=checkpoint)
 
 
 def decision(rng: random.Random) -> Decision:
@@ -72,9 +78,9 @@ def decision(rng: random.Random) -> Decision:
     worker = WorkerId(rng.randrange(WORKERS))
     some: list[Decision] = [
         Moves(f"m{rng.random()}", time, worker, (Bin(rng.randrange(SPACE.count)),)),
-        Keeps(f"s{rng.randrange(3)}", rng.randrange(20), time),
-        Takes(time),
-        Joins(WorkerId(WORKERS + rng.randrange(3)), time),
+        SavepointDecision(f"s{rng.randrange(3)}", rng.randrange(20), time),
+        FirstCheckpointDecision(time),
+        JoinDecision(WorkerId(WORKERS + rng.randrange(3)), time),
     ]
     return rng.choice(some)
 

@@ -75,7 +75,7 @@ def test_no_frontier_is_blocked_where_all_records_have_passed(observer: Observer
         ("sink", "sink 'n': its results are not delivered yet"),
         ("input", "operator 'n': what is on its way to it has not been taken yet"),
         ("migration", "operator 'n': state of bins is on its way"),
-        ("handover", "a partition of source 'n' is on its way to another worker"),
+        ("partition_move", "a partition of source 'n' is on its way to another worker"),
         ("commands", "commands of that time have not been ruled out yet"),
     ],
 )

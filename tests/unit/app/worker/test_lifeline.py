@@ -16,7 +16,7 @@ import pytest
 from meander.app.protocol.messages import Register
 from meander.app.protocol.registration import LaunchToken, Registration, RegistrationServer
 from meander.app.worker.lifeline import Lifeline
-from meander.connectors.links.links import CurveLinks, Keys
+from meander.connectors.links.links import CurveKeys, CurveLinks
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.support.kafka.topics import until
 
@@ -26,7 +26,7 @@ ZERO, LOCAL, HEARTBEAT_TIMEOUT = WorkerId(0), "127.0.0.1", 60.0
 @pytest.fixture
 def door() -> Iterator[RegistrationServer]:
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, HEARTBEAT_TIMEOUT)) as links,
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, HEARTBEAT_TIMEOUT)) as links,
         closing(RegistrationServer(LOCAL, links, HEARTBEAT_TIMEOUT)) as opened,
     ):
         yield opened
@@ -36,7 +36,7 @@ def registered(door: RegistrationServer) -> LaunchToken:
     """One worker that has come in."""
     ticket = door.expect(ZERO)
     register = Register(
-        token=ticket.token, address="tcp://127.0.0.1:1", public=Keys.fresh().public, pid=1,
+        token=ticket.token, address="tcp://127.0.0.1:1", public=CurveKeys.generate().public, pid=1,
         host="here", versions={},
     )  # fmt: skip
     door.registrations[ZERO] = Registration(ZERO, register, b"")
@@ -92,7 +92,7 @@ with Lifeline(ticket, 1.0) as line:
 def test_a_stopped_process_loses_its_connection_whatever_it_sent_last() -> None:
     """Its last message is hardly ever a ping of ZeroMQ: it speaks ten times as often."""
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 1.0)) as links,
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 1.0)) as links,
         closing(RegistrationServer(LOCAL, links, 1.0)) as door,
     ):
         ticket = registered(door)

@@ -42,7 +42,7 @@ def address(place: socket.socket) -> str:
 def test_an_address_without_a_listener_is_reported_with_a_remedy(
     bootstrap: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reachability, "REACH", 0.2)
+    monkeypatch.setattr(reachability, "CONNECT_TIMEOUT", 0.2)
     with pytest.raises(SetupError, match=f"Kafka: no broker answers {says}") as refusal:
         expect_reachable({"bootstrap.servers": bootstrap})
     assert "Errno" not in str(refusal.value)
@@ -56,6 +56,6 @@ def test_one_that_listens_is_enough_however_slow_it_answers(bound: socket.socket
 def test_one_that_is_just_starting_is_waited_for(
     bound: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reachability, "REACH", PATIENCE)
+    monkeypatch.setattr(reachability, "CONNECT_TIMEOUT", PATIENCE)
     monkeypatch.setattr(time, "sleep", lambda _: bound.listen())
     expect_reachable({"bootstrap.servers": address(bound)})

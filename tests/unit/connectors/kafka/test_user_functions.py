@@ -12,16 +12,21 @@ import pytest
 
 from meander import KafkaSink, KafkaSource, header
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.sink.sink import HEADERS, OVERHEAD, RecordEncoder, Taken
+from meander.connectors.kafka.sink.sink import (
+    HEADER_BYTES,
+    RECORD_OVERHEAD,
+    RecordEncoder,
+    RecordLimits,
+)
 from meander.connectors.testing.in_memory import InMemoryMessage, Record
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.sink import written
+from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.simulation.in_memory import ListDead
+from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError
-from meander.schemas.refused import RowRefused
+from meander.schemas.row_error import RowError
 from meander.state.keys.ids import WorkerId
 from tests.support.kafka.connector_rig import batch
 from tests.support.sim.operator_bench import records
@@ -37,7 +42,7 @@ def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPAL
         InMemoryMessage(Record(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
-    return source.intake(ListDead(), pulse).chunk(Partition(0), messages)
+    return source.chunk_reader(ListDeadLetters(), pulse).read(Partition(0), messages)
 
 
 SLOW = {
@@ -111,7 +116,7 @@ def rows(sink: KafkaSink, pulse: Keepalive = NO_KEEPALIVE) -> RecordEncoder:
 
 def test_a_users_functions_make_value_and_key() -> None:
     sink = KafkaSink("out", lambda value: repr(value).encode(), lambda key: b"<%s>" % key)
-    values, keys, _ = rows(sink).written(batch([(1, 2)], [b"k"]))
+    values, keys, _ = rows(sink).encode(batch([(1, 2)], [b"k"]))
     assert (keys, values) == ([b"<k>"], [b"(1, 2)"])
 
 
@@ -122,7 +127,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
         heard.append("value")
         return repr(value).encode()
 
-    rows(KafkaSink("out", encode), Keepalive(lambda: heard.append("alive"), due=True)).written(
+    rows(KafkaSink("out", encode), Keepalive(lambda: heard.append("alive"), due=True)).encode(
         records([1, 2, 3])
     )
     assert heard == ["alive", "value"] * 3
@@ -130,8 +135,8 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() 
 
 def test_a_worker_without_a_keepalive_refuses_no_record_for_that() -> None:
     with pytest.raises(MeanderError, match="nothing was heard") as raised:
-        rows(KafkaSink("out", lambda _: b""), Keepalive(unheard, due=True)).written(records(["a"]))
-    assert not isinstance(raised.value, RowRefused)
+        rows(KafkaSink("out", lambda _: b""), Keepalive(unheard, due=True)).encode(records(["a"]))
+    assert not isinstance(raised.value, RowError)
 
 
 class Wordless(Exception):
@@ -149,8 +154,8 @@ def test_whatever_a_users_function_raises_is_one_rows_refusal(raised: BaseExcept
             raise raised
         return b""
 
-    with pytest.raises(RowRefused, match=f"cannot be written: {type(raised).__name__}") as refusal:
-        rows(KafkaSink("out", encode)).written(records([1, 2, 3]))
+    with pytest.raises(RowError, match=f"cannot be written: {type(raised).__name__}") as refusal:
+        rows(KafkaSink("out", encode)).encode(records([1, 2, 3]))
     assert refusal.value.row == 1
 
 
@@ -162,7 +167,7 @@ class Encoding:
 
     def write(self, batch: Batch) -> int:
         """How many records there are."""
-        return len(self._rows.written(batch)[0])
+        return len(self._rows.encode(batch)[0])
 
     def delivered(self) -> int:
         return 0
@@ -185,10 +190,10 @@ def test_refusals_of_many_rows_cost_the_others_a_second_encoding_and_no_more() -
             raise ValueError
         return b"x"
 
-    dead, counters = ListDead(), Counter[str]()
+    dead, counters = ListDeadLetters(), Counter[str]()
     guard = Guard("out", "dead_letter", dead, counters)
     writer = Encoding(rows(KafkaSink("out", encode)))
-    assert written(writer, guard, records([1, 7] * 500)) == 500
+    assert write_valid(writer, guard, records([1, 7] * 500)) == 500
     assert [letter.offset for letter in dead.letters] == [*range(0, 1_000, 2)]
     assert encoded == {1: 500, 7: 1_000}
 
@@ -229,13 +234,13 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 ) -> None:
     given = context(outside, **{name.replace("_", "."): value for name, value in settings.items()})
     sink = KafkaSink("out", "str", headers=headers)
-    one = RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, Taken.by("out", given))
-    fitting = 5000 - OVERHEAD - len("key") - (HEADERS if headers else 0)
+    one = RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, RecordLimits.of("out", given))
+    fitting = 5000 - RECORD_OVERHEAD - len("key") - (HEADER_BYTES if headers else 0)
     keys: list[object] = ["key"] * 3
-    one.written(batch(["a" * fitting] * 3, keys))
+    one.encode(batch(["a" * fitting] * 3, keys))
     results = batch(["a" * fitting, "a" * (fitting + 1), "a"], keys)
-    for way in one.written, one.checksum:
-        with pytest.raises(RowRefused) as refused:
+    for way in one.encode, one.checksum:
+        with pytest.raises(RowError) as refused:
             way(results)
         assert refused.value.row == 1
         for said in (
@@ -250,7 +255,7 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 
 def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
     sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
-    taken = Taken.by("out", context({"cleanup.policy": "compact,delete"}))
-    with pytest.raises(RowRefused, match=r"offset 1 has no key, and the topic is comp") as refused:
-        RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, taken).written(batch([1, 2], ["yes", "no"]))
+    taken = RecordLimits.of("out", context({"cleanup.policy": "compact,delete"}))
+    with pytest.raises(RowError, match=r"offset 1 has no key, and the topic is comp") as refused:
+        RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, taken).encode(batch([1, 2], ["yes", "no"]))
     assert refused.value.row == 1

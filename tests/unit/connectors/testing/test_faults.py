@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, columns, testing
-from meander.dataflow.errors import KILLED, lost
+from meander.dataflow.errors import KILLED, worker_lost
 from meander.dataflow.simulation.faults import Fault
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import parse_event
@@ -22,11 +22,11 @@ from meander.testing import (
     Control,
     Crash,
     Feed,
-    HandOver,
     Idle,
     Join,
     Jump,
     Leave,
+    MovePartition,
     Pause,
     Raise,
     Slow,
@@ -76,8 +76,10 @@ def test_a_failure_says_how_to_repeat_it() -> None:
         fail()
     (note,) = failed.value.__notes__
     steps = run.sim.actions
-    assert note.startswith(f"It came at step {steps} of TestFlow(flow, workers=2, seed=5, faults=[")
-    written = note[note.index("TestFlow(") : note.index(", which takes the same course")]
+    assert note.startswith(
+        f"The failure occurred at step {steps} of TestFlow(flow, workers=2, seed=5,"
+    )
+    written = note[note.index("TestFlow(") : note.index(". A run with these")]
     with eval(written, {"flow": counting(), **vars(testing)}) as again:
         fed(again).run()
         assert again.sim.actions == steps
@@ -97,7 +99,7 @@ def test_no_more_is_read_before_a_fault_than_it_waits_for(seed: int) -> None:
 
 def test_a_paused_worker_answers_nothing_until_its_pause_is_over() -> None:
     with fed(TestFlow(counting())) as run:
-        run.strike(Pause(worker=1, steps=2000))
+        run.inject(Pause(worker=1, steps=2000))
         while run.sim.actions < 2000:
             run.act()
         assert 1 not in {result.worker for result in run.results("out")}
@@ -108,20 +110,20 @@ def test_a_paused_worker_answers_nothing_until_its_pause_is_over() -> None:
 
 def test_while_the_coordinator_pauses_no_command_is_obeyed() -> None:
     with fed(TestFlow(counting())) as run:
-        run.settle()
-        run.strike(Pause(worker=-1, steps=3000))
+        run.run_until_idle()
+        run.inject(Pause(worker=-1, steps=3000))
         begun = run.sim.actions
-        run.strike(ALL_TO_1)
+        run.inject(ALL_TO_1)
         while run.sim.actions < begun + 3000:
             run.act()
-        assert cast(Any, run.answer("m")).said == "accepted"
+        assert cast(Any, run.answer("m")).state == "accepted"
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
 
 
 def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
     with fed(TestFlow(counting())) as run:
-        run.strike(Slow(sender=0, receiver=1, steps=2000))
+        run.inject(Slow(sender=0, receiver=1, steps=2000))
         while run.sim.actions < 2000:
             run.act()
         assert 1 not in {result.worker for result in run.results("out")}
@@ -131,16 +133,16 @@ def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
 
 def test_a_crash_ends_the_flow_with_the_sentence_of_real_workers() -> None:
     sentence = (
-        r"worker 1: its process was killed, or crashed; run the flow again: it has no"
-        r" checkpoint to go on from, so it starts anew\."
+        r"worker 1: its process was killed, or crashed; run the flow again: without a"
+        r" checkpoint it starts from scratch\."
     )
     with fed(TestFlow(counting(), faults=[At(Crash(1), records=20)])) as run:
         with pytest.raises(MeanderError, match=sentence) as ended:
             run.run()
-        assert str(ended.value) == str(lost("worker 1", KILLED))
+        assert str(ended.value) == str(worker_lost("worker 1", KILLED))
         assert run.counters["read"] == 20
         with pytest.raises(MeanderError, match=sentence):
-            run.settle()
+            run.run_until_idle()
 
 
 def _pass(context: Any, state: int, value: Any) -> int:
@@ -192,7 +194,7 @@ def test_a_function_raises_at_its_fault_and_its_record_is_a_dead_letter(
         run.run()
         (letter,) = run.dead_letters
         assert (letter.operator, letter.reason) == (
-            operator, f"Planted: a call of {operator!r} was told to raise"
+            operator, f"Planted: a fault makes a call of {operator!r} raise"
         )  # fmt: skip
         assert len(run.values("out")) == 5 * len(KEYS) - 1
         assert run.counters["dead_letters"] == 1
@@ -211,11 +213,11 @@ def test_a_record_is_of_the_future_by_a_wall_clock_that_jumps() -> None:
     """Such a record asks for no time of its own."""
     with TestFlow(counting()) as run:
         now = run.sim.clock.now_ms()
-        run.strike(Jump(-3600))
+        run.inject(Jump(-3600))
         run.feed("in", "k0", ms=now)
-        run.settle()
+        run.run_until_idle()
         assert run.counters["future_ignored"] == 1
-        run.strike(Jump(3600))
+        run.inject(Jump(3600))
         run.feed("in", "k0", ms=now)
         run.run()
         assert run.counters["future_ignored"] == 1
@@ -248,7 +250,7 @@ def test_workers_join_and_leave_and_partitions_change_hands() -> None:
     faults = [
         At(Join(), records=5),
         At(Control({"type": "migrate", "id": "m", "bins": "all", "worker": 2}), records=10),
-        At(HandOver("h", "source", 0, 2), records=20),
+        At(MovePartition("h", "source", 0, 2), records=20),
         At(Leave("l", 0), records=30),
     ]
     with fed(TestFlow(counting(), faults=faults)) as run:
@@ -268,9 +270,9 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
     bins = 1 << BINS
     with fed(TestFlow(counting())) as run:
         assert run.answer("m") is None
-        run.strike(ALL_TO_1)
+        run.inject(ALL_TO_1)
         run.control(b"no JSON")
-        run.control({"type": "migrate", "id": "w", "bins": [0], "worker": 7})
+        run.control({"type": "migrate", "id": "w", "bins": [0], "worker": 2000})
         run.control({"type": "migrate", "id": "b", "bins": [bins], "worker": 0})
         run.control({"type": "migrate", "id": "t", "bins": [0], "worker": 0, "time": 0})
         run.control(cast(dict[str, object], ALL_TO_1.command))
@@ -279,11 +281,11 @@ def test_commands_are_answered_as_on_the_control_topic() -> None:
         assert cast(Any, run.answer("m")).moved == moved
         reasons = [str(event["reason"]) for event in run.events if event["type"] == "rejected"]
         assert "it is not JSON" in reasons[0]
-        assert "worker 7 is unknown: name one of 0 to 1" in reasons[1]
+        assert "worker 2000 is unknown: name one of 0 to 1" in reasons[1]
         assert "there is no bin 16; name bins from 0 to 15" in reasons[2]
         assert "time 0 ms is closed" in reasons[3]
         assert "id 'm' was used before" in reasons[4]
-        assert cast(Any, run.answer("t")).said == "rejected"
+        assert cast(Any, run.answer("t")).state == "rejected"
 
 
 # -- mistakes in a list of faults
@@ -293,7 +295,7 @@ def test_a_fault_that_never_strikes_fails_the_run() -> None:
     faults = [At(Pause(1, 10), records=41)]
     with (
         fed(TestFlow(counting(), faults=faults)) as run,
-        pytest.raises(AssertionError, match="never strikes, as only 40 records have been"),
+        pytest.raises(AssertionError, match="is never due, as only 40 records have been"),
     ):
         run.run()
 
@@ -301,10 +303,10 @@ def test_a_fault_that_never_strikes_fails_the_run() -> None:
 def test_a_fault_of_a_late_time_or_step_strikes_before_the_end() -> None:
     faults = [At(ALL_TO_1, seconds=3600), At(Raise("n"), step=6_000)]
     with fed(TestFlow(counting(), faults=faults)) as run:
-        run.settle()
+        run.run_until_idle()
         run.feed("in", "k0", ms=5000)
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
         assert run.sim.clock.monotonic() > 3600 and run.sim.actions > 6_000
 
 
@@ -320,20 +322,20 @@ def wrong(**parts: object) -> Feed:
 
 
 UNKNOWN: dict[str, Fault | AddPartition] = {
-    "worker 5: it takes no part in the flow; name one of 0, 1": Pause(5, 1),
-    "worker -2: it takes no part in the flow; name one of 0, 1": Slow(0, -2, 1),
+    "worker 5: it is no worker of the flow; name one of 0, 1": Pause(5, 1),
+    "worker -2: it is no worker of the flow; name one of 0, 1": Slow(0, -2, 1),
     "operator 'm': the flow has no such function; name one of key_by, n": Raise("m"),
-    "topic 'i': it is none of the flow's; name one of in, out": Idle("i", 0, 1),
-    "topic 'in': it has no partition 2; name one of 0 to 1, or give": Feed("in", "x", partition=2),
+    "topic 'i': the flow does not use it; name one of in, out": Idle("i", 0, 1),
+    "topic 'in': it has no partition 2; name one of 0 to 1, or add": Feed("in", "x", partition=2),
     "topic 'out': the flow does not read it; name one of in": Feed("out", "x"),
     "topic 'source': the flow does not read it; name one of in": Feed("source", "x"),
     "source 'in': the flow has none of that name; name one of source": AddPartition("in"),
     "topic 'in': 5 is no value that its source reads as 'str'": Feed("in", 5),
     "topic 'in': 7 is no key that its source reads as 'str'": Feed("in", "x", key=7),
-    "topic 'in': ms='noon' is no time of a record; give whole milli": wrong(ms="noon"),
+    "topic 'in': ms='noon' is no time of a record; pass whole milli": wrong(ms="noon"),
     "topic 'in': ms=1.5 is no time of a record": wrong(ms=1.5),
     "topic 'in': it has no partition '1'; name one of 0 to 1": wrong(partition="1"),
-    r"topic 'in': \('time', 5\) is no header of a record; give pairs": wrong(headers=[("time", 5)]),
+    r"topic 'in': \('time', 5\) is no header of a record; pass pairs": wrong(headers=[("time", 5)]),
     "topic 'in': {'time': '5'} is no header of a record": wrong(headers={"time": "5"}),
     r"command \{'bins': \{1\}\}: it cannot be written as JSON": Control({"bins": {1}}),
 }
@@ -342,13 +344,13 @@ UNKNOWN: dict[str, Fault | AddPartition] = {
 @pytest.mark.parametrize("says", UNKNOWN)
 def test_a_fault_of_what_the_flow_does_not_have_is_named(says: str) -> None:
     with TestFlow(counting()) as run, pytest.raises(SetupError, match=says):
-        run.strike(UNKNOWN[says])
+        run.inject(UNKNOWN[says])
 
 
 def test_what_is_fed_after_the_end_is_refused() -> None:
     with fed(TestFlow(counting())) as run:
         run.run()
-        with pytest.raises(SetupError, match="topic 'in': the run has come to its end; feed befo"):
+        with pytest.raises(SetupError, match="topic 'in': the run has ended; feed before"):
             run.feed("in", "k0")
 
 
@@ -356,11 +358,20 @@ ELSEWHERE = {"offset": 0, "ms": 0.0, "counters": {}, "id": ""}
 """What events have on the status topic only."""
 
 
+def test_a_worker_that_a_migration_names_joins_whatever_its_id() -> None:
+    with fed(TestFlow(counting())) as run:
+        run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 7})
+        run.run()
+        assert run.answer("m") == Answer("completed", moved=1 << BINS)
+        assert run.sim.coordinator.workers.active == [0, 1, 7]
+        expect_counts(run)
+
+
 def test_workers_come_and_go_by_a_command() -> None:
     with fed(TestFlow(counting(), workers=1)) as run:
         run.control({"type": "rescale", "id": "up", "workers": 3})
         assert run.answer("up") == Answer("rescaling")
-        run.settle()
+        run.run_until_idle()
         assert run.answer("up") == Answer("rescaled", moved=10)
         assert run.answer("up/bins") == Answer("completed", moved=10)
         run.control({"type": "rescale", "id": "up", "workers": 1})
@@ -372,5 +383,5 @@ def test_workers_come_and_go_by_a_command() -> None:
         for event in run.events:
             parse_event(json.dumps(ELSEWHERE | event).encode())
         left = {event["worker"] for event in run.events if event["type"] == "left"}
-        assert left == {1, 2} and run.sim.controller.workers.active == [0]
+        assert left == {1, 2} and run.sim.coordinator.workers.active == [0]
         expect_counts(run)

@@ -201,7 +201,7 @@ def sums(idle_after: float) -> Flow:
 def test_a_flow_is_fed_looked_at_and_fed_again() -> None:
     with TestFlow(sums(idle_after=30)) as run:
         run.feed("in", 1, 4, ms=NOON)
-        run.settle()
+        run.run_until_idle()
         assert run.values("out") == [], "the other partition may still bring something earlier"
         run.advance(30)
         assert run.values("out") == [1, 5]
@@ -220,10 +220,10 @@ def test_keys_are_owned_by_whom_they_were_moved_to() -> None:
         for worker in (2, 0, 1):
             move = {"type": "migrate", "id": f"to {worker}", "bins": "all", "worker": worker}
             run.control(move)
-            run.settle()
+            run.run_until_idle()
             assert {run.owner(key) for key in range(3)} == {worker}
             run.feed("in", 1)
-            run.settle()
+            run.run_until_idle()
             assert run.results("out")[-1].worker == worker
         assert run.states("sum") == {1: 3}
 
@@ -257,7 +257,7 @@ def test_a_loop_has_frontiers_too() -> None:
     with TestFlow(flow) as run:
         run.feed("in", 24, 2, ms=NOON)
         run.feed("in", 20, ms=NOON + 7)
-        run.settle()
+        run.run_until_idle()
         assert run.frontier("round") == NOON + 7
         run.run()
         assert run.values("out") == [3, 1, 5]
@@ -278,7 +278,7 @@ def test_lists_may_stand_beside_topics() -> None:
 
 WRONG: dict[str, Sequence[object]] = {
     "topic 'nowhere': the flow does not read it; name one of in": ("feed", "nowhere", 1),
-    "topic 'there': it is none of the flow's; name one of in, out": ("values", "there"),
+    "topic 'there': the flow does not use it; name one of in, out": ("values", "there"),
     "probe 'p': the flow has none of that name; name one of read, sink": ("frontier", "p"),
     "operator 'o': the flow has no stateful operator of that name; name one of sum": (
         "states",

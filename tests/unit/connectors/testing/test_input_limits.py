@@ -15,7 +15,7 @@ from meander import Flow, KafkaSink, KafkaSource, columns, field, header
 from meander.connectors.kafka.source.chunks import times_of
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.keyed.logic import LARGEST
-from meander.dataflow.operators.stateless import MOST_OUTPUTS
+from meander.dataflow.operators.stateless import MAX_OUTPUTS
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.control import MAX_MILLIS
 from meander.state.layers.layer_writer import KEY_LIMIT
@@ -35,7 +35,7 @@ def move(run: TestFlow, key: object) -> None:
 
 def moved(run: TestFlow) -> bool:
     answer = run.answer("m")
-    return answer is not None and answer.said == "completed"
+    return answer is not None and answer.state == "completed"
 
 
 # -- times
@@ -144,7 +144,7 @@ def test_a_fold_keeps_whole_numbers_of_any_size(state: int) -> None:
     keyed.fold("newest", int, lambda before, _: (state, str(before))).sink(KafkaSink("out"))
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1)
-        run.settle()
+        run.run_until_idle()
         move(run, "k")
         run.feed("in", 2)
         run.run()
@@ -172,7 +172,7 @@ MULTIPLYING: dict[str, Callable[[Any, Callable[[Any], Iterable[object]]], Any]] 
 @pytest.mark.parametrize("multiply", MULTIPLYING.values(), ids=MULTIPLYING)
 def test_a_record_with_more_outputs_than_an_index_tells_apart_is_set_aside(multiply: Any) -> None:
     """I3: two outputs in one place would be in no order. One without an end ends, too."""
-    outputs = {0: [], 1: ["a"], 2: repeat("x", MOST_OUTPUTS + 1), 3: count()}
+    outputs = {0: [], 1: ["a"], 2: repeat("x", MAX_OUTPUTS + 1), 3: count()}
     flow = Flow("f", bins=1)
     multiply(flow.source(KafkaSource("in")), lambda n: outputs.get(n, ["b"])).sink(KafkaSink("out"))
     with TestFlow(flow, partitions=1) as run:
@@ -210,7 +210,7 @@ def test_a_key_too_large_to_move_is_set_aside_before_its_bin_moves() -> None:
     keyed.fold("n", int, lambda state, n: (state + 1, n)).sink(sink)
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1, KEY_LIMIT - head, KEY_LIMIT - head + 1, 2)
-        run.settle()
+        run.run_until_idle()
         move(run, "k")
         run.run()
         assert moved(run)
@@ -235,7 +235,7 @@ def test_a_key_and_its_state_must_fit_one_entry_together(init: Any) -> None:
     keyed.fold("n", init, step).sink(KafkaSink("out"))
     with TestFlow(flow, 2, partitions=1) as run:
         run.feed("in", 1, 2)
-        run.settle()
+        run.run_until_idle()
         move(run, key)
         run.feed("in", 3)
         run.run()

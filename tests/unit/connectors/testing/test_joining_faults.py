@@ -29,7 +29,7 @@ def test_a_crash_strikes_at_its_step_though_a_worker_is_joining(how: str, step: 
         with pytest.raises(MeanderError, match="worker 1: its process was killed"):
             run.run()
         assert run.sim.actions == step
-        assert (run.sim.hired, run.sim.controller.workers.active) == (3, [0, 1])
+        assert (run.sim.next_worker, run.sim.coordinator.workers.active) == (3, [0, 1])
 
 
 @pytest.mark.parametrize("how", JOINS)
@@ -38,7 +38,7 @@ def test_a_crash_strikes_at_its_second_though_a_worker_is_joining(how: str) -> N
         with pytest.raises(MeanderError, match="worker 1: its process was killed"):
             run.run()
         assert BEGUN < run.sim.actions < BEGUN + HELD
-        assert (run.sim.hired, run.sim.controller.workers.active) == (3, [0, 1])
+        assert (run.sim.next_worker, run.sim.coordinator.workers.active) == (3, [0, 1])
 
 
 @pytest.mark.parametrize("how", JOINS)
@@ -46,5 +46,5 @@ def test_a_command_waits_until_a_worker_has_joined(how: str) -> None:
     move = Control({"type": "migrate", "id": "m", "bins": "all", "worker": 2})
     with fed(TestFlow(counting(), faults=[*JOINS[how], At(move, step=BEGUN + 1)])) as run:
         run.run()
-        assert cast(Any, run.answer("m")).said == "completed"
+        assert cast(Any, run.answer("m")).state == "completed"
         expect_counts(run)

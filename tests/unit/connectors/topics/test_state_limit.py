@@ -1,6 +1,6 @@
 """The greatest state that a bin may carry fits a record of the state topic."""
 
-from meander.connectors.topics.topics import MAX_STATE_RECORD
+from meander.connectors.topics.internal_topics import MAX_STATE_RECORD
 from meander.state.layers.layer_writer import STATE_LIMIT
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from meander import Flow, KeyedStream, columns
 from meander.dataflow.api.nodes import ExchangeNode, StepsNode
-from meander.dataflow.api.plan import MOST_BINS, Plan
+from meander.dataflow.api.plan import MAX_BINS, Plan
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import to_millis
@@ -148,8 +148,8 @@ def test_a_probe_shows_the_frontier_at_its_place(start: Start) -> None:
     run = start(flow)
     source.give(1, (7, "a"))
     source.give(0, (9, "b"))
-    run.settle()
-    for frontiers in (run.workers[0].frontiers(), run.sim.controller.frontiers()):
+    run.run_until_idle()
+    for frontiers in (run.workers[0].frontiers(), run.sim.coordinator.frontiers()):
         shown = {
             name: [to_millis(time) for time in frontier if isinstance(time, int)]
             for name, frontier in frontiers.items()
@@ -264,4 +264,4 @@ def test_a_flow_has_no_more_bins_than_one_record_says_the_owners_of(groups: int)
     fits = groups == 8
     told = "has 589,824 bins, .* and 524,288 is the most"
     with contextlib.nullcontext() if fits else pytest.raises(SetupError, match=told):
-        assert Plan(flow).groups.total == MOST_BINS
+        assert Plan(flow).groups.total == MAX_BINS

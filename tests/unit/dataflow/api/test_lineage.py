@@ -13,7 +13,7 @@ from meander import Checkpointing, Flow, nondeterministic
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.stream import KeyedStream, Stream
-from meander.dataflow.checkpoint.compatibility import expect_fits, fitting
+from meander.dataflow.checkpoint.compatibility import expect_fits, restorable_parts
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Piece
@@ -35,11 +35,13 @@ def plan(define: Define, source: str = "lines", delivery: Guarantee = "at_least_
 def cut_at(was: Plan, *places: tuple[str, int]) -> Checkpoint:
     """A checkpoint of a flow with four records in flight at each of these."""
     pieces = tuple(
-        Piece(*at, ONE, 3, 4, (RecordLocation(b"p", 0, n, 9),), was.input_at(*at) in was.with_keys)
+        Piece(
+            *at, ONE, 3, 4, (RecordLocation(b"p", 0, n, 9),), was.input_at(*at) in was.keyed_inputs
+        )
         for n, at in enumerate(places)
     )
     owners = (ONE,) * was.groups.total
-    cut = Cut(members=(ONE,), owners=owners, pieces=pieces, ways=(*was.ways.values(),))
+    cut = Cut(members=(ONE,), owners=owners, pieces=pieces, lineage=(*was.lineages.values(),))
     return Checkpoint(4, ExecutionId(7), BinSpace(1), 5, (), cut)
 
 
@@ -244,7 +246,7 @@ REFUSED: dict[str, tuple[Define, tuple[str, int], Define, str]] = {
     "a step before what goes round again": (
         looped(one), ("steps", 1), looped(one, two),
         ("then loop 'steps', then operator 'map', then operator 'map-2', then output 'again' of"
-         " operator 'split', then operator 'steps again'"),
+         " operator 'split', then operator 'steps feedback'"),
     ),
     "a loop whose records have got keys": (
         counting_loop(False), ("steps", 1), counting_loop(True),
@@ -269,7 +271,7 @@ def test_records_in_flight_go_on_nowhere_else(changed: str) -> None:
     ):
         assert words in str(raised.value)
     expect_fits(found, other, allow_dropped=True)
-    assert not fitting(found, other).cut.pieces
+    assert not restorable_parts(found, other).cut.pieces
 
 
 def another_function(lines: Lines) -> None:
@@ -313,7 +315,7 @@ def test_what_has_changed_elsewhere_is_nothing_to_them(changed: str) -> None:
     was, place, now = ACCEPTED[changed]
     found, other = cut_at(plan(was), place), plan(now)
     expect_fits(found, other)
-    assert fitting(found, other) == found
+    assert restorable_parts(found, other) == found
 
 
 def test_a_source_that_is_renamed_is_named() -> None:
@@ -335,7 +337,7 @@ def test_a_checkpoint_without_records_in_flight_fits_whatever_stood_where() -> N
 
 def test_of_a_checkpoint_that_does_not_say_how_records_came_names_have_to_do() -> None:
     found = cut_at(plan(chain), ("map-2", 0))
-    found = replace(found, cut=replace(found.cut, ways=()))
+    found = replace(found, cut=replace(found.cut, lineage=()))
     expect_fits(found, plan(divided))
     with pytest.raises(SetupError, match="operator 'map-2', and the flow has none of that name"):
         expect_fits(found, plan(sunk))
@@ -357,7 +359,7 @@ def test_a_lineage_is_described_in_agreed_words() -> None:
     late = "source 'lines'", "output 'late' of operator 'split'"
     left, right, loop = "input 0 of operator 'both'", "input 1 of operator 'both'", "loop 'steps'"
     entering = *late, "operator 'key_by-2'", "operator 'key_by-2 exchange'"
-    assert {at: tuple(way[2:]) for at, way in plan(everything).ways.items()} == {
+    assert {at: tuple(way[2:]) for at, way in plan(everything).lineages.items()} == {
         ("split", 0): (("source 'lines'",), (left, loop)),
         ("key_by", 0): (early, (left,)),
         ("key_by exchange", 0): ((*early, "operator 'key_by'"), (left,)),
@@ -365,11 +367,11 @@ def test_a_lineage_is_described_in_agreed_words() -> None:
         ("key_by-2 exchange", 0): ((*late, "operator 'key_by-2'"), (loop,)),
         ("steps", 0): (entering, (loop,)),
         ("map", 0): ((*entering, loop), (loop,)),
-        ("steps again", 0): ((*entering, loop, "operator 'map'"), (loop,)),
-        ("steps", 1): ((*entering, loop, "operator 'map'", "operator 'steps again'"), (loop,)),
-        ("steps leave", 0): ((*entering, loop), (right,)),
+        ("steps feedback", 0): ((*entering, loop, "operator 'map'"), (loop,)),
+        ("steps", 1): ((*entering, loop, "operator 'map'", "operator 'steps feedback'"), (loop,)),
+        ("steps exit", 0): ((*entering, loop), (right,)),
         ("both", 0): ((*early, "operator 'key_by'", "operator 'key_by exchange'"), (left,)),
-        ("both", 1): ((*entering, loop, "operator 'steps leave'"), (right,)),
+        ("both", 1): ((*entering, loop, "operator 'steps exit'"), (right,)),
         ("here", 0): (("operator 'both'",), ("probe 'here'", "sink 'sink'")),
         ("sink", 0): (("operator 'both'",), ("sink 'sink'",)),
     }
@@ -378,5 +380,5 @@ def test_a_lineage_is_described_in_agreed_words() -> None:
 def test_an_outbox_has_the_way_of_its_sink() -> None:
     flow = Flow("words", delivery="exactly_once", checkpoints=Checkpointing(interval=1))
     flow.source(ListSource([[]])).map(nondeterministic(one)).sink(ListSink())
-    ways = Plan(flow).ways
+    ways = Plan(flow).lineages
     assert ways["sink", 1] == ways["sink", 0]._replace(input=1)

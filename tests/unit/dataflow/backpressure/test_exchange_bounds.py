@@ -54,10 +54,10 @@ def _count(n: int, value: object) -> tuple[int, int]:
 def test_what_an_exchange_may_not_route_yet_goes_to_disk_beyond_its_bound(start: Start) -> None:
     """I6; and comes back (I3)."""
     flow = Multiplied(start)
-    flow.run.settle()
+    flow.run.run_until_idle()
     for n in range(4):
         flow.give(1_000_000 + 10 * n, 7)
-    flow.run.settle(controller=False)
+    flow.run.run_until_idle(coordinator=False)
     first = flow.run.workers[0].parts.operators
     router, disk = first.exchanges[0], first.disk
     assert router.stash.size <= WAITING < 3 * 56 * KIB < disk.used + router.stash.size
@@ -71,12 +71,12 @@ def test_an_exchange_that_may_not_route_yet_ends_the_flow_when_the_disk_is_spent
     start: Start,
 ) -> None:
     flow = Multiplied(start, spill=WAITING)
-    flow.run.settle()
+    flow.run.run_until_idle()
     flow.give(1_000_000, 7)
-    flow.run.settle(controller=False)
+    flow.run.run_until_idle(coordinator=False)
     flow.give(1_000_010, 14)
     with pytest.raises(MeanderError) as raised:
-        flow.run.settle(controller=False)
+        flow.run.run_until_idle(coordinator=False)
     said = str(raised.value)
     assert re.match(
         r"operator 'key_by exchange': \d\d,\d{3} bytes of this worker's records wait on disk", said
@@ -88,7 +88,7 @@ def test_what_an_exchange_has_routed_counts_no_longer(start: Start) -> None:
     flow = Multiplied(start)
     for n in range(20):
         flow.give(1_000 + 10 * n, 7)
-        flow.run.settle()
+        flow.run.run_until_idle()
     flow.run.finish(flow.source)
     assert len(flow.sink.results) == 20 * 7 * 8
 
@@ -97,9 +97,9 @@ def test_a_worker_that_takes_nothing_stops_its_sender_within_its_credit(start: S
     """I6; and once it takes again, all goes on (I7)."""
     flow = Multiplied(start, waiting=100 * WAITING)
     sender = flow.run.workers[0]
-    flow.run.settle()
+    flow.run.run_until_idle()
     flow.give(1_000, 1)
-    flow.run.settle()
+    flow.run.run_until_idle()
     for n in range(40):
         flow.give(1_001 + n, 1)
     until(
@@ -172,12 +172,12 @@ def test_more_acknowledged_than_was_sent_is_a_fault_of_the_peer() -> None:
     credit, edge = Credit(100), EdgeId(3)
     credit.use(edge, WorkerId(1), 10)
     with pytest.raises(MeanderError, match="worker 1: it acknowledged more data than it was sent"):
-        credit.regain(edge, WorkerId(1), 11)
+        credit.restore(edge, WorkerId(1), 11)
 
 
 @pytest.mark.parametrize("bound", ["max_inflight", "max_waiting", "max_spill", "link_credit"])
 def test_a_bound_that_lets_nothing_pass_is_refused(bound: str) -> None:
-    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so nothing could pass"):
+    with pytest.raises(SetupError, match=f"flow 'f': its {bound} is 0, so no record passes"):
         Flow("f", **{bound: 0})  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.backpressure.inflight import Inflight, SentBatch
+from meander.dataflow.backpressure.inflight import InFlightBytes, SentBatch
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import Partition, SourceOptions
 from meander.dataflow.metrics.histogram import Histogram
@@ -244,9 +244,9 @@ class Held:
     def give(self, *values: object) -> None:
         for value in values:
             self.first.give(0, (1000, value))
-            self.run.settle()
+            self.run.run_until_idle()
         self.first.give(0, (2000, ""))
-        self.run.settle()
+        self.run.run_until_idle()
 
 
 def _count(context: Any, state: int, value: str) -> int:
@@ -320,7 +320,7 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     source = ManualSource(partitions=2)
     reader = ManualReader(source, [Partition(0), Partition(1)], random.Random(0))
     read_at, delays = list[float](), Histogram()
-    inflight = Inflight(bound=100, passed=read_at.append)
+    inflight = InFlightBytes(bound=100, report_passed=read_at.append)
     for time, partition, next_offset in ((5, 0, 10), (7, 0, 20), (6, 1, 3)):
         inflight.read(60)
         sent = SentBatch(
@@ -330,9 +330,9 @@ def test_what_is_in_flight_is_freed_in_order_when_the_sinks_have_passed_it() -> 
     assert (inflight.bytes, inflight.full, inflight.overfull) == (180, True, False)
     inflight.read(20)
     assert inflight.overfull
-    inflight.settle(Antichain.of(6), now=5.5)
+    inflight.free_passed(Antichain.of(6), now=5.5)
     assert (inflight.bytes, [feed.passed for feed in source.feeds]) == (140, [10, 0])
-    inflight.settle(Antichain(), now=10.0)
+    inflight.free_passed(Antichain(), now=10.0)
     assert (inflight.bytes, [feed.passed for feed in source.feeds]) == (20, [20, 3])
     assert not inflight.full
     assert delays.seconds == 0.5 + 3.0 + 4.0
@@ -350,7 +350,7 @@ def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
     source = ManualSource(partitions=2)
     place, other = Partition(0), Partition(1)
     reader = ManualReader(source, [place, other], random.Random(0))
-    bounded, free = Inflight(1 << 30, lambda _: None), Inflight(None, lambda _: None)
+    bounded, free = InFlightBytes(1 << 30, lambda _: None), InFlightBytes(None, lambda _: None)
     now, time = 0.0, 0
 
     def send(rows: int) -> None:
@@ -365,14 +365,14 @@ def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
         for _ in range(round(seconds / 0.05)):
             now += 0.05
             send(rate // 20)
-            free.settle(Antichain.of(time + 1), now)
+            free.free_passed(Antichain.of(time + 1), now)
 
     pass_on(200_000, seconds=1.0)
     pass_on(0, seconds=idle)
     sent = 0
-    while not free.enough(reader, place):
+    while not free.is_saturated(reader, place):
         send(1000)
         sent += 1000
     assert least <= sent <= most
-    assert not free.enough(reader, other), "each partition has a bound of its own"
-    assert not bounded.enough(reader, place), "who asks for a bound gets that one alone"
+    assert not free.is_saturated(reader, other), "each partition has a bound of its own"
+    assert not bounded.is_saturated(reader, place), "who asks for a bound gets that one alone"

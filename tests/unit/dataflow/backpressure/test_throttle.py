@@ -30,7 +30,7 @@ def paced(latency: float = 0.1) -> tuple[MoveThrottle, Clock]:
 
 
 def spend(pace: MoveThrottle, clock: Clock, seconds: float) -> None:
-    with pace.spending():
+    with pace.measure():
         clock.now += seconds
 
 
@@ -44,24 +44,24 @@ def test_in_the_long_run_a_busy_worker_spends_its_share_on_what_is_moved_ahead()
             spent += 0.0007
         clock.now += 0.03
         records, ahead = records + 0.03, ahead + spent
-        pace.turn(busy=0.03 + spent)
+        pace.end_turn(busy=0.03 + spent)
     assert abs(ahead / (ahead + records) - FIRST) < 0.02
 
 
 def test_no_turn_is_long_for_what_is_moved_ahead() -> None:
     pace, _ = paced()
-    pace.turn(busy=1.0)
-    assert pace.left <= SLICE
+    pace.end_turn(busy=1.0)
+    assert pace.seconds_left <= SLICE
 
 
 def test_a_turn_without_records_is_filled_and_what_was_too_much_made_up_for() -> None:
     pace, clock = paced()
     spend(pace, clock, 1.5 * TURN)
     assert not pace.open
-    pace.turn(busy=1.5 * TURN)
-    assert abs(pace.left - TURN / 2) < 1e-6
-    pace.turn(busy=0)
-    assert pace.left == TURN
+    pace.end_turn(busy=1.5 * TURN)
+    assert abs(pace.seconds_left - TURN / 2) < 1e-6
+    pace.end_turn(busy=0)
+    assert pace.seconds_left == TURN
 
 
 def test_the_share_halves_once_for_all_records_that_were_under_way() -> None:
@@ -69,14 +69,14 @@ def test_the_share_halves_once_for_all_records_that_were_under_way() -> None:
     first = pace.share
     clock.now += 1
     for late in (0.2, 0.3, 0.25):
-        pace.passed(clock.now - late)
+        pace.note_passed(clock.now - late)
     assert pace.share == first / 2
     clock.now += 0.5
-    pace.passed(clock.now - 0.2)
+    pace.note_passed(clock.now - 0.2)
     assert pace.share == max(LEAST, first / 4)
     for _ in range(9):
         clock.now += 0.5
-        pace.passed(clock.now - 0.2)
+        pace.note_passed(clock.now - 0.2)
     assert pace.share == LEAST, "it goes on, however late records are"
 
 
@@ -85,55 +85,55 @@ def test_the_share_grows_by_time_while_records_are_in_time() -> None:
     for (pace, clock), times in ((few, 2), (many, 1000)):
         for _ in range(times):
             clock.now += 1 / times
-            pace.passed(clock.now - 0.05)
+            pace.note_passed(clock.now - 0.05)
     assert abs(few[0].share - many[0].share) < 1e-6
     pace, clock = few
     clock.now += 60
-    pace.passed(clock.now)
+    pace.note_passed(clock.now)
     assert pace.share == MOST
 
 
 def test_what_was_read_while_bins_were_on_their_way_says_nothing_of_the_share() -> None:
     pace, clock = paced(latency=0.1)
     first = pace.share
-    pace.yields = True
+    pace.bins_in_transit = True
     read_at = clock.now
     clock.now += 0.2
-    pace.passed(read_at)
-    pace.turn(busy=0)
-    pace.yields = False
+    pace.note_passed(read_at)
+    pace.end_turn(busy=0)
+    pace.bins_in_transit = False
     clock.now += 0.05
-    pace.passed(read_at + 0.1)
+    pace.note_passed(read_at + 0.1)
     assert pace.share == first
     clock.now += 0.2
-    pace.passed(clock.now - 0.15)
+    pace.note_passed(clock.now - 0.15)
     assert pace.share == first / 2
 
 
 def test_nothing_is_moved_ahead_while_bins_are_on_their_way() -> None:
     pace, _ = paced()
-    pace.yields = True
+    pace.bins_in_transit = True
     assert not pace.open
-    pace.yields = False
+    pace.bins_in_transit = False
     assert pace.open
 
 
 def test_what_is_due_is_hurried_for_some_of_a_turn_and_at_least_one() -> None:
     pace, clock = paced()
     done = []
-    for n in pace.hurry(range(100)):
+    for n in pace.run_due(range(100)):
         clock.now += SLICE / 4
         done.append(n)
     assert done == [0, 1, 2, 3]
-    for n in pace.hurry([7, 8]):
+    for n in pace.run_due([7, 8]):
         clock.now += 2 * SLICE
         done.append(n)
     assert done[4:] == [7]
 
 
 class Moved:
-    def __init__(self, held: int) -> None:
-        self.held = held
+    def __init__(self, memory_bound: int) -> None:
+        self.memory_bound = memory_bound
 
 
 def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
@@ -141,7 +141,7 @@ def test_a_bin_beyond_all_memory_is_let_in_alone() -> None:
     room = MemoryBudget(lambda: 100)
     large = room.admit(Moved(1000))
     assert not room.open
-    large.held = 0
+    large.memory_bound = 0
     assert room.open
 
 

@@ -6,11 +6,11 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.compatibility import expect_fits, fitting, misplaced
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.checkpoint.compatibility import expect_fits, renumbered, restorable_parts
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position
+from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notification, Piece, Position
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.manifest import Description, LayerPointer, Manifest
@@ -40,7 +40,7 @@ def checkpoint(*manifests: Manifest, bins: int = 1) -> Checkpoint:
     cut = Cut(
         members=(ONE,), owners=(ONE,) * (1 << bins),
         positions=(Position("gone", 0, ONE, 5, None, 1, 1, 1),),
-        notices=(Notice("old", 3, b"k"),),
+        notifications=(Notification("old", 3, b"k"),),
         pieces=(Piece("old", 0, ONE, 3, 4, (RecordLocation(b"p", 0, 1, 9),), True),),
     )  # fmt: skip
     return Checkpoint(4, ExecutionId(7), BinSpace(bins), 5, manifests, cut)
@@ -88,16 +88,16 @@ def test_what_the_flow_has_no_place_for_is_dropped_when_that_is_allowed(
     expect_fits(found, now, allow_dropped=True)
     assert "no such operator (up to 3 keys, 50 bytes" in caplog.text
     assert "4 records are on their way to operator 'old'" in caplog.text
-    left = fitting(found, now)
+    left = restorable_parts(found, now)
     assert left.operators == {"n"}
-    assert not (left.cut.pieces or left.cut.notices or left.cut.positions)
+    assert not (left.cut.pieces or left.cut.notifications or left.cut.positions)
 
 
 def test_a_new_operator_starts_empty() -> None:
     now = plan("n", "new")
-    found = fitting(checkpoint(manifest("n")), now)
+    found = restorable_parts(checkpoint(manifest("n")), now)
     expect_fits(found, now)
-    assert fitting(found, now) == found
+    assert restorable_parts(found, now) == found
 
 
 @pytest.mark.parametrize("length", [1, 5, 40])
@@ -114,9 +114,11 @@ def test_what_is_known_by_its_place_alone_has_to_keep_it() -> None:
         flow.source(ListSource([[(1, "a")]]), name=name).sink(ListSink())
     now = Plan(flow)
     groups = tuple(now.groups.names)
-    assert misplaced(Begins(0, (ONE,), 1, 3), now) == [], "an older release has not said"
-    assert misplaced(Begins(0, (ONE,), 1, 3, ("b",), groups), now) == [], "one more is none's"
-    (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("a", "b"), groups), now)
+    assert renumbered(StartDecision(0, (ONE,), 1, 3), now) == [], "an older release has not said"
+    assert renumbered(StartDecision(0, (ONE,), 1, 3, ("b",), groups), now) == [], (
+        "one more is none's"
+    )
+    (said,) = renumbered(StartDecision(0, (ONE,), 1, 3, ("a", "b"), groups), now)
     assert said.startswith("sources were 'a', 'b', and are now 'b', 'a'")
-    (said,) = misplaced(Begins(0, (ONE,), 1, 3, ("b",), (*groups, "n")), now)
+    (said,) = renumbered(StartDecision(0, (ONE,), 1, 3, ("b",), (*groups, "n")), now)
     assert said.startswith("groups of operators that move together were")

@@ -12,14 +12,14 @@ from meander import Flow
 from meander.dataflow.api.checkpointing import ON_COMMAND, POLICIES, Checkpointing, Policy
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.stream import KeyedStream, Stream
-from meander.dataflow.checkpoint import checkpoint_coordinator, state_restore, writer
+from meander.dataflow.checkpoint import checkpoint_coordinator, checkpoint_writer, state_restore
 from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.operators.keyed.logic import Context
 from meander.dataflow.operators.keyed.operator import Order
-from meander.dataflow.simulation.in_memory import ListSink, ListSource, Unhurried
+from meander.dataflow.simulation.in_memory import DelayedWriter, ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, Join, TakeCheckpoint
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import Bin, WorkerId
@@ -32,7 +32,7 @@ LINES = [[(n, f"w{n % 40}") for n in range(p, 1200, 3)] for p in range(3)]
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight lies in many."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
 
 
 def counting(checkpoints: Checkpointing = ON_COMMAND) -> Flow:
@@ -50,7 +50,7 @@ def until_read(run: TestFlow, records: int) -> None:
 def until_taken(run: TestFlow) -> None:
     """A checkpoint, as soon as can be."""
     before = len(run.world.checkpoints)
-    run.strike(TakeCheckpoint())
+    run.inject(TakeCheckpoint())
     while len(run.world.checkpoints) == before:
         run.act()
 
@@ -91,7 +91,7 @@ def test_who_has_joined_forgets_no_layer_that_a_checkpoint_names(seed: int) -> N
     with TestFlow(flow, 1, seed) as run:
         until_read(run, 300)
         until_taken(run)
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
         while not any(event["type"] == "completed" for event in run.events):
             run.act()
@@ -108,9 +108,9 @@ def test_a_partition_that_a_leaving_worker_read_to_its_end_is_not_read_again(see
     with TestFlow(flow, 2, seed) as run:
         until_read(run, sum(map(len, LINES)))
         reader = run.workers[1].parts.operators.sources["source"]
-        while reader.standing():
+        while reader.statuses():
             run.act()
-        run.sim.controller.leave("l", [WorkerId(1)])
+        run.sim.coordinator.leave("l", [WorkerId(1)])
         while not any(event["type"] == "left" for event in run.events):
             run.act()
         until_taken(run)
@@ -135,10 +135,10 @@ def test_a_worker_leaves_though_the_first_checkpoint_is_given_up_again_and_again
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(ListSink())
     with TestFlow(flow, 2) as run:
         until_read(run, 100)
-        run.sim.controller.leave("l", [WorkerId(1)])
+        run.sim.coordinator.leave("l", [WorkerId(1)])
         while sum(event["type"] == "checkpoint_failed" for event in run.events) < 3:
             run.act()
-        monkeypatch.setattr(run.sim.controller.checkpoints, "_options", ON_COMMAND)
+        monkeypatch.setattr(run.sim.coordinator.checkpoints, "_options", ON_COMMAND)
         run.run()
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert all_counted(run)
@@ -149,10 +149,10 @@ def test_checkpoints_are_taken_while_a_leaving_worker_waits_for_the_time_of_a_co
     and that time their leaving."""
     with TestFlow(counting(), 3) as run:
         until_read(run, 100)
-        run.sim.controller.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
+        run.sim.coordinator.submit(MoveBins("m", (Bin(0),), WorkerId(1), from_millis(1100)))
         run.act()
-        run.sim.controller.leave("l", [WorkerId(2)])
-        while not run.sim.controller.workers.drained:
+        run.sim.coordinator.leave("l", [WorkerId(2)])
+        while not run.sim.coordinator.workers.drained:
             run.act()
         until_taken(run)
         assert not any(event["type"] in ("left", "bin_moved") for event in run.events)
@@ -164,8 +164,8 @@ def test_checkpoints_are_taken_while_a_leaving_worker_waits_for_the_time_of_a_co
 def test_one_checkpoint_is_taken_at_a_time() -> None:
     with TestFlow(counting(), 2) as run:
         until_read(run, 100)
-        run.strike(TakeCheckpoint())
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         (refused,) = [event for event in run.events if event["type"] == "rejected"]
         assert "another checkpoint is under way or requested" in str(refused["reason"])
         run.run()
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_takes_too_long_is_given_up_and_the_next_is_taken(
         until_read(run, 300)
         with monkeypatch.context() as patched:
             patched.setattr(StateWriter, "done", property(lambda _: False))
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
             while not events_of(run, "checkpoint_failed"):
                 run.act()
         (said,) = events_of(run, "checkpoint_failed")
@@ -250,7 +250,7 @@ def test_an_unwritable_state_is_reported_and_the_flow_continues() -> None:
     with TestFlow(flow, 1) as run:
         while not events_of(run, "checkpoint_failed"):
             until_read(run, run.counters["read"] + 10)
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
         run.run()
         assert run.counters["read"] == 300
     (said, *_) = events_of(run, "checkpoint_failed")
@@ -269,7 +269,7 @@ def given_up(run: TestFlow, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> 
     with monkeypatch.context() as patched:
         patched.setattr(StateWriter, "done", property(lambda _: False))
         patched.setattr(Alignment, "_aligned", lambda *_: False)
-        run.strike(TakeCheckpoint(policy))
+        run.inject(TakeCheckpoint(policy))
         while not events_of(run, "checkpoint_failed"):
             run.act()
     (said,) = events_of(run, "checkpoint_failed")
@@ -287,7 +287,7 @@ def test_a_worker_that_joins_after_a_failed_checkpoint_starts_no_snapshot(
     with TestFlow(counting(Checkpointing(timeout=0.1)), 2, seed) as run:
         until_read(run, 300)
         given_up(run, monkeypatch, policy)
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 2})
         run.run()
         assert all_counted(run)
@@ -303,7 +303,7 @@ def test_nothing_of_a_checkpoint_that_was_given_up_stays_on_the_topic(
         until_read(run, 400)
         given_up(run, monkeypatch, "unaligned")
         run.run()
-        kept = {place.key for one in run.world.checkpoints for place in one.places}
+        kept = {place.key for one in run.world.checkpoints for place in one.locations}
         assert run.world.in_flight.keys == kept
 
 
@@ -316,7 +316,7 @@ def test_a_worker_that_joins_a_restored_execution_starts_no_snapshot(seed: int) 
     again.fold("n", lambda: 0, lambda n, word: (n + 1, n + 1)).sink(ListSink())
     world = first_life(flow, seed)
     with TestFlow(flow, 2, seed, world=world) as run:
-        run.strike(Join())
+        run.inject(Join())
         run.control({"type": "migrate", "id": "m", "bins": [0], "worker": 2})
         run.run()
         assert run.states("n") == {f"w{n}"[::-1]: 30 for n in range(40)}
@@ -325,7 +325,7 @@ def test_a_worker_that_joins_a_restored_execution_starts_no_snapshot(seed: int) 
 
 def test_a_pause_lies_between_the_end_of_one_and_the_next() -> None:
     with TestFlow(counting(Checkpointing(0.001, min_pause=0.02)), 2) as run:
-        taking, clock = run.sim.controller.checkpoints, run.sim.clock
+        taking, clock = run.sim.coordinator.checkpoints, run.sim.clock
         turns, under_way = list[float](), False
         while len(turns) < 7:
             run.act()
@@ -345,16 +345,16 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
     words = flow.source(ListSource(LINES)).key_by(lambda word: word)
     words.fold("n", lambda: 0, lambda n, word: (n + 1, [word, n + 1])).sink(sink)
     world = first_life(flow, seed)
-    before = {piece.places for piece in world.checkpoints[-1].cut.pieces}
+    before = {piece.locations for piece in world.checkpoints[-1].cut.pieces}
     with TestFlow(flow, 2, seed, world=world) as run:
         known, taken = len(sink.values), len(world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         while len(sink.values) == known:
             run.act()
         assert any(worker._in_flight_restore.unread for worker in run.workers)
         while len(world.checkpoints) == taken:
             run.act()
-        after = {piece.places for piece in world.checkpoints[-1].cut.pieces}
+        after = {piece.locations for piece in world.checkpoints[-1].cut.pieces}
         assert before & after, "they are referred to, not copied"
         run.run()
         assert all_counted(run)
@@ -363,10 +363,10 @@ def test_results_come_while_records_in_flight_are_unread_and_the_next_cut_refers
 Shape = Callable[[Stream[str], ListSink], object]
 
 
-def seldom(writer: Unhurried) -> int:
+def seldom(writer: DelayedWriter) -> int:
     """A sink that lags, so much waits for it."""
     if writer._rng.random() < 0.05:
-        writer.arrive()
+        writer.show_all()
     return writer._delivered
 
 
@@ -400,7 +400,7 @@ def test_nothing_overtakes_what_was_in_flight_wherever_it_goes_on(
 ) -> None:
     """I3: neither what is read anew nor what lay elsewhere, also where the next cut is taken while
     much of the last is unread."""
-    monkeypatch.setattr(Unhurried, "delivered", seldom)
+    monkeypatch.setattr(DelayedWriter, "delivered", seldom)
     for seed in range(2):
         sink, flow, world = ListSink(), Flow("order", bins=3), None
         shape(flow.source(ListSource(LINES)), sink)
@@ -455,7 +455,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
 ) -> None:
     """I5: what goes on under its name would do half of what they need."""
     with monkeypatch.context() as patched, TestFlow(a_chain(ListSink()), 2, seed) as run:
-        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so the chain waits for its sink
+        patched.setattr(DelayedWriter, "delivered", lambda _: 0)  # so the chain waits for its sink
         until_read(run, 300)
         until_taken(run)
         world = run.world
@@ -474,7 +474,7 @@ def test_a_chain_that_was_divided_is_refused_while_records_are_before_it(
 def test_a_chain_is_divided_once_nothing_is_in_flight(seed: int) -> None:
     with TestFlow(a_chain(before := ListSink()), 2, seed) as run:
         until_read(run, 300)
-        run.strike(TakeCheckpoint("aligned"))
+        run.inject(TakeCheckpoint("aligned"))
         while not run.world.checkpoints:
             run.act()
         world = run.world
@@ -518,7 +518,7 @@ def test_a_loop_goes_on_round_which_keys_come_and_go(
     seed: int, order: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5, I7: what lies at a place of the loop with keys, and at another without."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
     flow, sink = Flow("round", bins=2), ListSink()
     going_round(flow.source(ListSource(FEW)), sink, order)
     with TestFlow(flow, 2, seed) as run:
@@ -538,7 +538,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: what they are to come behind goes on first, though their operator is a later one."""
-    monkeypatch.setattr(writer, "ROWS", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 4)
     flow = Flow("loop", bins=2)
     source = flow.source(ListSource(FEW))
 
@@ -553,7 +553,7 @@ def test_records_of_outside_wait_for_a_loop_that_was_defined_before_them(
     left = source.key_by(lambda word: word).iterate("round", body).key_by(lambda word: word[:2])
     left.fold("n", lambda: 0, lambda n, word: (n + 1, n), order="processing").sink(ListSink())
     with monkeypatch.context() as patched, TestFlow(flow, 2, seed) as run:
-        patched.setattr(Unhurried, "delivered", lambda _: 0)  # so that they wait for a sink
+        patched.setattr(DelayedWriter, "delivered", lambda _: 0)  # so that they wait for a sink
         world, waiting = run.world, set[str]()
         while not {"map", "seen"} <= waiting:
             until_taken(run)

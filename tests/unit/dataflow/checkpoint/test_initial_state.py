@@ -12,7 +12,7 @@ import pytest
 from meander import Flow, columns
 from meander.connectors.kafka.source.values import plain
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.initial_state import Initial
+from meander.dataflow.checkpoint.initial_state import InitialStates
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
@@ -63,7 +63,7 @@ def test_no_record_is_read_before_all_states_are_there() -> None:
             assert not any(worker.counters["read"] for worker in loading)
             run.act()
         assert all(read == total for read, total in (w.restoring() for w in run.workers))
-        run.settle()
+        run.run_until_idle()
         assert len(run.states("n")) == 5002
 
 
@@ -86,7 +86,7 @@ class Upper:
         return data.decode().lower()
 
 
-def initial(fold: ColumnFold | object, own: bool = False) -> Initial:
+def initial(fold: ColumnFold | object, own: bool = False) -> InitialStates:
     flow = Flow("f")
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     if isinstance(fold, ColumnFold):
@@ -94,7 +94,7 @@ def initial(fold: ColumnFold | object, own: bool = False) -> Initial:
     else:
         how = {"codec": Upper()} if own else {}
         keyed.fold("op", lambda: fold, lambda state, _: (state, None), **how)  # type: ignore[call-overload]
-    return Initial(Plan(flow).keyed[0])
+    return InitialStates(Plan(flow).keyed[0])
 
 
 @pytest.mark.parametrize(

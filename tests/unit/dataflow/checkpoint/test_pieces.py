@@ -9,7 +9,7 @@ import numpy as np
 
 from meander import Flow
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.writer import (
+from meander.dataflow.checkpoint.checkpoint_writer import (
     BYTES,
     ROWS,
     CheckpointWriter,
@@ -109,7 +109,7 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
         persisting.step()
     found = parts[0].cut.pieces
     assert [one.records for one in found] == [1, 1, 2]
-    assert [found.index(one) for one in found if one.places == unread.places] == [1]
+    assert [found.index(one) for one in found if one.locations == unread.locations] == [1]
     back, new = (_values(topic, one) for one in (found[0], found[2]))
     assert (back, new) == ([b"back"], [b"behind", b"on its way"])
 
@@ -119,7 +119,7 @@ def _unwritten(number: int, reason: str) -> None:
 
 
 def _values(topic: SimTopic, piece: Piece) -> list[object]:
-    ticket = topic.fetch(piece.places)
+    ticket = topic.fetch(piece.locations)
     while (payloads := topic.fetched(ticket)) is None:
         pass
     return in_flight.decode(payloads[0])[1].values

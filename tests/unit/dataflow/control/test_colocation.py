@@ -79,7 +79,7 @@ def test_what_goes_round_in_a_loop_comes_back_to_whose_bins_it_is() -> None:
         return again, leave
 
     stream.iterate("loop", body).fold("b", lambda: 0, count)
-    assert exchanges(flow) == [("key_by", ""), ("loop", "a"), ("split", ""), ("loop leave", "")]
+    assert exchanges(flow) == [("key_by", ""), ("loop", "a"), ("split", ""), ("loop exit", "")]
 
 
 def test_a_wrong_choice_is_refused() -> None:
@@ -111,7 +111,7 @@ class Counting:
 
     def submit(self, id: str, bins: list[int], worker: int, **how: Any) -> None:
         command = MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), **how)
-        self.run.sim.controller.submit(command)
+        self.run.sim.coordinator.submit(command)
 
     def said(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.run.events if event["type"] == kind]
@@ -184,7 +184,7 @@ def test_a_dry_run_names_the_operators_own_bins(flow: Counting) -> None:
     flow.submit("m", [0], 1, operator="b")
     flow.until_completed("m")
     command = MoveBins("n", (Bin(0), Bin(1)), WorkerId(0), operator="b")
-    plan = flow.run.sim.controller.plan(command)
+    plan = flow.run.sim.coordinator.plan(command)
     assert [[way.bin for way in round] for round in plan.rounds] == [[0]]
     assert plan.bytes(Bin(0)) > 0
 
@@ -223,23 +223,23 @@ def counted(run: TestFlow) -> bool:
 def test_joining_workers_get_bins_of_all_operators_and_leaving_workers_give_them_away() -> None:
     flow, _ = listed(colocate=True)
     with TestFlow(flow, workers=1, seed=3) as run:
-        controller = run.sim.controller
+        coordinator = run.sim.coordinator
 
         def until_said(kind: str, **what: object) -> None:
             wanted = {"type": kind, **what}.items()
             until(lambda: any(wanted <= event.items() for event in run.events), run.act, 100_000)
 
-        until(lambda: controller.ready, run.act)
+        until(lambda: coordinator.ready, run.act)
         run.sim.submit(Join())
         until_said("joined")
-        assert controller.share("s", [ONE]) >= {"s/bins", "s/bins of b"}
+        assert coordinator.share("s", [ONE]) >= {"s/bins", "s/bins of b"}
         until_said("completed", id="s/bins")
         until_said("completed", id="s/bins of b")
-        owners = controller.owners()
+        owners = coordinator.owners()
         assert Counter(owners[:BINS]) == Counter(owners[BINS:]) == {0: BINS // 2, 1: BINS // 2}
-        controller.leave("l", [ONE])
+        coordinator.leave("l", [ONE])
         until_said("left")
-        assert controller.owners() == [0] * 2 * BINS
+        assert coordinator.owners() == [0] * 2 * BINS
         run.run()
         assert counted(run)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.control.routing import Routing, Transfer, evenly_owned
+from meander.dataflow.control.routing import Routing, Transfer, initial_owners
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.exchange import Exchange
 from meander.schemas.errors import MeanderError
@@ -50,7 +50,7 @@ def owner(given_: list[Moves], bin: Bin, time: int) -> int:
 
 
 def routing(given_: list[Moves]) -> Routing:
-    built = Routing(SPACE, evenly_owned(SPACE, WORKERS))
+    built = Routing(SPACE, initial_owners(SPACE, WORKERS))
     for moves in given_:
         built.add(moves)
     return built
@@ -64,7 +64,7 @@ def test_a_bin_has_one_owner_at_each_time_whatever_order_commands_come_in(
     built = routing(given_)
     for time in range(LAST + 2):
         assert built.owners(time) == [owner(given_, bin, time) for bin in BINS]
-    built.settle(Antichain.of(settled))
+    built.compact(Antichain.of(settled))
     for time in range(settled, LAST + 2):
         bins = np.array(BINS, np.int64)
         times = np.full(len(BINS), time, np.int64)
@@ -89,9 +89,9 @@ def test_a_transfer_is_a_change_of_hands_and_nothing_else(given_: list[Moves]) -
 def test_what_the_frontier_has_not_passed_is_not_folded_in() -> None:
     moves = Moves("m", 5, WorkerId(2), (BINS[0],))
     built = routing([moves])
-    built.settle(Antichain.of(5))
+    built.compact(Antichain.of(5))
     assert built.owner(BINS[0], 4) == 0
-    built.settle(Antichain.of(6))
+    built.compact(Antichain.of(6))
     assert built.owner(BINS[0], 4) == 2, "no record of 4 can come any more"
     assert built.owner(BINS[0], 5) == 2
 
@@ -112,7 +112,7 @@ class ExchangeBench:
     """An exchange whose control frontier a test moves."""
 
     def __init__(self, policy: OnError = "dead_letter") -> None:
-        self.bench, self.routing = Bench(), Routing(BinSpace(), evenly_owned(BinSpace(), 2))
+        self.bench, self.routing = Bench(), Routing(BinSpace(), initial_owners(BinSpace(), 2))
         self.control = Antichain.of(0)
         errors, self.dead, self.counters = guard(policy, "key_by exchange")
         self.router = Exchange(

@@ -49,7 +49,7 @@ class ManualJournal:
 @pytest.fixture
 def journal(flow: CommandedFlow) -> ManualJournal:
     journal = ManualJournal()
-    replace_journal(flow.run.sim.controller, journal)
+    replace_journal(flow.run.sim.coordinator, journal)
     return journal
 
 
@@ -57,7 +57,7 @@ def told(flow: CommandedFlow) -> bool:
     """Whether any worker has heard of a command, or will from what is under way."""
     under_way = [
         frame
-        for lane, frames in flow.run.sim.network.lanes.items()
+        for lane, frames in flow.run.sim.network.frames.items()
         for frame in frames
         if lane[0] == COORDINATOR and frame[0][:1] != PROGRESS
     ]
@@ -74,7 +74,7 @@ def test_no_worker_hears_of_a_decision_before_it_is_durable(
     flow.run.wait(0.05)
     assert not told(flow)
     journal.durable = True
-    flow.run.settle()
+    flow.run.run_until_idle()
     assert told(flow)
 
 
@@ -123,7 +123,7 @@ def test_t_is_just_past_the_furthest_read_where_no_lead_is_asked_for(flow: Comma
     """A command comes into effect at once, also while the flow lags far behind."""
     for ms in (2000, 2001, 90_000):
         flow.source.give(0, (ms, 1))
-        flow.run.settle()
+        flow.run.run_until_idle()
         assert flow.run.forsworn == from_millis(ms) + 1
 
 
@@ -137,7 +137,7 @@ def pace(start: Start, logical_per_second: float, seconds: float = 4.0) -> Comma
     for n in range(1, round(seconds / step) + 1):
         flow.run.sim.clock.advance(step)
         flow.source.give(0, (round(n * step * logical_per_second * 1000), n))
-        flow.run.settle()
+        flow.run.run_until_idle()
         assert flow.run.forsworn is not None
         ahead = to_millis(flow.run.forsworn) - round(n * step * logical_per_second * 1000)
         assert 0 <= ahead <= LEAD * 1000
@@ -152,7 +152,7 @@ def test_the_lead_follows_the_speed_of_logical_time_and_never_exceeds_its_bound(
 ) -> None:
     """So that F hardly ever stashes at live speed, and a command waits no longer than the lead."""
     flow = pace(start, speed)
-    furthest = flow.run.sim.controller.furthest()
+    furthest = flow.run.sim.coordinator.furthest()
     assert furthest is not None and flow.run.forsworn is not None
     assert least <= to_millis(flow.run.forsworn - furthest) <= most
 
@@ -163,7 +163,7 @@ def test_t_stands_still_when_the_data_does(start: Start) -> None:
     before = flow.run.forsworn
     for _ in range(100):
         flow.run.sim.clock.advance(0.1)
-        flow.run.settle()
+        flow.run.run_until_idle()
     assert flow.run.forsworn == before
 
 

@@ -35,7 +35,7 @@ def test_a_joining_worker_receives_the_overrides_that_are_being_committed(
             run.act()
         ((mark, _),) = run.world.ledger.open
         assert mark.overrides, "partition 1 was idle, and moved past the record"
-        run.strike(Join())
+        run.inject(Join())
         while not (len(run.workers) == 2 and run.workers[1].parts.progress.ready):
             run.act()
         assert {*mark.overrides} <= {*run.workers[1].parts.transactions.uncommitted_overrides}

@@ -22,7 +22,7 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
 from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource
-from meander.dataflow.simulation.simulator import AddPartition, HandOver, Join, Leave
+from meander.dataflow.simulation.simulator import AddPartition, Join, Leave, MovePartition
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
@@ -49,8 +49,8 @@ class Growing:
         self.run = TestFlow(flow, 2, seed=5)
         self.written: list[Decision] = []
         self.durable = True
-        self.controller = self.run.sim.controller
-        replace_journal(self.controller, self._write)
+        self.coordinator = self.run.sim.coordinator
+        replace_journal(self.coordinator, self._write)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
@@ -64,8 +64,8 @@ class Growing:
 
     def waits(self) -> list[str]:
         """What partitions wait for, in words."""
-        reading, staying = self.controller.assignment, self.controller.workers.active
-        unsent, unread = self.controller.decisions.unsent, reading.unassigned(staying)
+        reading, staying = self.coordinator.assignment, self.coordinator.workers.active
+        unsent, unread = self.coordinator.decisions.unsent, reading.unassigned(staying)
         found = wait_reasons.partitions(reading.under_way, ["in"], unsent, unread)
         return [f"{wait.line('waiting')}: {wait.until}" for wait in found.values()]
 
@@ -94,14 +94,14 @@ class Growing:
 def flow(request: pytest.FixtureRequest) -> Iterator[Growing]:
     growing = Growing(request.param)
     with growing.run:
-        growing.until(lambda: growing.controller.ready)
+        growing.until(lambda: growing.coordinator.ready)
         yield growing
 
 
 def test_all_that_notice_it_bring_about_one_decision(flow: Growing) -> None:
     """For the worker that reads the fewest; older records of it get that decision's time."""
     assert flow.readers() == {0: 0, 2: 0, 1: 1}
-    flow.run.strike(LATE)
+    flow.run.inject(LATE)
     flow.until(lambda: bool(flow.said("partition_added")))
     flow.until(lambda: {w._totals["source"] for w in flow.run.workers} == {PARTITIONS + 1})
     (order,) = flow.written
@@ -120,8 +120,8 @@ def test_all_that_notice_it_bring_about_one_decision(flow: Growing) -> None:
 
 def test_it_waits_until_its_reader_knows_of_it(flow: Growing) -> None:
     """Else the flow's frontier would stand while that one's client finds out."""
-    flow.run.strike(Pause(worker=1, steps=3000))
-    flow.run.strike(LATE)
+    flow.run.inject(Pause(worker=1, steps=3000))
+    flow.run.inject(LATE)
     begun = flow.run.sim.actions
     flow.until(lambda: bool(flow.waits()))
     (wait,) = flow.waits()
@@ -137,10 +137,10 @@ def test_it_waits_until_its_reader_knows_of_it(flow: Growing) -> None:
 
 def test_a_joined_worker_notices_it_too(flow: Growing) -> None:
     flow.durable = False
-    flow.run.strike(LATE)
+    flow.run.inject(LATE)
     flow.until(lambda: bool(flow.written))
     flow.durable = True
-    flow.run.strike(Join())
+    flow.run.inject(Join())
     flow.until(lambda: bool(flow.said("partition_added")))
     assert [type(decision) for decision in flow.written].count(ReassignPartition) == 1
     flow.check(PARTITIONS + 1)
@@ -148,17 +148,17 @@ def test_a_joined_worker_notices_it_too(flow: Growing) -> None:
 
 def test_no_worker_reads_it_until_the_decision_is_durable(flow: Growing) -> None:
     flow.durable = False
-    flow.run.strike(LATE)
+    flow.run.inject(LATE)
     flow.until(lambda: bool(flow.written))
     for _ in range(500):
         flow.run.act()
     assert flow.readers().keys() == set(range(PARTITIONS))
-    assert flow.controller.closed_before == flow.written[0].time, (
+    assert flow.coordinator.closed_before == flow.written[0].time, (
         "its time is not forsworn meanwhile"
     )
     decided = "waiting for=decision source=in partition=3: the broker confirms the decision"
     assert flow.waits() == [decided]
-    under_way = flow.controller.assignment.under_way
+    under_way = flow.coordinator.assignment.under_way
     (wait,) = wait_reasons.partitions(under_way, ["in"], [], {}).values()
     assert (wait.what, wait.until) == ("new_partition", "worker 1 reads it")
     flow.durable = True
@@ -168,12 +168,12 @@ def test_no_worker_reads_it_until_the_decision_is_durable(flow: Growing) -> None
 def test_no_partition_is_new_before_all_workers_have_reported_theirs(flow: Growing) -> None:
     """I2: who has not spoken may read it from the start on."""
     told = PartitionsRead("source", [], PARTITIONS + 1)
-    flow.controller.assignment._unreported[0].add(ZERO)
-    flow.controller.report(ONE, told)
-    flow.controller.step()
+    flow.coordinator.assignment._unreported[0].add(ZERO)
+    flow.coordinator.report(ONE, told)
+    flow.coordinator.step()
     assert not flow.written
-    flow.controller.report(ZERO, structs.replace(told, partitions=[PARTITIONS]))
-    flow.controller.step()
+    flow.coordinator.report(ZERO, structs.replace(told, partitions=[PARTITIONS]))
+    flow.coordinator.step()
     assert not flow.written
 
 
@@ -183,51 +183,51 @@ def test_where_none_may_be_added_none_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ListReader, "total", none, raising=False)
     growing = Growing("event")
     with growing.run:
-        growing.run.strike(LATE)
+        growing.run.inject(LATE)
         growing.check(PARTITIONS)
         assert not growing.written
 
 
 def test_it_does_not_change_hands_before_it_is_read(flow: Growing) -> None:
     flow.durable = False
-    flow.run.strike(LATE)
+    flow.run.inject(LATE)
     flow.until(lambda: bool(flow.written))
     with pytest.raises(Refused, match="partition 3 is on its way to worker 1: wait for that"):
-        flow.controller.hand_over("h", "source", PARTITIONS, ZERO)
+        flow.coordinator.move_partition("h", "source", PARTITIONS, ZERO)
     with pytest.raises(Refused, match="worker 1 gets a partition: wait until that is complete"):
-        flow.controller.leave("l", [ONE])
+        flow.coordinator.leave("l", [ONE])
     flow.durable = True
     flow.until(lambda: bool(flow.said("partition_added")))
-    flow.run.strike(HandOver("h", "source", PARTITIONS, 0))
+    flow.run.inject(MovePartition("h", "source", PARTITIONS, 0))
     flow.until(lambda: bool(flow.said("partition_moved")))
-    assert (0, PARTITIONS) in flow.controller.assignment.read_by(ZERO)
+    assert (0, PARTITIONS) in flow.coordinator.assignment.read_by(ZERO)
     flow.check(PARTITIONS + 1)
 
 
 def test_joining_workers_may_get_it_and_leaving_workers_may_not(flow: Growing) -> None:
-    flow.run.strike(Leave("l", 1))
-    flow.run.strike(LATE)
+    flow.run.inject(Leave("l", 1))
+    flow.run.inject(LATE)
     flow.until(lambda: bool(flow.said("partition_added")))
-    flow.until(lambda: len(flow.controller.assignment.read_by(ZERO)) == PARTITIONS + 1)
-    flow.run.strike(Join())
-    flow.controller.share("s", [TWO])
-    flow.until(lambda: len(flow.controller.assignment.read_by(TWO)) == 2)
-    assert (0, PARTITIONS) in flow.controller.assignment.read_by(TWO)
+    flow.until(lambda: len(flow.coordinator.assignment.read_by(ZERO)) == PARTITIONS + 1)
+    flow.run.inject(Join())
+    flow.coordinator.share("s", [TWO])
+    flow.until(lambda: len(flow.coordinator.assignment.read_by(TWO)) == 2)
+    assert (0, PARTITIONS) in flow.coordinator.assignment.read_by(TWO)
     flow.check(PARTITIONS + 1)
 
 
 def test_several_go_to_several(flow: Growing) -> None:
     for n in range(3):
-        flow.run.strike(AddPartition("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
+        flow.run.inject(AddPartition("source", [(ms, (PARTITIONS + n, ms)) for ms in range(60)]))
     flow.until(lambda: len(flow.said("partition_added")) == 3)
-    shares = [len(flow.controller.assignment.read_by(worker)) for worker in (ZERO, ONE)]
+    shares = [len(flow.coordinator.assignment.read_by(worker)) for worker in (ZERO, ONE)]
     assert shares == [3, 3]
     flow.check(PARTITIONS + 3)
 
 
 def test_what_comes_after_the_sources_have_ended_is_left(flow: Growing) -> None:
     flow.run.run()
-    flow.run.strike(LATE)
+    flow.run.inject(LATE)
     for _ in range(300):
         flow.run.act()
     assert not flow.written
@@ -237,7 +237,7 @@ def test_it_may_come_before_anything_has_been_read() -> None:
     """I7: at the least of all times nothing has been sent that its reader could wait for."""
     growing = Growing("processing")
     with growing.run:
-        growing.run.strike(Pause(worker=-1, steps=300))
+        growing.run.inject(Pause(worker=-1, steps=300))
         growing.run.sim.submit(
             AddPartition("source", [(ms + 5, (PARTITIONS, ms)) for ms in range(60)])
         )
@@ -251,7 +251,7 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
     with TestFlow(flow, 2, seed=5, past=OverrideHistory(mark)) as run:
-        run.strike(LATE)
+        run.inject(LATE)
         run.run()
     late = [result for result in sink.results if result.partition == PARTITIONS]
     assert len(late) == 60
@@ -275,7 +275,7 @@ def test_a_topic_in_memory_grows() -> None:
     grow = topics.AddPartition("source", [(5, "a"), (6, "b")])
     with topics.TestFlow(flow, faults=[topics.At(grow, records=2)]) as run:
         run.feed("in", "a", "b", "a", ms=7)
-        run.settle()
+        run.run_until_idle()
         run.feed("in", "a", partition=2, ms=8)
         run.run()
         assert run.states("n") == {"a": 4, "b": 2}
@@ -290,7 +290,7 @@ def test_one_that_is_empty_stands_where_the_idle_others_do() -> None:
     with topics.TestFlow(flow) as run:
         run.feed("in", "a", "b", "a", ms=7)
         run.advance(1.0)
-        run.strike(AddPartition("source"))
+        run.inject(AddPartition("source"))
         run.advance(1.0)
         assert [event["partition"] for event in run.events] == [2]
         assert len(lanes := lane_times(run)) == 3
@@ -304,4 +304,4 @@ def test_a_source_that_the_flow_does_not_have_does_not_grow() -> None:
         topics.TestFlow(flow) as run,
         pytest.raises(SetupError, match="source 'in': the flow has none of .*; name one of source"),
     ):
-        run.strike(AddPartition("in"))
+        run.inject(AddPartition("in"))

@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.rescaler import Rescaler
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
-from meander.dataflow.control.decisions import Joins, LeaveDecision
+from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
@@ -37,11 +37,11 @@ def flow() -> Iterator[ChangingFlow]:
 def test_joining_workers_get_a_share_and_leaving_workers_give_all_away(flow: ChangingFlow) -> None:
     flow.join()
     assert flow.bins() == {0: 16}
-    moves = flow.sim.controller.share("s", [ONE, TWO])
+    moves = flow.sim.coordinator.share("s", [ONE, TWO])
     flow.until(lambda: flow.reads() == {0: 2, 1: 2, 2: 2})
     flow.until(lambda: flow.bins() == {0: 6, 1: 5, 2: 5})
     flow.until(lambda: moves == flow.done())
-    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.sim.coordinator.leave("l", [ONE, TWO])
     flow.until(lambda: flow.reads()[0] == PARTITIONS)
     flow.until(lambda: {event["worker"] for event in flow.said("left")} == {1, 2})
     assert flow.bins() == {0: 16}
@@ -56,8 +56,8 @@ def test_a_flow_without_state_hands_its_partitions_over() -> None:
     records = [[(ms, (p, ms)) for ms in range(RECORDS)] for p in range(PARTITIONS)]
     flow.source(ListSource(records)).sink(sink)
     with TestFlow(flow, workers=2, seed=3) as run:
-        until(lambda: run.sim.controller.ready, run.sim.act)
-        run.sim.controller.leave("l", [ONE])
+        until(lambda: run.sim.coordinator.ready, run.sim.act)
+        run.sim.coordinator.leave("l", [ONE])
         run.run()
         assert [event["worker"] for event in run.events if event["type"] == "left"] == [1]
         assert {result.worker for result in sink.results if result.offset > RECORDS // 2} == {0}
@@ -95,56 +95,56 @@ def test_a_rescale_starts_when_all_workers_have_reported_their_partitions() -> N
     with TestFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], dropped=list, launch=lambda workers: None)
         crew = SimpleNamespace(handles=[ZERO, ONE], working=True, removed=list, joining=none)
-        rescaler = Rescaler(run.sim.controller, cast(WorkerPool, crew), run.sim.clock, None)
+        rescaler = Rescaler(run.sim.coordinator, cast(WorkerPool, crew), run.sim.clock, None)
         rescaler.enqueue(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
-        until(lambda: run.sim.controller.ready, run.act)
+        until(lambda: run.sim.coordinator.ready, run.act)
         (begun,) = rescaler.step()
         assert isinstance(begun, Rescaling) and begun.leaving == [1]
 
 
 def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: ChangingFlow) -> None:
     flow.join()
-    flow.sim.controller.share("s", [ONE])
+    flow.sim.coordinator.share("s", [ONE])
     before = len(flow.written)
     with pytest.raises(Refused, match="worker 1 gets bins by command 's/bins': wait until that"):
-        flow.sim.controller.leave("l", [TWO, ONE])
+        flow.sim.coordinator.leave("l", [TWO, ONE])
     assert len(flow.written) == before, "worker 2 has been told nothing either"
 
 
 def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
     flow.join()
     with pytest.raises(Refused, match="worker 0 is the last: end the flow instead"):
-        flow.sim.controller.leave("l", [ONE, TWO, ZERO])
+        flow.sim.coordinator.leave("l", [ONE, TWO, ZERO])
     with pytest.raises(Refused, match="worker 3 is unknown: name one of 0, 1, 2"):
-        flow.sim.controller.leave("l", [WorkerId(3)])
+        flow.sim.coordinator.leave("l", [WorkerId(3)])
 
 
 # -- written before it is sent
 
 
 def test_a_joining_worker_receives_no_frame_before_a_durable_decision(flow: ChangingFlow) -> None:
-    flow.held = Joins
+    flow.held = JoinDecision
     flow.sim.submit(Join())
     with pytest.raises(Refused, match="worker 1 is already a worker"):
-        flow.sim.controller.join(ONE)
+        flow.sim.coordinator.join(ONE)
     flow.acted()
     newcomer = flow.run.workers[1]
     assert not newcomer.parts.progress.welcome and not flow.said("joined")
     with pytest.raises(Refused, match="worker 1 is unknown"):
-        flow.sim.controller.hand_over("h", "source", 0, ONE)
+        flow.sim.coordinator.move_partition("h", "source", 0, ONE)
     flow.held = None
     flow.until(lambda: newcomer.parts.progress.welcome)
-    assert flow.written == [Joins(ONE, flow.written[0].time)]
+    assert flow.written == [JoinDecision(ONE, flow.written[0].time)]
 
 
 def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: ChangingFlow) -> None:
     flow.join()
     flow.held = ReassignPartition
-    flow.sim.controller.share("s", [ONE, TWO])
+    flow.sim.coordinator.share("s", [ONE, TWO])
     flow.acted()
     assert flow.reads() == {0: PARTITIONS, 1: 0, 2: 0}
-    assert flow.sim.controller.closed_before == next(
+    assert flow.sim.coordinator.closed_before == next(
         order.time for order in flow.written if isinstance(order, ReassignPartition)
     ), "its time is not forsworn meanwhile"
     flow.held = None
@@ -154,7 +154,7 @@ def test_a_partition_stays_where_it_is_until_the_order_is_durable(flow: Changing
 def test_a_leaving_worker_continues_until_its_leave_is_durable(flow: ChangingFlow) -> None:
     flow.join()
     flow.held = LeaveDecision
-    flow.sim.controller.leave("l", [ONE, TWO])
+    flow.sim.coordinator.leave("l", [ONE, TWO])
     flow.until(lambda: flow.written[-1:] != [] and isinstance(flow.written[-1], LeaveDecision))
     flow.acted()
     assert all(worker.parts.progress._leave_at is None for worker in flow.run.workers)

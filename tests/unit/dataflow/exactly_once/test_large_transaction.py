@@ -72,7 +72,7 @@ def test_what_is_written_of_a_large_time_and_not_committed_lies_on_disk(seed: in
         while not run.sim.done:
             run.act()
             (only,) = sinks(run)
-            held = sum(one.rows.batch.guessed_weight for one in only._under_way)
+            held = sum(one.rows.batch.estimated_weight for one in only._under_way)
             largest = max(largest, held)
             assert held <= MOST // 2 + 2 * MOST // 64
             least = only._stored.least
@@ -90,7 +90,7 @@ def test_a_kill_in_the_midst_of_a_large_time_shows_nothing_of_it(seed: int) -> N
         until(run, lambda: any(event["type"] == "checkpointed" for event in run.events))
         until(run, lambda: in_its_midst(run))
         taken = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         frozen = run.workers[0].parts.snapshots
         until(run, lambda: in_its_midst(run) and frozen.busy)
         shown = [n for n in numbers(sink) if n > 0]

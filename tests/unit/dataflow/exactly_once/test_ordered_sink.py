@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from meander import Flow, Stream
-from meander.app.flow.preflight import _expect_committable
+from meander.app.loading.preflight import _expect_committable
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.exactly_once import transaction_loop
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -57,22 +57,22 @@ def test_what_a_worker_let_go_of_that_has_left_is_not_awaited_again(seed: int) -
         owner = run.owner("x")
         while len(sink.values) < 200:
             run.act()
-        run.strike(Leave("l", owner))
+        run.inject(Leave("l", owner))
         while not any(event["type"] == "left" for event in run.events):
             run.act()
         before = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         while len(run.world.checkpoints) == before:
             run.act()
         world = run.world
     with TestFlow(flow, 2, seed, world=world) as run:
         run.run()
-        assert not run.sim.controller.replays.awaited
+        assert not run.sim.coordinator.replays.awaited
     assert len(sink.values) == 301
 
 
 def test_only_topics_take_part_in_transactions() -> None:
-    with pytest.raises(SetupError, match="sink 'sink': only a KafkaSink takes part in transact"):
+    with pytest.raises(SetupError, match="sink 'sink': only a KafkaSink supports transactions"):
         _expect_committable(Plan(counting(ListSource([[]]), ListSink())))
 
 
@@ -84,7 +84,7 @@ def test_a_delivery_that_there_is_not_is_refused() -> None:
 RULINGS = TimestampOverride(0, Partition(3), 4, 9), TimestampOverride(1, Partition(0), 5, 9, last=8)
 GOLDEN_MARKER = CommitMarker(
     ExecutionId(7), WorkerId(1), {"sink": 50, "new": 3}, RULINGS,
-    {"sink": Out(40, Checksum(2, 1 << 63))}, sent=9,
+    {"sink": CommittedChecksum(40, Checksum(2, 1 << 63))}, sent=9,
 )  # fmt: skip
 GOLDEN = "010e02040873696e6b640250048000000000000000066e657706000004000608120002000a1202100012"
 
@@ -147,13 +147,13 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
     with TestFlow(future(sink, 300), 1, seed, commands=[TakeCheckpoint()]) as run:
         while not offsets(run.workers[0].parts.transactions.uncommitted_overrides) >= RULED:
             run.act()
-        run.strike(Join())
+        run.inject(Join())
         while len(run.workers) < 2 or not run.workers[1].parts.progress.ready:
             run.act()
-        run.strike(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
+        run.inject(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
         assert not sink.values
         run.run()
-        marks = [one for one in run.world.ledger.marks if one.worker == 1]
+        marks = [one for one in run.world.ledger.markers if one.worker == 1]
     assert {one.worker for one in sink.results} == {1}
     assert offsets(ruling for mark in marks for ruling in mark.overrides) >= RULED
 
@@ -163,8 +163,8 @@ def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(transaction_loop, "OVERRIDES", 2)
     with TestFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
         run.run()
-        marks = run.world.ledger.marks
+        marks = run.world.ledger.markers
     for worker in range(2):
         first = next(one for one in marks if one.worker == worker)
         assert offsets(first.overrides) >= RULED
-        assert not first.out["sink"].checksum.count
+        assert not first.checksums["sink"].checksum.count

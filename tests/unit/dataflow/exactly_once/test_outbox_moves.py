@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from meander import Checkpointing, Flow
-from meander.dataflow.checkpoint import writer
+from meander.dataflow.checkpoint import checkpoint_writer
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation import transactions
@@ -47,7 +47,7 @@ class Moving:
             if n:
                 time = from_millis(1000 * n + 500)
                 move = MoveBins(f"m{n}", BINS, WorkerId(worker), time, "all-at-once", precopy=False)
-                run.strike(move)
+                run.inject(move)
             self.source.give(0, *[(1000 * (n + 1), "x")] * results)
             until(run, lambda: waiting(run) == (n + 1) * results)  # noqa: B023
 
@@ -70,7 +70,7 @@ def taken(run: TestFlow) -> int:
 def checkpoint(run: TestFlow) -> None:
     """Take one, and see what it has of outboxes leave."""
     before = taken(run)
-    run.strike(TakeCheckpoint())
+    run.inject(TakeCheckpoint())
     until(run, lambda: taken(run) > before)
 
 
@@ -97,7 +97,7 @@ def test_results_that_were_held_back_leave_in_order_after_a_recovery(
     with TestFlow(moving.flow, 2, seed) as run:
         moving.there_and_back(run)
         before = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     moving.source.feeds[0].ended = True
@@ -117,7 +117,7 @@ def numbered(source: ManualSource, sink: ListSink) -> Flow:
 def results(run: TestFlow, worker: int) -> int:
     """How many a worker has put into its outboxes, or held back from them."""
     outboxes = run.workers[worker].parts.operators.outboxes
-    return sum(len(one.batch) for outbox in outboxes for one in outbox.underway())
+    return sum(len(one.batch) for outbox in outboxes for one in outbox.in_flight())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -131,12 +131,12 @@ def test_results_of_a_bin_that_stays_where_it_is_keep_their_order_through_a_reco
         until(run, lambda: taken(run) == 1)
         owner = run.owner(stays)
         time = from_millis(1500)
-        run.strike(MoveBins("m", BINS, WorkerId(owner), time, "all-at-once", precopy=False))
+        run.inject(MoveBins("m", BINS, WorkerId(owner), time, "all-at-once", precopy=False))
         for n, (partition, ms) in enumerate([(0, 2000), (1, 1000)]):
             source.give(partition, (ms, stays))
             until(run, lambda: results(run, owner) == n + 1)  # noqa: B023
         before = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
@@ -150,8 +150,8 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: those records would themselves wait for room at the sink."""
-    monkeypatch.setattr(writer, "ROWS", 1)
-    monkeypatch.setattr(transactions, "ROOM", 4)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 1)
+    monkeypatch.setattr(transactions, "MAX_DEFERRED", 4)
     source, sink = ManualSource(), ListSink()
     flow = numbered(source, sink)
     with TestFlow(flow, 2, seed) as run:
@@ -159,7 +159,7 @@ def test_results_that_were_held_back_wait_for_no_records_of_another_input(
         moves, stays = sorted(KEYS, key=run.owner)
         bin = next(bin for bin in BINS if flow.space.bin_of(codec.encode(moves)) == bin)
         time = from_millis(1500)
-        run.strike(MoveBins("m", (bin,), WorkerId(1), time, "all-at-once", precopy=False))
+        run.inject(MoveBins("m", (bin,), WorkerId(1), time, "all-at-once", precopy=False))
         source.give(0, (1000, moves), (2000, moves))
         until(run, lambda: results(run, 1) == 1)
         before = len(run.world.checkpoints)
@@ -184,8 +184,8 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
     key: int, steps: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that is taken amid the first one has some of them, and refers to the others."""
-    monkeypatch.setattr(writer, "ROWS", 1)
-    monkeypatch.setattr(writer, "BYTES", 1)
+    monkeypatch.setattr(checkpoint_writer, "ROWS", 1)
+    monkeypatch.setattr(checkpoint_writer, "BYTES", 1)
     moving = Moving(key)
     with TestFlow(moving.flow, 2) as run:
         moving.there_and_back(run, RESULTS)
@@ -204,5 +204,5 @@ def test_results_that_were_held_back_leave_in_order_after_two_recoveries(
 def checkpointed(run: TestFlow) -> None:
     """Take a checkpoint, of which perhaps nothing of outboxes is out yet."""
     before = len(run.world.checkpoints)
-    run.strike(TakeCheckpoint())
+    run.inject(TakeCheckpoint())
     until(run, lambda: len(run.world.checkpoints) > before)

@@ -12,9 +12,9 @@ import pytest
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource, nondeterministic
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.checkpoint.compatibility import come_twice, expect_fits
+from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits
 from meander.dataflow.checkpoint.restore_plan import without_sent_results
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -64,7 +64,7 @@ def test_results_leave_with_the_checkpoint_that_holds_them(seed: int) -> None:
         while sum(worker.counters["written"] for worker in run.workers) < out + 20:
             run.act()
         assert len(sink.values) == out, "what has come since waits"
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         until_taken(run, 2)
         assert len(sink.values) >= out + 20
         run.run()
@@ -77,7 +77,7 @@ def test_a_flow_goes_on_where_its_outboxes_are_full(seed: int, policy: Policy) -
     """And a checkpoint does not wait for what they have no room for."""
     sink = ListSink()
     flow = counting(ListSource([words(60)]), sink, Checkpointing(0.01, policy))
-    with mock.patch.object(transactions, "ROOM", 1), TestFlow(flow, 2, seed) as run:
+    with mock.patch.object(transactions, "MAX_DEFERRED", 1), TestFlow(flow, 2, seed) as run:
         run.run()
     assert len(sink.values) == 60
 
@@ -87,10 +87,10 @@ def test_who_leaves_leaves_nothing_in_its_outbox(seed: int) -> None:
     """Though it takes a checkpoint that nobody else has asked for."""
     sink = ListSink()
     flow = counting(ListSource([words(400)]), sink, Checkpointing(0.05))
-    room = mock.patch.object(transactions, "ROOM", 1 + seed % 3)
+    room = mock.patch.object(transactions, "MAX_DEFERRED", 1 + seed % 3)
     with room, TestFlow(flow, 2, seed) as run:
         until_taken(run, 1)
-        run.strike(Leave("l", run.owner("w0")))
+        run.inject(Leave("l", run.owner("w0")))
         run.run()
         assert [event["type"] for event in run.events].count("left") == 1
     assert len(sink.values) == 400
@@ -104,7 +104,7 @@ def test_what_lay_in_an_outbox_comes_ahead_of_all_else(seed: int) -> None:
         until_taken(run, 1)
         while sum(worker.counters["written"] for worker in run.workers) < 50:
             run.act()
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         world = run.world
         while len(world.checkpoints) < 2:
             run.act()
@@ -130,7 +130,7 @@ def test_only_sinks_behind_a_function_that_gives_others_wait() -> None:
     flow, steady, drawn = drawing()
     plan = Plan(flow)
     assert plan.outboxes == {"drawn"}
-    assert [*plan.timed] == ["steady"]
+    assert [*plan.ordered_sinks] == ["steady"]
     with TestFlow(flow) as run:
         until_taken(run, 1)
         while len(steady.values) < 30:
@@ -176,7 +176,7 @@ LIFE, AFTER = ExecutionId(7), ExecutionId(8)
 
 
 def history(*marks: CommitMarker) -> History:
-    begins = Begins(0, (ONE,) * 4, 1, checkpoint=4)
+    begins = StartDecision(0, (ONE,) * 4, 1, checkpoint=4)
     return History(BinSpace(2), [(LIFE, begins), (AFTER, begins)], marks)
 
 
@@ -204,8 +204,8 @@ def test_what_is_out_is_not_put_back() -> None:
 
 def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
     plan = Plan(counting(ListSource([[]]), ListSink()))
-    assert not come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=4)))
-    twice = come_twice(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=5)))
+    assert not duplicated_results(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=4)))
+    twice = duplicated_results(checkpoint(), plan, history(CommitMarker(LIFE, ONE, {}, sent=5)))
     said = "outbox contents of checkpoint 5 are committed, .*twice with --allow-nondeterminism"
     with pytest.raises(SetupError, match=said):
         expect_fits(checkpoint(), plan, twice=twice)
@@ -214,9 +214,13 @@ def test_a_flow_does_not_go_back_behind_what_has_left_an_outbox() -> None:
 def test_a_sink_does_not_begin_to_wait_where_results_are_out_already() -> None:
     """In the life that has taken the checkpoint, or a later one."""
     plan = Plan(counting(ListSource([[]]), ListSink()))
-    (said,) = come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"counts": 9})))
+    (said,) = duplicated_results(
+        checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"counts": 9}))
+    )
     assert said.startswith("sink 'counts' has committed results since without an outbox")
-    assert not come_twice(checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"other": 9})))
+    assert not duplicated_results(
+        checkpoint(), plan, history(CommitMarker(AFTER, ONE, {"other": 9}))
+    )
 
 
 def test_an_outbox_that_the_flow_has_no_more_is_missed_where_anything_lies_there() -> None:
@@ -233,7 +237,7 @@ def test_a_sink_of_another_name_may_be_one_that_has_sent() -> None:
     source = flow.source(ListSource([[]]))
     source.sink(ListSink(), "old")
     left = history(CommitMarker(AFTER, ONE, {"counts": 9, "old": 9}))
-    assert not come_twice(checkpoint(), Plan(flow), left)
+    assert not duplicated_results(checkpoint(), Plan(flow), left)
     source.sink(ListSink(), "new")
-    (said,) = come_twice(checkpoint(), Plan(flow), left)
+    (said,) = duplicated_results(checkpoint(), Plan(flow), left)
     assert said.startswith("sink 'counts' has committed results since, and the flow has no such")

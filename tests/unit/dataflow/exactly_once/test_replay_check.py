@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meander.dataflow.control.decisions import Begins
+from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.reports import ResultsSuppressed
-from meander.dataflow.exactly_once.checksum import Checksum, Out
+from meander.dataflow.exactly_once.checksum import Checksum, CommittedChecksum
 from meander.dataflow.exactly_once.commit_history import (
     NOT_COMMITTED,
     History,
@@ -23,6 +23,7 @@ from meander.dataflow.exactly_once.commit_history import (
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.schemas.errors import MeanderError
+from meander.schemas.status import ReplayChecked
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -73,21 +74,21 @@ def test_a_tally_is_another_where_a_result_stands_for_two() -> None:
 def mark(
     life: ExecutionId, time: int, since: int, rows: int, worker: WorkerId = ZERO
 ) -> CommitMarker:
-    out = Out(since, Checksum(rows, 100 * life + rows))
-    return CommitMarker(life, worker, {"sink": time}, out={"sink": out})
+    out = CommittedChecksum(since, Checksum(rows, 100 * life + rows))
+    return CommitMarker(life, worker, {"sink": time}, checksums={"sink": out})
 
 
 def history(
     marks: Sequence[CommitMarker], anew: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
 ) -> History:
     """Of two lives, and of a third that begins where results come again from a time on."""
-    begins = Begins(0, (ZERO, ONE), 2)
-    goes_on = replace(begins, checkpoint=1, anew=tuple(anew))
+    begins = StartDecision(0, (ZERO, ONE), 2)
+    goes_on = replace(begins, checkpoint=1, replay_from=tuple(anew))
     journal = (FIRST, begins), (SECOND, replace(begins, checkpoint=1)), (NOW, goes_on)
     return History(BinSpace(1), journal, marks)
 
 
-def claims(*marks: CommitMarker) -> Mapping[PreviousWorker, Out]:
+def claims(*marks: CommitMarker) -> Mapping[PreviousWorker, CommittedChecksum]:
     return history(marks).claims("sink")
 
 
@@ -98,16 +99,16 @@ def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
         mark(FIRST, 20, 12, 6),
         mark(FIRST, 30, 21, 7),
     ]
-    out = Out(12, Checksum(13, 1013))
+    out = CommittedChecksum(12, Checksum(13, 1013))
     assert claims(*marks) == {PreviousWorker(FIRST, ZERO): out}
 
 
 def test_each_worker_of_each_execution_has_its_own() -> None:
     marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
     assert claims(*marks) == {
-        PreviousWorker(FIRST, ZERO): Out(12, Checksum(6, 506)),
-        PreviousWorker(SECOND, ZERO): Out(20, Checksum(7, 607)),
-        PreviousWorker(SECOND, ONE): Out(10, Checksum(3, 603)),
+        PreviousWorker(FIRST, ZERO): CommittedChecksum(12, Checksum(6, 506)),
+        PreviousWorker(SECOND, ZERO): CommittedChecksum(20, Checksum(7, 607)),
+        PreviousWorker(SECOND, ONE): CommittedChecksum(10, Checksum(3, 603)),
     }
 
 
@@ -147,7 +148,7 @@ def test_results_are_compared_once_all_earlier_members_have_reported_theirs() ->
     assert found.report(ONE, ResultsSuppressed("sink", [(FIRST, ZERO, 2, 6)])) == []
     assert found.awaited == ["sink"]
     said = found.report(WorkerId(2), ResultsSuppressed("sink", []))
-    assert said == [{"type": "replay_checked", "sink": "sink", "results": 6, "wrong": []}]
+    assert said == [ReplayChecked("sink", 6, [])]
     assert not found.awaited
 
 
@@ -164,11 +165,11 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
         found.report(ONE, ResultsSuppressed("sink", []))
         if accept:
             (event,) = found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
-            assert event["wrong"] == [wrong]
+            assert event.wrong == [wrong]
             continue
         with pytest.raises(MeanderError) as caught:
             found.report(ZERO, ResultsSuppressed("sink", [(FIRST, ZERO, count, digest)]))
-        assert caught.value.concerns == "sink 'sink'"
+        assert caught.value.subject == "sink 'sink'"
         assert wrong in caught.value.cause
         assert "have 'n' give the same" in caught.value.remedy
         assert "--allow-nondeterminism" in caught.value.remedy
@@ -177,7 +178,7 @@ def test_a_flow_whose_replay_gives_others_ends_unless_it_accepts_them(
 def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:
     """I5: what the owner that stayed has committed is out."""
     moves = Moves("m", 50, ONE, (Bin(0),))
-    decided = Begins(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
+    decided = StartDecision(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
     told: list[Written] = [(FIRST, one) for one in decided]
     marks = [CommitMarker(FIRST, ZERO, {"sink": 100})]
     for journal, found in ((told, [0, 0]), (told[:2], [0, NOT_COMMITTED])):

@@ -33,7 +33,7 @@ def test_reach_holds_the_least_of_all_paths(seed: int) -> None:
         ends = walked(graph, start, time)
         for target in map(Location, range(graph.locations)):
             known = graph.reach[target].get(start, ())
-            told = set(minimal(summary.advance(time) for summary in known))
+            told = set(minimal(summary.results_in(time) for summary in known))
             assert told == {least for here, least in ends if here == target}
 
 
@@ -51,10 +51,10 @@ def test_a_feedback_edge_leads_back_a_round_later_and_no_path_is_kept_twice() ->
 
 def test_a_loop_in_a_loop_starts_its_iterations_at_zero() -> None:
     graph = Graph()
-    assert INNER.around is not None
-    head = graph.node("head", 1, 1, INNER.around)
+    assert INNER.parent is not None
+    head = graph.node("head", 1, 1, INNER.parent)
     body = graph.node("body", 2, 1, INNER)
-    tail = graph.node("tail", 1, 1, INNER.around)
+    tail = graph.node("tail", 1, 1, INNER.parent)
     graph.edge(head.outputs[0], body.inputs[0])
     graph.feedback(body.outputs[0], body.inputs[1])
     graph.edge(body.outputs[0], tail.inputs[0])
@@ -92,13 +92,13 @@ def test_a_cycle_without_a_feedback_edge_around_all_of_it_is_refused() -> None:
 def test_an_edge_into_scopes_begins_at_round_0_of_each() -> None:
     graph = Graph()
     root, deep = graph.node("root", 0, 1), graph.node("deep", 1, 0, INNER)
-    assert graph.edge(root.outputs[0], deep.inputs[0]).summary.advance(5) == (5, 0, 0)
+    assert graph.edge(root.outputs[0], deep.inputs[0]).summary.results_in(5) == (5, 0, 0)
 
 
 def test_edges_lead_out_of_scopes_one_by_one() -> None:
     graph = Graph()
     root, deep = graph.node("root", 1, 1), graph.node("deep", 1, 1, INNER)
-    beside = graph.node("beside", 1, 1, Scope("beside", INNER.around))
+    beside = graph.node("beside", 1, 1, Scope("beside", INNER.parent))
     for source, target in ((deep, root), (deep, beside), (beside, deep)):
         with pytest.raises(SetupError, match="they do not touch; lead it through the scopes"):
             graph.edge(source.outputs[0], target.inputs[0])
@@ -125,9 +125,11 @@ def path(time: Time) -> tuple[int, ...]:
 def test_two_paths_in_a_row_do_what_one_does_after_the_other(
     first: Summary, second: Summary, time: tuple[int, ...]
 ) -> None:
-    between = path(first.advance(time))
+    between = path(first.results_in(time))
     if len(between) >= len(second.kept):
-        assert first.then(second).advance(time) == second.advance(first.advance(time))
+        assert first.followed_by(second).results_in(time) == second.results_in(
+            first.results_in(time)
+        )
 
 
 @given(left=SUMMARIES, right=SUMMARIES, times=st.lists(TIMES, min_size=1))
@@ -135,7 +137,7 @@ def test_what_is_less_makes_less_of_every_time(
     left: Summary, right: Summary, times: list[tuple[int, ...]]
 ) -> None:
     if left.less_equal(right):
-        assert all(less_equal(left.advance(time), right.advance(time)) for time in times)
+        assert all(less_equal(left.results_in(time), right.results_in(time)) for time in times)
 
 
 @given(left=SUMMARIES, right=SUMMARIES)
@@ -145,7 +147,7 @@ def test_what_is_not_less_makes_more_of_some_time(left: Summary, right: Summary)
     if deep and not left.less_equal(right):
         far = [tuple(9 * (n == m) for n in range(4)) for m in range(4)]
         tried = [(0, 0, 0, 0), (9, 9, 9, 9), *far]
-        assert not all(less_equal(left.advance(time), right.advance(time)) for time in tried)
+        assert not all(less_equal(left.results_in(time), right.results_in(time)) for time in tried)
 
 
 @given(many=st.lists(SUMMARIES, max_size=6))
@@ -158,4 +160,4 @@ def test_the_least_stand_for_all_and_for_nothing_twice(many: list[Summary]) -> N
 @pytest.mark.parametrize("time", [5, (5, 1)])
 def test_a_time_of_a_shallower_scope_is_refused(time: Time) -> None:
     with pytest.raises(TypeError, match="does not fit"):
-        Summary((0, 0, 1)).advance(time)
+        Summary((0, 0, 1)).results_in(time)

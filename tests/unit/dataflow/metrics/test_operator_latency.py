@@ -62,7 +62,7 @@ AT_ONCE = BOUNDS[0]
 
 def let_pass(run: ManualFlow, seconds: float = WAITS) -> None:
     run.sim.clock.advance(seconds)
-    run.settle()
+    run.run_until_idle()
 
 
 def test_a_record_waits_in_a_stateful_operator_until_the_frontier_has_passed_it(
@@ -72,11 +72,11 @@ def test_a_record_waits_in_a_stateful_operator_until_the_frontier_has_passed_it(
     run = start(counted(source, ListSink()), workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, "a"), (5, "b"), (9, "c"))
-    run.settle()
+    run.run_until_idle()
     let_pass(run)
     assert lengths(took(run, "n")) == {}, "nothing is through yet"
     source.give(1, (5, "d"), (8, "e"))
-    run.settle()
+    run.run_until_idle()
     assert lengths(took(run, "n")) == {AT_ONCE: 1, LONG: 2}, "of time 5; the others wait on"
     let_pass(run)
     run.finish(source)
@@ -91,7 +91,7 @@ def test_what_is_applied_as_it_arrives_waits_for_no_frontier(start: Start) -> No
     run = start(counted(source, ListSink(), "processing"), workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, "a"), (9, "b"))
-    run.settle()
+    run.run_until_idle()
     assert lengths(took(run, "n")) == {AT_ONCE: 2}
     let_pass(run)
     assert took(run, "n").seconds == pytest.approx(0.0, abs=0.01)
@@ -104,10 +104,10 @@ def test_records_that_wait_on_disk_know_when_they_came(start: Start, place: str)
     run = start(counted(source, ListSink(), max_waiting=2000), workers=1)
     (worker,) = run.workers
     source.feeds[1].busy = True
-    run.settle()
+    run.run_until_idle()
     for ms in (5, 6):
         source.give(0, *((ms, f"{ms}.{n}") for n in range(100)))
-        run.settle(controller=place == "n")
+        run.run_until_idle(coordinator=place == "n")
         run.sim.clock.advance(WAITS)
     assert worker.spilled > 0
     source.give(1, (9, "last"))
@@ -140,7 +140,7 @@ def test_a_record_waits_for_its_bin_at_the_new_owner_and_no_other_does(
                 "precopy": False,
             }
         )
-        until(keyed(run.workers[1], "n").arrivals.busy, lambda: run.wait(0.001))
+        until(keyed(run.workers[1], "n").incoming.busy, lambda: run.wait(0.001))
         source.give(0, *((1000, n) for n in range(100)))
         run.wait(0.01)
         assert 0 < len(here) < 100
@@ -157,9 +157,9 @@ def test_what_has_no_credit_waits_at_its_exchange(start: Start) -> None:
     stream = flow.source(source, "in").key_by(lambda value: value)
     stream.fold("n", int, lambda n, value: (n + 1, n)).sink(ListSink())
     run = start(flow)
-    run.settle()
+    run.run_until_idle()
     source.give(0, (4, 0))
-    run.settle()
+    run.run_until_idle()
     for n in range(1, 40):
         source.give(0, (5 + n, n))
     until(lambda: bool(run.workers[0].starved()), lambda: turn_without(run, WorkerId(1)))
@@ -198,7 +198,7 @@ def test_a_stateless_operator_that_may_not_send_keeps_records_waiting(start: Sta
     sink.takes = False
     for ms in range(3):
         source.give(0, (ms, ms))
-        run.settle()
+        run.run_until_idle()
     let_pass(run)
     assert lengths(took(run, "map")) == {AT_ONCE: 1}, "the sink has not taken it"
     sink.takes = True
@@ -219,11 +219,11 @@ def test_in_a_loop_each_round_counts_and_waits_for_its_own_frontier(start: Start
     run = start(flow, workers=1)
     source.feeds[1].busy = True
     source.give(0, (5, 3), (9, 1))
-    run.settle()
+    run.run_until_idle()
     let_pass(run)
     assert lengths(took(run, "n")) == {}
     source.give(1, (9, 1))
-    run.settle()
+    run.run_until_idle()
     assert lengths(took(run, "n")) == {AT_ONCE: 2, LONG: 1}, "rounds 1 and 2 had not come before"
     assert lengths(took(run, "out")) == {AT_ONCE: 1}
     run.finish(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meander.dataflow.metrics.stall_log import GRACE, Wait, Waits
+from meander.dataflow.metrics.stall_log import GRACE, StallLog, Wait
 from meander.dataflow.simulation.simulator import SimClock
 
 SLOT = Wait("spark_slot", "another task has ended", {"worker": 1})
@@ -16,13 +16,13 @@ class Watched:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.clock = SimClock(now_ms=1_700_000_000_000)
-        self.waits = Waits(self.clock)
+        self.waits = StallLog(self.clock)
         self._caplog = caplog
 
     def look(self, *waits: Wait, kind: str = "any") -> list[str]:
         """What is said at a look."""
         self._caplog.clear()
-        self.waits.look(kind, {wait.what: wait for wait in waits})
+        self.waits.update(kind, {wait.what: wait for wait in waits})
         return self._caplog.messages
 
 
@@ -86,7 +86,7 @@ def test_a_look_at_one_kind_ends_no_wait_of_another(watched: Watched) -> None:
 
 
 def test_it_is_explained_as_it_is_when_it_has_become_long(watched: Watched) -> None:
-    watched.waits.look("any", {"m1": Wait("3 bins", "...")})
+    watched.waits.update("any", {"m1": Wait("3 bins", "...")})
     watched.clock.advance(GRACE)
-    watched.waits.look("any", {"m1": Wait("2 bins", "...")})
+    watched.waits.update("any", {"m1": Wait("2 bins", "...")})
     assert watched.look() == ['waited for="2 bins" seconds=1.0']

@@ -64,9 +64,9 @@ def test_bins_move_in_the_order_asked_for(
     flow = Warmed(start, colocate)
     operator = "" if colocate else "n"
     command = flow.command("m", [1, 0], 1, order=order, operator=operator)
-    planned = flow.run.sim.controller.plan(command)
+    planned = flow.run.sim.coordinator.plan(command)
     assert [int(way.bin) for round in planned.rounds for way in round] == wanted
-    flow.run.sim.controller.submit(command)
+    flow.run.sim.coordinator.submit(command)
     flow.until_completed("m")
     assert flow.moved() == wanted
     flow.run.finish(flow.source)
@@ -78,7 +78,7 @@ def test_the_bin_that_comes_first_does_not_move_twice_at_one_time(
 ) -> None:
     """I2: it would have two owners."""
     flow = Warmed(start)
-    submit, named = flow.run.sim.controller.submit, from_millis(9000)
+    submit, named = flow.run.sim.coordinator.submit, from_millis(9000)
     submit(flow.command("m", [first], 1, time=named))
     with pytest.raises(Refused, match=f"bin {first} already moves at {to_millis(named)} ms"):
         submit(flow.command("n", [1, 0], 1, time=named, order=order))
@@ -87,7 +87,7 @@ def test_the_bin_that_comes_first_does_not_move_twice_at_one_time(
 
 def test_an_overlapping_command_is_refused_where_either_names_a_time(start: Start) -> None:
     flow = Warmed(start)
-    submit = flow.run.sim.controller.submit
+    submit = flow.run.sim.coordinator.submit
     submit(flow.command("later", [0], 1, time=from_millis(9000)))
     for name, time in (("n", None), ("o", from_millis(9500))):
         with pytest.raises(Refused, match="bin 0 is moved by command 'later': wait for its end"):
@@ -115,6 +115,6 @@ def test_an_estimate_leaves_out_how_long_commands_have_waited() -> None:
 
 def test_a_command_that_moves_nothing_says_nothing_of_speed(start: Start) -> None:
     flow = Warmed(start)
-    flow.run.sim.controller.submit(flow.command("none", [2], 1))  # it is there already
+    flow.run.sim.coordinator.submit(flow.command("none", [2], 1))  # it is there already
     flow.until_completed("none")
-    assert flow.run.sim.controller.plan(flow.command("p", [0], 1)).seconds is None
+    assert flow.run.sim.coordinator.plan(flow.command("p", [0], 1)).seconds is None

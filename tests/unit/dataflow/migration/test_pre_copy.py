@@ -39,24 +39,24 @@ class Counting:
         self.count(1000)
 
     @property
-    def controller(self) -> Any:
-        return self.run.sim.controller
+    def coordinator(self) -> Any:
+        return self.run.sim.coordinator
 
     def count(self, ms: int) -> None:
         self.source.give(0, *((ms, key) for key in range(KEYS)))
         self.run.wait(0.01)
 
     def submit(self, id: str, bins: Sequence[int], worker: int, **how: Any) -> None:
-        self.controller.submit(MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), **how))
+        self.coordinator.submit(MoveBins(id, tuple(map(Bin, bins)), WorkerId(worker), **how))
 
     def events(self, kind: str) -> list[dict[str, object]]:
         return [event for event in self.run.events if event["type"] == kind]
 
     def owners(self) -> list[int]:
-        return list(map(int, self.controller.owners()))
+        return list(map(int, self.coordinator.owners()))
 
     def staged(self, worker: int) -> set[Bin]:
-        return set(keyed(self.run.workers[worker], "n").arrivals.staged)
+        return set(keyed(self.run.workers[worker], "n").incoming.prefetched)
 
     def until(self, holds: Callable[[], bool]) -> None:
         until(holds, lambda: self.run.wait(0.001))
@@ -108,7 +108,7 @@ def test_a_time_is_given_once_all_has_been_fetched(
         flow.submit("m", [0, 1], 1, strategy="all-at-once")
         flow.run.wait(0.05)
         assert flow.events("accepted")[0]["at"] is None
-        assert flow.controller.migrations.rounds() == [] and flow.owners() == [0, 0, 1, 1]
+        assert flow.coordinator.migrations.rounds() == [] and flow.owners() == [0, 0, 1, 1]
         flow.count(2000)
     flow.until(lambda: bool(flow.events("completed")))
     assert flow.owners() == [1, 1, 1, 1]
@@ -135,7 +135,7 @@ def test_what_has_been_fetched_ahead_is_not_fetched_again(flow: Counting) -> Non
     flow.run.wait(0.05)
     ahead = records_on_the_state_topic(flow)
     assert {
-        f.ready for one in flow.controller.migrations.running for f in one.pre_copies.values()
+        f.ready for one in flow.coordinator.migrations.running for f in one.pre_copies.values()
     } == {True}
     flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
@@ -160,7 +160,7 @@ def test_no_more_bins_are_made_ready_at_once_than_memory_allows(start: Start) ->
         flow.run.turn()
         flow.run.sim.clock.advance(0.0005)
         pre_copies = [
-            f for one in flow.controller.migrations.running for f in one.pre_copies.values()
+            f for one in flow.coordinator.migrations.running for f in one.pre_copies.values()
         ]
         most = max(most, sum(not fetch.ready for fetch in pre_copies))
         if flow.events("completed"):
@@ -193,7 +193,7 @@ def test_of_a_bin_that_has_left_no_more_is_written(
         flow.submit("m", [0], 1, precopy=False)
         outlet = flow.run.workers[0].parts.operators.outgoing[0]
         flow.until(lambda: bool(outlet.retained))
-        outlet.keyed.store.mark(0)
+        outlet.keyed.store.mark_changed(0)
         written = records_on_the_state_topic(flow)
         flow.run.wait(0.05)
         assert records_on_the_state_topic(flow) == written
@@ -204,10 +204,10 @@ def test_of_a_bin_that_has_left_no_more_is_written(
 def test_the_owner_of_a_bin_gets_no_prefetch_of_it(start: Start) -> None:
     """I2: of what moves at the least time that is not forsworn it is not known yet that it does."""
     flow = Counting(start, control_lead=0.25)
-    time = flow.controller.closed_before
+    time = flow.coordinator.closed_before
     flow.submit("m", [0], 1, time=time)
-    flow.until(lambda: all(round.sent for round in flow.controller.migrations.rounds()))
-    assert flow.controller.closed_before == time and not flow.events("bin_moved")
+    flow.until(lambda: all(round.sent for round in flow.coordinator.migrations.rounds()))
+    assert flow.coordinator.closed_before == time and not flow.events("bin_moved")
     flow.submit("n", [0], 0)
     flow.run.wait(0.01)
     assert flow.staged(0) == set()
@@ -243,7 +243,7 @@ def test_a_bin_that_has_come_is_fetched_to_its_end_whatever_the_pace(
     """I7: records wait for it."""
     with unanswered(monkeypatch):
         flow.submit("m", [0], 1, time=from_millis(2000))
-        flow.until(lambda: keyed(flow.run.workers[1], "n").arrivals._staging.under_way(Bin(0)))
+        flow.until(lambda: keyed(flow.run.workers[1], "n").incoming._prefetched.is_running(Bin(0)))
         monkeypatch.setattr(MoveThrottle, "open", False)
         flow.count(3000)
     flow.until(lambda: bool(flow.events("completed")))
@@ -278,10 +278,10 @@ def test_a_round_whose_time_has_not_come_is_revoked(flow: Counting) -> None:
 def test_a_round_of_the_least_time_that_is_not_forsworn_is_revoked(start: Start) -> None:
     """Though no record comes that would take the flow past it."""
     flow = Counting(start, control_lead=0.25)
-    time = flow.controller.closed_before
+    time = flow.coordinator.closed_before
     flow.submit("m", [0, 1], 1, strategy="all-at-once", time=time)
-    flow.until(lambda: all(round.sent for round in flow.controller.migrations.rounds()))
-    assert flow.controller.closed_before == time
+    flow.until(lambda: all(round.sent for round in flow.coordinator.migrations.rounds()))
+    assert flow.coordinator.closed_before == time
     expect_revoked(flow)
 
 
@@ -300,7 +300,7 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 ) -> None:
     with unanswered(monkeypatch):
         flow.submit("m", [0, 1], 1, strategy="fluid", precopy=False)
-        flow.until(lambda: any(r.awaited for r in flow.controller.migrations.rounds()))
+        flow.until(lambda: any(r.awaited for r in flow.coordinator.migrations.rounds()))
         flow.run.sim.submit(AbortMoves("a", "m"))
         flow.run.wait(0.02)
         assert not flow.events("aborted")
@@ -312,13 +312,13 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 
 def test_only_what_is_under_way_can_be_aborted(flow: Counting) -> None:
     with pytest.raises(Refused, match="command 'm' is not running: name one of none"):
-        flow.controller.abort("m", by="a")
+        flow.coordinator.abort("m", by="a")
     flow.submit("m", [0], 1, time=from_millis(9000))
     with pytest.raises(Refused, match="name one of 'm'"):
-        flow.controller.abort("n", by="a")
-    flow.controller.abort("m", by="a")
+        flow.coordinator.abort("n", by="a")
+    flow.coordinator.abort("m", by="a")
     with pytest.raises(Refused, match="id 'a' was used before"):
-        flow.controller.abort("m", by="a")
+        flow.coordinator.abort("m", by="a")
 
 
 # -- several commands
@@ -429,8 +429,8 @@ def test_who_leaves_gives_away_what_could_not_be_read_at_first(
     flow: Counting, corrupted: list[int]
 ) -> None:
     corrupted[0] = 1
-    flow.until(lambda: flow.controller.ready)
-    flow.controller.leave("l", [WorkerId(1)])
+    flow.until(lambda: flow.coordinator.ready)
+    flow.coordinator.leave("l", [WorkerId(1)])
     flow.until(lambda: bool(flow.events("left")))
     assert [said["kept_in_place"] for said in flow.events("bin_unreadable")] == [False]
     assert flow.owners() == [0, 0, 0, 0]

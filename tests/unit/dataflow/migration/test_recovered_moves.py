@@ -50,7 +50,7 @@ def routers(run: TestFlow) -> list[Exchange]:
 def waiting(run: TestFlow, owner: int) -> int:
     """The records that wait for their bin at its next owner."""
     (outlet,) = run.workers[owner].parts.operators.outgoing
-    return sum(len(rows) for rows in outlet.keyed.arrivals.stashed)
+    return sum(len(rows) for rows in outlet.keyed.incoming.stashed)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -71,12 +71,12 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
         move = MoveBins(
             "m", BINS, WorkerId(1 - owner), from_millis(1500), "all-at-once", precopy=False
         )
-        run.strike(move)
+        run.inject(move)
         source.give(0, (1000, "before"), (2000, "from then on"))
         until(run, lambda: waiting(run, 1 - owner) == 1)
-        assert any(router.kept == [owner] for router in routers(run))
+        assert any(router.blocked_owners == [owner] for router in routers(run))
         before = len(run.world.checkpoints)
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         until(run, lambda: len(run.world.checkpoints) > before)
         world = run.world
     source.end()
@@ -115,7 +115,7 @@ def test_records_without_keys_wait_for_no_timer_that_waits_for_them(
     with TestFlow(flow, 2, seed, faults=[At(move, records=20)]) as run:
         while run.sim.actions < 150 + 10 * seed:
             run.act()
-        run.strike(TakeCheckpoint("unaligned"))
+        run.inject(TakeCheckpoint("unaligned"))
         until(run, lambda: len(run.world.checkpoints) == 1)
         world = run.world
     with TestFlow(flow, workers, seed, world=world) as run:

@@ -50,7 +50,7 @@ class Example:
         self.run.sim.submit(
             MoveBins("all at 0", every, WorkerId(0), 0, "all-at-once", precopy=False)
         )
-        self.run.settle()
+        self.run.run_until_idle()
 
     def hand(self, ms: int) -> None:
         """Move the furthest time that is read."""
@@ -129,11 +129,11 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
     # F receives ("dog", 10) and ("cat", 5), and enqueues them until its reconfiguration input
     # passes 100.
     example.source.give(WORDS, (100, ("dog", 10)), (100, ("cat", 5)))
-    run.settle(controller=False)
+    run.run_until_idle(coordinator=False)
     assert example.stashed() == [("dog", 10), ("cat", 5)]
 
     # There are no reconfigurations at or before 100. This is noticed, and they are distributed.
-    run.settle()
+    run.run_until_idle()
     assert run.forsworn == just_past(100)
     assert example.stashed() == []
     assert example.wait_at_s(0) == [("dog", 10), ("cat", 5)]
@@ -141,20 +141,20 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
 
     # S observes that it will get nothing more of 100, and applies the updates.
     example.hand(140)
-    run.settle()
+    run.run_until_idle()
     example.words_follow()
     assert example.state(0) == {"dog": 10, "cat": 5}
     assert example.results() == [(("dog", 10), 100, 0), (("cat", 5), 100, 0)]
 
     # F receives ("dog", 1) at 150. A request for an earlier time might still come: it is pending.
     example.ask("dog", 150)
-    run.settle()
+    run.run_until_idle()
     assert run.forsworn == just_past(140)
     assert (example.undecided(), example.leaving()) == (["dog"], [])
 
     # The reconfiguration input passes 150, but S may still have to apply what comes before 150.
     example.hand(160)
-    run.settle()
+    run.run_until_idle()
     assert run.forsworn == just_past(160)
     assert example.s_output() == (from_millis(140),)
     assert (example.undecided(), example.leaving()) == ([], [(dog, False)])
@@ -171,18 +171,18 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
     # Worker 1 installs it; only then does the output of S pass 150, and the copy is given up.
     until(lambda: example.s_output() != (from_millis(150),), run.turn)
     assert example.state(1) == {"dog": 10}
-    run.settle()
+    run.run_until_idle()
     assert (example.state(0), example.leaving()) == ({"cat": 5}, [])
     assert run.said("dog") == ["accepted", "bin_moved", "completed"]
 
     # F receives ("cat", 1) at 200, but not yet the data of 200.
     example.ask("cat", 200)
-    run.settle()
+    run.run_until_idle()
     assert example.undecided() == ["cat"]
 
     # The reconfiguration input passes 200, but the output of S has not reached 200.
     example.hand(200)
-    run.settle()
+    run.run_until_idle()
     assert run.forsworn == just_past(200)
     assert (example.undecided(), example.leaving()) == ([], [(cat, False)])
 
@@ -198,7 +198,7 @@ def test_the_example_of_the_paper_step_by_step(example: Example) -> None:
     example.source.give(WORDS, (200, ("dog", 13)), (200, ("cat", 23)))
     until(lambda: len(example.wait_at_s(1)) == 2, run.turn)
     assert example.wait_at_s(1) == [("dog", 13), ("cat", 23)]
-    run.settle()
+    run.run_until_idle()
     assert example.state(1) == {"dog": 10, "cat": 5}
     assert example.state(0) == {"cat": 5}, "a copy stays until the output of S passes 200"
     assert len(example.results()) == 2
@@ -218,14 +218,14 @@ def test_no_request_is_carried_out_before_those_of_earlier_times_are_known(
     run = example.run
     example.source.give(WORDS, (100, ("dog", 10)))
     example.hand(120)
-    run.settle()
+    run.run_until_idle()
     example.words_follow()
     example.ask("dog", 200)
-    run.settle()
+    run.run_until_idle()
     assert example.undecided() == ["dog"]
     run.sim.submit(MoveBins("back", (bin_of("dog"),), WorkerId(0), from_millis(300)))
     run.sim.submit(MoveBins("first", (bin_of("dog"),), SECOND, from_millis(150)))
-    run.settle()
+    run.run_until_idle()
     assert sorted(example.undecided()) == ["back", "dog", "first"]
     example.source.give(WORDS, *((ms, ("dog", 1)) for ms in (149, 150, 200, 299, 300)))
     run.finish(example.source)

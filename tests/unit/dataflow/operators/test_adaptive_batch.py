@@ -15,7 +15,7 @@ from meander.dataflow.operators import exchange
 from meander.dataflow.operators.adaptive_batch import BYTES
 from meander.dataflow.records import packing
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.packing import joined, pieces, size_of
+from meander.dataflow.records.packing import encoded_size, join_packed, pack
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.dataflow.simulation.simulator import SimLinks
 from meander.dataflow.wire import MAX_FRAME, MESSAGE_BYTES, RECORD_BYTES
@@ -87,7 +87,7 @@ def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> No
     spread.key_by(lambda pair: pair[0]).fold("n", int, lambda n, pair: (n + 1, n + 1)).sink(sink)
     run = start(flow, workers=2)
     source.give(0, *((1_000, document) for document in _copies(1)))
-    run.settle()
+    run.run_until_idle()
     source.give(0, *((2_000 + n, document) for n, document in enumerate(_copies(30))))
     most = 0
     for _ in range(3_000):
@@ -95,7 +95,7 @@ def test_what_functions_give_in_one_turn_is_bounded_by_bytes(start: Start) -> No
         for worker in run.workers:
             for port in worker.parts.operators.inputs.values():
                 waits = (message.payload for message in port.waiting)
-                most = max(most, sum(o.guessed_weight for o in waits if isinstance(o, Batch)))
+                most = max(most, sum(o.estimated_weight for o in waits if isinstance(o, Batch)))
     run.finish(source)
     assert len(sink.results) == 31 * KEYS
     assert KEYS * DOCUMENT < most < BYTES + 2 * KEYS * (DOCUMENT + 300)
@@ -107,7 +107,7 @@ def test_a_record_that_no_link_takes_is_its_own_failure_wherever_it_would_go(
     start: Start, monkeypatch: pytest.MonkeyPatch, policy: Any, workers: int
 ) -> None:
     monkeypatch.setattr(exchange, "RECORD_BYTES", 1_000)
-    monkeypatch.setattr(packing, "PIECE", 1_000)
+    monkeypatch.setattr(packing, "PIECE_BYTES", 1_000)
     source, sink = ManualSource(), ListSink()
     flow = Flow("f", bins=4)
     texts = flow.source(source).map(lambda size: "x" * size)
@@ -169,13 +169,13 @@ def test_pieces_hold_all_that_can_be_encoded_in_order_and_within_their_bound(
         refused.append(row)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "PIECE", 200)
-        found = list(pieces(values, refuse, first, keys))
+        patch.setattr(packing, "PIECE_BYTES", 200)
+        found = list(pack(values, refuse, first, keys))
     rows = [row for piece in found for row in piece.rows]
     assert refused == [n for n in range(first, len(values)) if isinstance(values[n], Odd)]
     assert sorted([*rows, *refused]) == list(range(first, len(values))) and rows == sorted(rows)
     assert all(len(piece.rows) == 1 or piece.size <= 200 for piece in found)
-    assert codec.decode(joined(found)) == [values[row] for row in rows]
+    assert codec.decode(join_packed(found)) == [values[row] for row in rows]
     beside = 0 if keys is None else sum(len(keys[row]) for row in rows)
     assert sum(piece.size for piece in found) == sum(len(p.data) for p in found) + beside
-    assert size_of(values) > 0 or not values
+    assert encoded_size(values) > 0 or not values

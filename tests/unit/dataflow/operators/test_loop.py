@@ -18,7 +18,7 @@ from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlockers
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.keyed.logic import Context
-from meander.dataflow.records.loop_times import at, settled
+from meander.dataflow.records.loop_times import nested_time, passed_frontier
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
@@ -180,21 +180,28 @@ def test_what_has_had_all_its_rounds_is_set_aside(start: Start) -> None:
         stream.sink(rounds)
         return for_ever(stream)
 
-    flow.source(source).iterate("loop", body, max_rounds=5).sink(sink)
+    flow.source(source).iterate("loop", body, max_iterations=5).sink(sink)
     run = start(flow)
     run.run()
     assert sink.values == [2]
     assert sorted(rounds.values) == [1] * 5 + [2] + [3] * 5  # type: ignore[type-var]
     assert sorted((d.operator, d.value, d.reason) for d in run.dead_letters) == [
-        ("loop again", n, "TooManyRounds: it has had 5 rounds, and max_rounds is 5") for n in (1, 3)
+        (
+            "loop feedback",
+            n,
+            "TooManyIterationsError: it has had 5 iterations, and max_iterations is 5",
+        )
+        for n in (1, 3)
     ]
 
 
 def test_or_ends_the_flow_if_that_is_wanted(start: Start) -> None:
     flow = Flow("f")
     source = ListSource([[(1, 1)]])
-    flow.source(source).iterate("loop", for_ever, max_rounds=3, on_error="fail").sink(ListSink())
-    with pytest.raises(MeanderError, match="operator 'loop again': .* it has had 3 rounds"):
+    flow.source(source).iterate("loop", for_ever, max_iterations=3, on_error="fail").sink(
+        ListSink()
+    )
+    with pytest.raises(MeanderError, match="operator 'loop feedback': .* it has had 3 iterations"):
         start(flow).run()
 
 
@@ -227,17 +234,17 @@ def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     run = start(flow)
     source.give(1, (7, (7, 0)))
     source.give(0, (9, (9, 4)))
-    run.settle()
-    frontiers = run.sim.controller.frontiers()
+    run.run_until_idle()
+    frontiers = run.sim.coordinator.frontiers()
     assert frontiers["inside"].times == ((7 << 20, 0),)
     assert frontiers["outside"].times == (7 << 20,)
-    held = run.sim.controller.frontier_blockers()
+    held = run.sim.coordinator.frontier_blockers()
     assert {name: to_millis(holding.time) for name, holding in held.items()} == {
         "inside": 7, "outside": 7, "sink": 7,
     }  # fmt: skip
     source.feeds[1].busy = False
     run.finish(source)
-    assert not any(run.sim.controller.frontiers().values())
+    assert not any(run.sim.coordinator.frontiers().values())
 
 
 def test_what_holds_a_loop_back_is_named_wherever_in_it_that_is() -> None:
@@ -245,7 +252,7 @@ def test_what_holds_a_loop_back_is_named_wherever_in_it_that_is() -> None:
     flow = Flow("f")
     flow.source(numbers(2)).map(lambda n: (n, n)).iterate("loop", count_down).sink(ListSink())
     plan = Plan(flow)
-    inside = [plan.ports[name].outputs[0] for name in ("loop", "loop again")]
+    inside = [plan.ports[name].outputs[0] for name in ("loop", "loop feedback")]
 
     class Standing:
         def bounding(self, location: object) -> list[tuple[object, object]]:
@@ -266,7 +273,7 @@ def test_a_loop_is_made_of_two_streams_of_its_own() -> None:
         lambda inside: (inside, inside, inside),
         lambda inside: (inside, stream),
         lambda inside: (stream, inside),
-        lambda inside: inside.iterate("inner", lambda s: (s, s), max_rounds=1),
+        lambda inside: inside.iterate("inner", lambda s: (s, s), max_iterations=1),
         lambda inside: None,
     ]
     for n, body in enumerate(wrong):
@@ -276,14 +283,14 @@ def test_a_loop_is_made_of_two_streams_of_its_own() -> None:
 
 def test_a_keyed_loop_stays_keyed() -> None:
     keyed = Flow("f").source(numbers(2)).key_by(lambda v: v)
-    with pytest.raises(SetupError, match=r"loop 'a': .* end that stream with key_by"):
+    with pytest.raises(SetupError, match=r"loop 'a': .* end their stream with key_by"):
         keyed.iterate("a", lambda inside: (Stream(inside._flow, inside._at), inside))
     left = keyed.iterate("b", lambda inside: (inside, inside))
     assert type(left) is KeyedStream
     with pytest.raises(SetupError, match="operator 'b': another operator"):
         keyed.iterate("b", lambda inside: (inside, inside))
-    with pytest.raises(SetupError, match="its max_rounds is 0; give it a number of rounds from 1"):
-        keyed.iterate("c", lambda inside: (inside, inside), max_rounds=0)
+    with pytest.raises(SetupError, match="its max_iterations is 0; give it 1 or more"):
+        keyed.iterate("c", lambda inside: (inside, inside), max_iterations=0)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
@@ -320,8 +327,8 @@ def test_where_records_have_keys_follows_from_the_flow() -> None:
     flow.source(numbers(3)).iterate("loop", body).sink(ListSink())
     plan = Plan(flow)
     having = {(name, number) for name, ports in plan.ports.items()
-              for number, at in enumerate(ports.inputs) if at in plan.with_keys}  # fmt: skip
-    assert having == {("key_by exchange", 0), ("loop again", 0)}
+              for number, at in enumerate(ports.inputs) if at in plan.keyed_inputs}  # fmt: skip
+    assert having == {("key_by exchange", 0), ("loop feedback", 0)}
 
 
 def test_what_has_no_meaning_in_a_loop_is_refused() -> None:
@@ -373,7 +380,7 @@ def test_nothing_to_come_precedes_what_has_settled(
 ) -> None:
     """I3: in the order (time, rounds), of which a frontier knows only the product order."""
     frontier = Antichain.of(*elements)
-    passed = not settled(frontier, record[1:]).less_equal(record[0])
+    passed = not passed_frontier(frontier, record[1:]).less_equal(record[0])
     assert passed == all(record < element for element in elements)
     if passed and any(less_equal(element, later) for element in frontier):
         assert record < later
@@ -397,7 +404,7 @@ def test_records_of_all_rounds_come_in_one_order(
     ordered = in_order(many)
     assert [value for rows in ordered for value in rows.batch.values] == sorted(places)
     for rows in ordered:
-        assert {at(time, rows.rounds) for time in rows.batch.times.tolist()} == {
+        assert {nested_time(time, rows.iterations) for time in rows.batch.times.tolist()} == {
             value[:2] for value in map(_triple, rows.batch.values)
         }
         assert len(np.unique(rows.batch.times)) == 1

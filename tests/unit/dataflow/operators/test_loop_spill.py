@@ -84,7 +84,7 @@ class Doubled:
         while not self.run.sim.done:
             self.run.sim.act()
             for worker in self.run.workers:
-                assert all(loop.waiting.size <= most for loop in loops(worker)), "I6"
+                assert all(loop.returned.size <= most for loop in loops(worker)), "I6"
 
     @property
     def results(self) -> list[Any]:
@@ -183,8 +183,8 @@ def test_what_waits_on_disk_is_owed_until_it_has_gone_on() -> None:
     for side in (0, 1):
         at.bench.pass_to(None, side)
     at.turns()
-    assert (at.bench.held, at.sent, at.enter.waiting.size) == ((5,), [], 0)
-    assert at.enter.waiting.spilled
+    assert (at.bench.held, at.sent, at.enter.returned.size) == ((5,), [], 0)
+    assert at.enter.returned.spilled
     at.bench.closed.clear()
     at.turns()
     assert (at.bench.held, at.sent) == ((), [5, 7, 7, 8, 9])
@@ -193,16 +193,16 @@ def test_what_waits_on_disk_is_owed_until_it_has_gone_on() -> None:
 
 def test_what_has_come_back_is_in_the_beginning_until_it_goes_on() -> None:
     at, second = Beginning(), 1.0
-    stay = at.bench.inputs[1].stay
+    stay = at.bench.inputs[1].latency
     at.bench.closed.add(ME)
     at.back(5, 7)
     at.turns()
     stay.end_turn(second)
-    assert (sum(stay.took.counts), at.enter.waiting.spilled) == (0, True)
+    assert (sum(stay.durations.counts), at.enter.returned.spilled) == (0, True)
     at.bench.closed.clear()
     at.turns()
     stay.end_turn(20 * second)
-    assert (sum(stay.took.counts), stay.took.seconds) == (2, 40 * second)
+    assert (sum(stay.durations.counts), stay.durations.seconds) == (2, 40 * second)
 
 
 def test_nothing_enters_before_all_that_goes_round_has_gone_on() -> None:
@@ -211,7 +211,7 @@ def test_nothing_enters_before_all_that_goes_round_has_gone_on() -> None:
     at.bench.put(records(["new"], [2]))
     at.back(*range(3, 40))
     at.turns()
-    assert at.enter.waiting.spilled
+    assert at.enter.returned.spilled
     at.bench.closed.clear()
     at.enter.schedule()
     at.back(40, 41)
@@ -245,4 +245,4 @@ def test_a_great_batch_goes_to_disk_at_once() -> None:
     at.bench.closed.add(ME)
     at.bench.put(records(["x"] * 500, np.arange(500).tolist()), side=1)
     at.enter.schedule()
-    assert at.enter.waiting.size == 0
+    assert at.enter.returned.size == 0

@@ -141,7 +141,7 @@ def test_no_frontier_passes_what_may_still_leave_by_a_side_output(start: Start) 
     run = start(flow)
     source.give(1, (7, 1))
     source.give(0, (9, 2))
-    run.settle()
+    run.run_until_idle()
     assert {name: list(f) for name, f in run.workers[0].frontiers().items()} == {
         "late": [7 << 20], "sink": [7 << 20],
     }  # fmt: skip

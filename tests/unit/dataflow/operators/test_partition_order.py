@@ -13,7 +13,7 @@ from meander import Checkpointing, Flow, Stream, nondeterministic
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.simulation.simulator import HandOver, TakeCheckpoint
+from meander.dataflow.simulation.simulator import MovePartition, TakeCheckpoint
 from meander.state.keys.ids import WorkerId
 from meander.testing import TestFlow
 
@@ -33,7 +33,7 @@ def around(stream: Stream[int]) -> Stream[int]:
         counted = inside.key_by(lambda value: value % 3).fold("n", lambda: 0, count)
         return counted.filter(lambda _: False), inside
 
-    return stream.iterate("loop", body, max_rounds=2)
+    return stream.iterate("loop", body, max_iterations=2)
 
 
 def count(n: int, value: int) -> tuple[int, int]:
@@ -47,16 +47,16 @@ def test_a_partition_that_changes_hands_is_written_in_its_order(
 ) -> None:
     sink, flow = ListSink(SLOW), Flow("f", bins=1)
     way(flow.source(ListSource([[(1000 + n, n) for n in range(RECORDS)]]))).sink(sink)
-    hand_over = At(HandOver("h", "source", 0, WorkerId(1)), records=RECORDS // 4)
-    with TestFlow(flow, 2, seed, faults=[hand_over]) as run:
+    move_partition = At(MovePartition("h", "source", 0, WorkerId(1)), records=RECORDS // 4)
+    with TestFlow(flow, 2, seed, faults=[move_partition]) as run:
         run.run()
     assert {result.worker for result in sink.results} == {0, 1}, "it has changed hands"
     assert sink.values == [*range(RECORDS)]
 
 
-def hand_overs(records: int) -> list[At]:
+def partition_moves(records: int) -> list[At]:
     """Partition 0 changes its reader five times, each time after `records` records."""
-    some = (HandOver(f"h{n}", "source", 0, WorkerId(n % 2)) for n in range(1, 6))
+    some = (MovePartition(f"h{n}", "source", 0, WorkerId(n % 2)) for n in range(1, 6))
     return [At(one, records=n * records) for n, one in enumerate(some, 1)]
 
 
@@ -71,11 +71,11 @@ def test_results_that_wait_for_a_checkpoint_keep_their_order_beside_a_sink_in_th
     source = flow.source(ListSource([[(1000 + n // same, n) for n in range(3 * RECORDS)]]))
     source.map(nondeterministic(lambda value: value)).sink(sink)
     source.key_by(lambda value: value % 3).fold("n", lambda: 0, count).sink(sorted_)
-    with TestFlow(flow, 2, seed, faults=hand_overs(10)) as run:
+    with TestFlow(flow, 2, seed, faults=partition_moves(10)) as run:
         while len(sorted_.results) < RECORDS // 2 and not run.sim.done:
             run.act()
         world = run.world
-    with TestFlow(flow, 2, seed, faults=hand_overs(1), world=world) as run:
+    with TestFlow(flow, 2, seed, faults=partition_moves(1), world=world) as run:
         run.run()
     assert sink.values == [*range(3 * RECORDS)]
     assert len(sorted_.values) == 3 * RECORDS

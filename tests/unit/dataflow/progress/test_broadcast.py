@@ -13,7 +13,7 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.progress import broadcast
 from meander.dataflow.progress.broadcast import ProgressBroadcast
-from meander.dataflow.wire import Change, HeardFrame, ProgressFrame, decode
+from meander.dataflow.wire import Change, ProgressAckFrame, ProgressFrame, decode
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 
@@ -98,11 +98,11 @@ def test_one_that_lags_hears_of_all_rulings_and_of_the_last_about_a_place() -> N
     sender.add_peer(PEER)
     for n in range(broadcast.WINDOW + 6):
         sender.send_update([], [TimestampOverride(0, Partition(0), n // 2, n)])
-    told = [ruling for frame in wire.take(PEER) for ruling in frame.rulings]
+    told = [ruling for frame in wire.take(PEER) for ruling in frame.overrides]
     assert [ruling.time for ruling in told] == [*range(broadcast.WINDOW)]
     sender.note_acknowledged(PEER, broadcast.WINDOW)
     (frame,) = wire.take(PEER)
-    assert [ruling.time for ruling in frame.rulings] == [broadcast.WINDOW + n for n in (1, 3, 5)]
+    assert [ruling.time for ruling in frame.overrides] == [broadcast.WINDOW + n for n in (1, 3, 5)]
 
 
 def test_of_bases_for_one_that_lags_the_last_is_sent_behind_the_updates() -> None:
@@ -129,7 +129,7 @@ def test_who_takes_updates_says_so_every_quarter_of_a_window() -> None:
         receiver.note_received(PEER, n)
     quarter = broadcast.WINDOW // 4
     told = [decode(frame) for frame in wire.frames[PEER]]
-    assert told == [HeardFrame(quarter * n) for n in range(1, 5)]
+    assert told == [ProgressAckFrame(quarter * n) for n in range(1, 5)]
 
 
 @pytest.mark.parametrize("said", [2, 0])

@@ -107,7 +107,7 @@ def test_held_gives_up_what_is_no_longer_owed(changes: ChangeBatch) -> None:
     held.downgrade()
     assert taken(changes) == {(AT, 8, -1)}
     with pytest.raises(CapabilityError, match="no capability permits 9"):
-        held.permitting(9)
+        held.capability_for(9)
 
 
 def test_held_never_claims_a_time_that_it_has_no_right_to(changes: ChangeBatch) -> None:

@@ -26,7 +26,7 @@ from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition, Rest
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.wire import Base, encode_data, encode_opening, encode_progress, encode_taken
+from meander.dataflow.wire import Base, encode_credit, encode_data, encode_opening, encode_progress
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, Bin, WorkerId, member_name
 from meander.state.layers.manifest import Manifest
@@ -55,7 +55,7 @@ def take(start: Start) -> Take:
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
     run = start(flow, workers=2)
-    run.settle()
+    run.run_until_idle()
 
     def taken(frame: Frame, sender: WorkerId = PEER) -> None:
         run.workers[0].receive(sender, frame)
@@ -224,7 +224,7 @@ def test_who_opens_a_second_time_is_refused(start: Start) -> None:
     flow = Flow("f", bins=1)
     flow.source(ListSource([[]])).sink(ListSink())
     run = start(flow, workers=2)
-    run.settle()
+    run.run_until_idle()
     base = Base(0, tuple(Antichain.of(scope.bottom) for scope in run.sim.plan.graph.scopes))
     with pytest.raises(MeanderError, match="worker 1: it opened a second time"):
         run.workers[0].receive(PEER, encode_opening(base, 0, []))
@@ -243,14 +243,14 @@ def test_a_coordinator_takes_no_data(start: Start) -> None:
     flow = Flow("f", bins=1)
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
-    controller = start(flow, workers=2).sim.controller
+    coordinator = start(flow, workers=2).sim.coordinator
     parcel = PartitionHandoff(P0, Rest(0, None), 5, 5, 6)
     with pytest.raises(MeanderError, match="worker 1: it sent data to the coordinator"):
-        controller.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
+        coordinator.receive(WorkerId(1), encode_data(EDGES[PartitionHandoff], 5, parcel))
     with pytest.raises(MeanderError, match="worker 1: it sent an unreadable frame"):
-        controller.receive(WorkerId(1), [b"X"])
+        coordinator.receive(WorkerId(1), [b"X"])
     with pytest.raises(MeanderError, match="worker 1: it sent the coordinator a frame for workers"):
-        controller.receive(WorkerId(1), encode_taken(EdgeId(0), 5))
+        coordinator.receive(WorkerId(1), encode_credit(EdgeId(0), 5))
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ def test_a_report_of_layers_that_a_flow_does_not_have_is_refused_in_the_senders_
     flow = Flow("f", bins=1)
     keyed = flow.source(ListSource([[]])).key_by(lambda value: value)
     keyed.fold("n", lambda: 0, lambda n, _: (n + 1, n + 1)).sink(ListSink())
-    controller = start(flow, workers=2).sim.controller
+    coordinator = start(flow, workers=2).sim.coordinator
     said = BinPreCopied(1, "n", Bin(0), manifest)
     with pytest.raises(MeanderError, match=f"worker 1: {wrong}"):
-        controller.report(PEER, said)
+        coordinator.report(PEER, said)
 
 
 def test_a_message_behind_the_frontier_ends_the_flow(start: Start) -> None:

@@ -57,7 +57,7 @@ def test_bytes_on_the_way_are_those_sent_and_not_taken(start: Start) -> None:
     source = ManualSource(partitions=2)
     run = start(flow_of(source, ListSink()))
     first, second = run.workers
-    run.settle()
+    run.run_until_idle()
     assert (first.links(), second.links()) == (({ONE: 0}, {ONE: 0}), ({ZERO: 0}, {ZERO: 0}))
     source.give(0, *((1000 + n, n) for n in range(50)))
     source.give(1, *((1000 + n, n) for n in range(50)))
@@ -80,9 +80,9 @@ def test_a_partition_says_how_far_it_is_and_what_it_waits_for(start: Start) -> N
     (worker,) = run.workers
     source.feeds[1].busy = True
     source.give(0, (1000, "a"))
-    run.settle()
+    run.run_until_idle()
     source.give(0, (9000, "far ahead of the other"))
-    run.settle()
+    run.run_until_idle()
 
     zero, one = worker.standing()["in"]
     assert (zero.partition, zero.state, zero.time >> 20) == (0, "sending", 9000)
@@ -117,14 +117,14 @@ def test_an_operator_is_busy_in_turns_in_which_it_does_something(
     flow.source(source, name="in").sink(ListSink(), name="out")
     run = start(flow, workers=1)
     (worker,) = run.workers
-    run.settle()
+    run.run_until_idle()
     ticks = (n / 1e6 for n in count(1))
     monkeypatch.setattr(run.sim.clock, "monotonic", lambda: next(ticks))
     before = worker.work()["out"].busy
-    run.settle()
+    run.run_until_idle()
     assert worker.work()["out"].busy == before
     source.give(0, (1000, "a"))
-    run.settle()
+    run.run_until_idle()
     assert worker.work()["out"].busy > before
 
 

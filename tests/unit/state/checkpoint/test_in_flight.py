@@ -15,7 +15,7 @@ from fastavro import parse_schema, schemaless_reader
 
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import in_flight
-from meander.state.checkpoint.in_flight import Columns, Header, RecordCorrupt
+from meander.state.checkpoint.in_flight import Header, InFlightColumns, RecordCorrupt
 from meander.state.encoding.codec import UnencodableError
 from meander.state.keys.ids import ExecutionId, WorkerId
 
@@ -30,24 +30,26 @@ VALUES: list[object] = [
 ]  # fmt: skip
 
 
-def columns(values: list[object], *, keyed: bool = True, rounds: tuple[int, ...] = ()) -> Columns:
+def columns(
+    values: list[object], *, keyed: bool = True, iterations: tuple[int, ...] = ()
+) -> InFlightColumns:
     numbers = np.arange(len(values))
     keys = [b"%d" % n for n in numbers] if keyed else None
-    return Columns(
-        rounds, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
+    return InFlightColumns(
+        iterations, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
         numbers % 4 if keyed else None, values,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("keyed", [True, False])
-@pytest.mark.parametrize("rounds", [(), (2,), (0, 9)])
-def test_records_come_back_type_for_type(keyed: bool, rounds: tuple[int, ...]) -> None:
-    written = columns(VALUES, keyed=keyed, rounds=rounds)
+@pytest.mark.parametrize("iterations", [(), (2,), (0, 9)])
+def test_records_come_back_type_for_type(keyed: bool, iterations: tuple[int, ...]) -> None:
+    written = columns(VALUES, keyed=keyed, iterations=iterations)
     header, read = in_flight.decode(in_flight.encode(HEADER, written))
     assert header == HEADER
     assert read.values == VALUES
     assert list(map(type, read.values)) == list(map(type, VALUES))
-    assert (read.rounds, read.keys) == (rounds, written.keys)
+    assert (read.iterations, read.keys) == (iterations, written.keys)
     for name in ("times", "origins", "partitions", "offsets", "indexes", "bins"):
         one, other = getattr(read, name), getattr(written, name)
         assert (one is None and other is None) or one.tolist() == other.tolist()
@@ -80,17 +82,19 @@ def test_what_is_written_column_by_column_is_what_avros_own_writer_writes(seed: 
     ]  # fmt: skip
     for values in plain:
         keys, bins = (names, numbers() & 0xFFFF) if seed % 2 else (None, None)
-        rounds = tuple(range(seed % 3))
+        iterations = tuple(range(seed % 3))
         five = [numbers() for _ in range(5)]
         times, origins, partitions, offsets, indexes = five
-        written = Columns(rounds, times, origins, partitions, offsets, indexes, keys, bins, values)
+        written = InFlightColumns(
+            iterations, times, origins, partitions, offsets, indexes, keys, bins, values
+        )
         record = {
-            "rounds": rounds, "key": keys, "bin": None if bins is None else bins.tolist(),
-            "value": [in_flight._lowered(value) for value in values],
+            "iterations": iterations, "key": keys, "bin": None if bins is None else bins.tolist(),
+            "value": [in_flight._to_avro(value) for value in values],
             **dict(zip(("time", "origin", "partition", "offset", "index"),
                        (column.tolist() for column in five), strict=True)),
         }  # fmt: skip
-        body = in_flight._written(in_flight._COLUMNS, record)
+        body = in_flight._encode_record(in_flight._COLUMNS, record)
         assert in_flight.encode(HEADER, written).endswith(body)
 
 
@@ -110,7 +114,7 @@ def test_version_1_is_read_for_ever() -> None:
 @pytest.mark.parametrize("lost", [1, 20, 60])
 def test_a_record_that_is_cut_short_is_found(lost: int) -> None:
     data = in_flight.encode(HEADER, columns(VALUES))
-    with pytest.raises(RecordCorrupt, match="; see who else writes to the in-flight topic"):
+    with pytest.raises(RecordCorrupt, match="; look for another program that writes to the"):
         in_flight.decode(data[:-lost])
 
 

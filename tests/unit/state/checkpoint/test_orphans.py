@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.writer import CheckpointWriter
+from meander.dataflow.checkpoint.checkpoint_writer import CheckpointWriter
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, TakeCheckpoint
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.keys.ids import life_of
+from meander.state.keys.ids import execution_of
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.manifest import Manifest
 from meander.testing import TestFlow
@@ -36,7 +36,7 @@ def until_read(run: TestFlow, more: int) -> None:
 
 def take(run: TestFlow, savepoint: str = "") -> None:
     before = len(run.world.checkpoints)
-    run.strike(TakeCheckpoint(savepoint=savepoint))
+    run.inject(TakeCheckpoint(savepoint=savepoint))
     while len(run.world.checkpoints) == before:
         run.act()
 
@@ -49,7 +49,7 @@ def lives(flow: Flow, world: DurableWorld | None, seed: int, count: int) -> Dura
                 until_read(run, RECORDS)
                 take(run)
             until_read(run, RECORDS)
-            run.strike(TakeCheckpoint())
+            run.inject(TakeCheckpoint())
             for _ in range(200):
                 run.act()
             world = run.world
@@ -58,7 +58,7 @@ def lives(flow: Flow, world: DurableWorld | None, seed: int, count: int) -> Dura
 
 
 def in_flight(kept: list[Checkpoint]) -> set[bytes]:
-    return {place.key for one in kept for place in one.places}
+    return {place.key for one in kept for place in one.locations}
 
 
 def chunks(kept: list[Checkpoint]) -> set[bytes]:
@@ -85,7 +85,7 @@ def test_a_flow_can_be_restored_from_before_the_checkpoint_of_an_execution(
     world = lives(flow, None, seed, EXECUTIONS)
     with TestFlow(flow, 2, seed, world=world) as run:
         until_read(run, RECORDS)
-        assert run.world.before is run.world.checkpoints[-1], "it has taken none of its own"
+        assert run.world.restored is run.world.checkpoints[-1], "it has taken none of its own"
     del world.checkpoints[-back:]
     with TestFlow(flow, 3, seed, world=world) as run:
         run.run()
@@ -101,14 +101,14 @@ def test_checkpoints_of_earlier_executions_go_as_new_ones_come(seed: int) -> Non
         for _ in range(EACH + 1):
             until_read(run, RECORDS)
             take(run)
-            while run.sim.controller.checkpoints.under_way:
+            while run.sim.coordinator.checkpoints.under_way:
                 run.act()
             # Workers hear of it with the next that one is kept no longer.
             kept, before = world.checkpoints[-3:], world.checkpoints[-4:]
             flying, layers = world.in_flight.keys, world.state.keys
             assert in_flight(kept) <= flying and chunks(kept) <= layers, "all that they name"
-            assert {key for key in flying if (life_of(key) or 0) < life} <= in_flight(kept)
-            assert {key for key in layers if (life_of(key) or 0) < life} <= chunks(before)
+            assert {key for key in flying if (execution_of(key) or 0) < life} <= in_flight(kept)
+            assert {key for key in layers if (execution_of(key) or 0) < life} <= chunks(before)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -122,7 +122,7 @@ def test_a_savepoint_is_whole_after_many_executions(seed: int) -> None:
     world = lives(flow, world, seed, EXECUTIONS)
     world.checkpoints = [early]
     with TestFlow(flow, 3, seed, world=world) as run:
-        assert world.before is early
+        assert world.restored is early
         run.run()
         assert run.states("n") == {f"w{n}": 60 for n in range(40)}
 
@@ -134,17 +134,17 @@ def test_no_checkpoint_names_a_layer_that_has_proved_unreadable(seed: int) -> No
         until_read(run, RECORDS)
         take(run)
         until_read(run, RECORDS)
-        run.strike(TakeCheckpoint())
+        run.inject(TakeCheckpoint())
         noted = None
         while noted is None:
             run.act()
             noted = next(filter(None, map(noted_by, run.workers)), None)
         trace, manifest = noted
-        trace.rewrite(manifest.bin)
+        trace.schedule_rewrite(manifest.bin)
         spoilt = {layer.id for layer in manifest.layers}
-        while not any(event["type"] == "checkpoint_failed" for event in run.sim.events):
+        while not any(event["type"] == "checkpoint_failed" for event in run.events):
             run.act()
-        (failed,) = (one for one in run.sim.events if one["type"] == "checkpoint_failed")
+        (failed,) = (one for one in run.events if one["type"] == "checkpoint_failed")
         assert failed["reason"] == (
             f"a layer of bin {manifest.bin} of operator 'n' is unreadable; the next checkpoint"
             " writes the bin again"

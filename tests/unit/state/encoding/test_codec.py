@@ -21,7 +21,7 @@ from meander.state.encoding.codec import (
     UnencodableError,
     decode,
     encode,
-    encoded,
+    encode_sealed,
     seal,
     unseal,
 )
@@ -200,7 +200,7 @@ def test_what_can_change_in_place_is_sealed_as_it_was() -> None:
 def test_sealing_keeps_the_value_and_its_bytes(value: object) -> None:
     sealed = seal(value)
     assert same(unseal(sealed), value)
-    assert encoded(sealed) == encode(value)
+    assert encode_sealed(sealed) == encode(value)
 
 
 @given(hashables)

@@ -15,13 +15,13 @@ from meander.state.encoding.codec import encode, seal
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.chunk import LayerCorrupt
-from meander.state.layers.compaction import RATIO, similar
+from meander.state.layers.compaction import RATIO, layers_to_merge
 from meander.state.layers.layer import CHUNK_ENTRIES
 from meander.state.layers.layer_input import AHEAD_BYTES
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.manifest import Description, LayerPointer
 from meander.state.layers.retention import Retention
-from meander.state.layers.topic import RecordGone, RecordLocation
+from meander.state.layers.topic import RecordLocation, RecordMissing
 from meander.state.store.store import Store
 from tests.support.state.layered_store import LayeredStore
 from tests.support.state.memory_topic import BIN, MemoryTopic, drive, install
@@ -59,6 +59,20 @@ def test_what_has_changed_since_the_last_layer_is_all_that_the_next_one_holds(
     installation = install(new, manifest, layered.topic)
     assert list(new.scan(BIN)) == list(layered.store.scan(BIN))
     assert (installation.count, installation.bytes) == (9003, layered.trace.size(BIN))
+
+
+def test_a_manifest_of_a_bin_is_the_same_until_a_layer_changes(
+    layered: LayeredStore,
+) -> None:
+    layered.set(0, 10, 1)
+    first = layered.write()
+    manifest = layered.trace.manifest(BIN)
+    assert manifest == replace(first, epoch=0)
+    assert layered.trace.manifest(BIN) is manifest, "so its bytes are written once"
+    layered.set(5, 3, 2)
+    assert layered.write().layers == layered.trace.manifest(BIN).layers != manifest.layers
+    layered.trace.release(BIN)
+    assert layered.trace.manifest(BIN).layers == ()
 
 
 def test_a_bin_that_has_not_changed_needs_no_further_layer(layered: LayeredStore) -> None:
@@ -141,15 +155,15 @@ def test_what_little_has_changed_since_the_last_layer_is_the_remainder(
     layered: LayeredStore, new: Store
 ) -> None:
     layered.set(0, 3000, 1)
-    assert layered.trace.remainder(BIN, [], 1 << 20) is None, "nothing lies on the topic yet"
+    assert layered.trace.pop_delta(BIN, [], 1 << 20) is None, "nothing lies on the topic yet"
     manifest = layered.write(timers=[(5, b"t")])
     layered.set(10, 3, 2)
-    remainder = layered.trace.remainder(BIN, [(5, b"t")], 1 << 20)
+    remainder = layered.trace.pop_delta(BIN, [(5, b"t")], 1 << 20)
     assert remainder is not None and remainder.timers is None
     assert dict(zip(remainder.keys, remainder.states, strict=True)) == {
         encode((int(BIN), n)): encode(2) for n in (10, 11, 12)
     }
-    assert layered.store.changed() == []
+    assert layered.store.changed_bins() == []
     install(new, manifest, layered.topic)
     new.install_changed(BIN, remainder.keys, remainder.states)
     assert list(new.scan(BIN)) == list(layered.store.scan(BIN))
@@ -165,11 +179,11 @@ def test_a_remainder_that_is_too_large_is_none_and_is_left_to_the_next_layer(
     layered.write()
     for keys, state in ((5, "x" * 300), (300, 1)):
         layered.set(0, keys, state)
-        assert layered.trace.remainder(BIN, [], 1000) is None
+        assert layered.trace.pop_delta(BIN, [], 1000) is None
         assert layered.write().layers[-1].count == keys
     timers = [(5, bytes(1001))]
-    assert layered.trace.remainder(BIN, timers, 1000) is None
-    found = layered.trace.remainder(BIN, timers, 1001)
+    assert layered.trace.pop_delta(BIN, timers, 1000) is None
+    found = layered.trace.pop_delta(BIN, timers, 1001)
     assert found is not None and found.timers == timers
 
 
@@ -185,7 +199,7 @@ def test_what_was_staged_is_completed_by_the_last_layer_alone(
     drive(last.step, 100)
     assert (first.count, last.count, last.timers) == (5000, 5, [(9, b"t")])
     assert list(new.scan(BIN)) == list(old.scan(BIN))
-    assert new.changed() == []
+    assert new.changed_bins() == []
 
 
 def test_where_nothing_came_after_what_was_staged_its_timers_stand(
@@ -290,7 +304,7 @@ def test_a_layer_that_comes_while_others_are_merged_stays(
         layered.set(0, 3000, state)
         layered.write()
     for _ in range(10):
-        assert layered.trace.tend(100)
+        assert layered.trace.compact(100)
     layered.set(0, 5, 3)
     layered.write()
     layered.merge()
@@ -304,7 +318,7 @@ def test_a_slice_of_merging_reads_or_writes_one_chunk_at_most(layered: LayeredSt
         layered.set(0, CHUNK_ENTRIES * 5, state)
         layered.write()
     sent, steps = len(layered.topic.records), 0
-    while layered.trace.tend(100):
+    while layered.trace.compact(100):
         steps += 1
         assert len(layered.topic.records) <= sent + 1
         sent = len(layered.topic.records)
@@ -317,7 +331,7 @@ def test_a_pinned_bin_keeps_its_layers(layered: LayeredStore, steps: int) -> Non
         layered.set(0, CHUNK_ENTRIES * 3, state)
         manifest = layered.write()
     for _ in range(steps):
-        layered.trace.tend(100)
+        layered.trace.compact(100)
     assert layered.trace.layers(BIN) == manifest.layers
     layered.trace.pin(BIN)
     layered.trace.pin(BIN)
@@ -340,7 +354,7 @@ def test_a_bin_that_leaves_keeps_the_layers_that_its_manifest_names(
         layered.set(0, CHUNK_ENTRIES * 3, state)
         layered.write()
     for _ in range(steps):
-        layered.trace.tend(100)
+        layered.trace.compact(100)
     manifest = layered.write()
     layered.trace.release(BIN)
     layered.merge()
@@ -382,12 +396,12 @@ def corrupt(topic: MemoryTopic, layer: LayerPointer) -> None:
 def test_a_bin_that_is_to_be_written_again_counts_as_changed(layered: LayeredStore) -> None:
     layered.set(0, 3, 1)
     layered.begin()
-    assert layered.store.changed() == []
+    assert layered.store.changed_bins() == []
     layered.trace.cancel(BIN)
-    assert layered.store.changed() == [BIN]
+    assert layered.store.changed_bins() == [BIN]
     assert layered.write().layers[0].count == 3
-    layered.trace.rewrite(BIN)
-    assert layered.store.changed() == [BIN]
+    layered.trace.schedule_rewrite(BIN)
+    assert layered.store.changed_bins() == [BIN]
 
 
 def test_a_bin_with_unusable_layers_is_written_as_a_new_base(
@@ -398,7 +412,7 @@ def test_a_bin_with_unusable_layers_is_written_as_a_new_base(
     corrupt(layered.topic, refused.layers[0])
     layered.set(0, 5, 2)
     started = layered.begin()
-    layered.trace.rewrite(BIN)
+    layered.trace.schedule_rewrite(BIN)
     assert not started.step(100)
     assert layered.topic.live >= chunk_keys(*refused.layers), "nothing stands in their place yet"
     manifest = layered.write()
@@ -417,7 +431,7 @@ def compact_away(topic: MemoryTopic, layer: LayerPointer) -> None:
     ("spoil", "error", "said"),
     [
         (corrupt, LayerCorrupt, "layer/2/1/1 of operator 'per_plane', bin 7, chunk 0"),
-        (compact_away, RecordGone, "layer/2/1/1/0.*compaction has removed it"),
+        (compact_away, RecordMissing, "layer/2/1/1/0.*compaction has removed it"),
     ],
 )
 def test_a_layer_that_proves_unreadable_when_merged_is_named_and_replaced(
@@ -475,7 +489,7 @@ def sized(*sizes: int) -> tuple[LayerPointer, ...]:
     ],
 )
 def test_runs_of_similar_layers_are_merged(sizes: list[int], merged: list[int]) -> None:
-    assert [layer.bytes for layer in similar(sized(*sizes))] == merged
+    assert [layer.bytes for layer in layers_to_merge(sized(*sizes))] == merged
 
 
 def test_there_are_few_layers_and_little_but_state_under_endless_updates(
@@ -510,16 +524,16 @@ def test_layers_of_an_earlier_execution_stay_while_its_checkpoint_is_retained(
     layered.set(0, 100, 1)
     earlier = layered.write()
     now = (LayerId(ExecutionId(3), WorkerId(1), n) for n in count())
-    retention = Retention(topic.forget)
-    retention.welcome(7)
+    retention = Retention(topic.delete)
+    retention.start_after(7)
     later = BinLayers("per_plane", old, topic, lambda: next(now), retention)
     later.adopt(earlier)
-    later.rewrite(BIN)
+    later.schedule_rewrite(BIN)
     drive(later.write(BIN, 5, ()).step, 100)
     assert not topic.forgotten
-    retention.freeze(8)
-    retention.keep([7])
+    retention.record_snapshot(8)
+    retention.retain([7])
     assert not topic.forgotten
-    retention.freeze(9)
-    retention.keep([8])
+    retention.record_snapshot(9)
+    retention.retain([8])
     assert topic.forgotten == chunk_keys(*earlier.layers)

@@ -8,7 +8,7 @@ import pytest
 
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import encode
-from meander.state.layers.bootstrap_input import Given, first_layer
+from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer import CHUNK_ENTRIES
 from meander.state.layers.manifest import Description, Manifest
 from meander.state.store.store import Store
@@ -16,11 +16,11 @@ from tests.support.state.memory_topic import BIN, LAYER, MemoryTopic, install
 
 
 def written(topic: MemoryTopic, keys: list[bytes], states: list[bytes], piece: int) -> Manifest:
-    given = Given("per_plane")
+    given = BootstrapInput("per_plane")
     extraction = first_layer(given, LAYER, "per_plane", BIN, "msgpack", topic)
     for start in range(0, len(keys), piece):
         given.add(keys[start : start + piece], states[start : start + piece])
-        while given.left:
+        while given.pending:
             assert not extraction.step(500)
     given.end()
     while not extraction.step(500):
@@ -52,5 +52,5 @@ def test_the_layer_covers_what_was_before_all_records() -> None:
 @pytest.mark.parametrize("piece", [1, 2, 3])
 def test_a_key_that_comes_twice_is_named(piece: int) -> None:
     keys = [encode("a"), encode("b"), encode("b")]
-    with pytest.raises(SetupError, match="operator 'per_plane', key 'b': it comes twice"):
+    with pytest.raises(SetupError, match="operator 'per_plane', key 'b': it has two states"):
         written(MemoryTopic(), keys, [encode(n) for n in range(3)], piece)

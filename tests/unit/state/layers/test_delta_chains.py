@@ -14,7 +14,7 @@ from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import CheckpointId, ExecutionId
 from meander.state.layers.delta_chains import Link
-from meander.state.layers.layer import NO_REMAINDER, DeltaEntries, overlaid
+from meander.state.layers.layer import NO_DELTA, DeltaEntries, merge_deltas
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.layers.topic import UNPLACED
 from meander.state.store.store import Database, Store
@@ -69,19 +69,19 @@ class Bundled:
         self.change()
         anew = self.rng.random() < 0.1
         if self.unheard is not None and self.rng.random() < 0.3:
-            self.trace.settle(self.unheard)
-        little = self.trace.little_frozen(BIN, LITTLE, anew=anew)
+            self.trace.complete_checkpoint(self.unheard)
+        little = self.trace.frozen_delta(BIN, LITTLE, cumulative=anew)
         if little is None:
             layers, links = self.layered(), list[Link]()
         else:
             layers, links = self.trace.layers(BIN), [*little.links]
             if self.unheard is not None:
-                self.trace.settle(self.unheard)
-            if little.remainder != NO_REMAINDER:
+                self.trace.complete_checkpoint(self.unheard)
+            if little.entries != NO_DELTA:
                 links.append(Link(self.number, 0, UNPLACED))
-                self.bundles[links[-1]] = little.remainder
+                self.bundles[links[-1]] = little.entries
                 self.change()
-                self.trace.bundled(at, [BIN], links[-1])
+                self.trace.record_bundle(at, [BIN], links[-1])
         self.expect(Manifest("per_plane", BIN, 0, layers), links, then, timers)
         self.end(at)
 
@@ -99,7 +99,7 @@ class Bundled:
         """The bin is what the checkpoint names."""
         self.seen[len(links)] += 1
         installed = install(self.new, manifest, self.layer_store.topic)
-        told = overlaid([self.bundles[link] for link in links])
+        told = merge_deltas([self.bundles[link] for link in links])
         found = dict(self.new.scan(BIN)) | dict(zip(told.keys, told.states, strict=True))
         assert found == then
         assert list(installed.timers if told.timers is None else told.timers) == list(timers)
@@ -109,7 +109,7 @@ class Bundled:
         self.unheard = None
         match self.rng.choice(["exists"] * 4 + ["is heard of late", "given up"]):
             case "exists":
-                self.trace.settle(at)
+                self.trace.complete_checkpoint(at)
             case "is heard of late":
                 self.unheard = at
             case "given up":
@@ -127,9 +127,9 @@ class Bundled:
                 extraction.step(2)
                 self.trace.cancel(BIN)
             case 2:
-                drive(lambda budget: not self.trace.tend(budget), 50)
+                drive(lambda budget: not self.trace.compact(budget), 50)
             case 3:
-                self.trace.rewrite(BIN)
+                self.trace.schedule_rewrite(BIN)
 
 
 @pytest.mark.parametrize("seed", range(8))

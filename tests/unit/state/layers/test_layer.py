@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import pytest
 
 from meander.schemas.errors import MeanderError
@@ -223,3 +225,12 @@ def test_another_format_version_is_refused_by_name() -> None:
     data = Manifest("op", Bin(3), epoch=7, layers=()).to_bytes()
     with pytest.raises(MeanderError, match="format 'manifest': its version is 2, .* reads 1"):
         Manifest.from_bytes(b"\x02" + data[1:])
+
+
+def test_a_manifest_is_held_only_while_it_is_in_use() -> None:
+    data = Manifest("op", Bin(3), epoch=7, layers=()).to_bytes()
+    manifest = Manifest.from_bytes(data)
+    again, held = Manifest.from_bytes(bytes(bytearray(data))), ref(manifest)
+    assert again is manifest, "its bytes are read once"
+    del manifest, again
+    assert held() is None, "neither its bytes nor another manifest hold it"

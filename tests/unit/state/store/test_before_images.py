@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meander.state.store import before_images
-from meander.state.store.before_images import Before, BeforeImages
+from meander.state.store.before_images import BeforeImages, Images
 
 BINS = range(5)
 
@@ -18,16 +18,16 @@ BINS = range(5)
 def test_what_is_kept_first_counts_however_much_is_loose(
     seed: int, loose: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(before_images, "LOOSE", loose)
+    monkeypatch.setattr(before_images, "UNSORTED_KEYS", loose)
     rng = random.Random(seed)
     known = rng.sample(BINS, 3)
-    wanted: dict[int, Before] = {bin: {} for bin in known}
+    wanted: dict[int, Images] = {bin: {} for bin in known}
     found = BeforeImages(known)
     for _ in range(40):
         picked = [(rng.choice(BINS), rng.randrange(30)) for _ in range(rng.randint(0, 20))]
         keys = [f"{bin} {n}".encode() for bin, n in picked]
         states = [rng.random() for _ in picked]
-        found.keep(keys, np.array([bin for bin, _ in picked], np.int64), states, weight=8)
+        found.record(keys, np.array([bin for bin, _ in picked], np.int64), states, weight=8)
         for (bin, _), key, state in zip(picked, keys, states, strict=True):
             if bin in wanted:
                 wanted[bin].setdefault(key, state)
@@ -47,8 +47,8 @@ def test_what_is_kept_first_counts_however_much_is_loose(
 
 def test_what_was_kept_later_fills_in_what_was_not_kept_before() -> None:
     earlier, later = BeforeImages([1, 2]), BeforeImages([1])
-    earlier.keep([b"a"], np.array([1]), ["first"], weight=10)
-    later.keep([b"a", b"b"], np.array([1, 1]), ["second", "new"], weight=10)
+    earlier.record([b"a"], np.array([1]), ["first"], weight=10)
+    later.record([b"a", b"b"], np.array([1, 1]), ["second", "new"], weight=10)
     before = earlier.size
     earlier.add(1, later)
     assert earlier.of(1) == {b"a": "first", b"b": "new"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError
-from meander.state.encoding.cells import FIRST
+from meander.state.encoding.cells import INITIAL_SLOTS
 from meander.state.encoding.codec import decode, encode
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE
@@ -36,18 +36,18 @@ numbers = st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=
 def write(
     store: Store, bin: int, entries: dict[bytes, Pair], rows: list[int] | None = None
 ) -> None:
-    """Set the states of the keys at some rows; of all that are lent."""
+    """Set the states of the keys at some rows; of all that are opened."""
     chosen = np.array(range(len(entries)) if rows is None else rows, np.int64)
-    with store.lend([*entries], np.full(len(entries), bin)) as lent:
+    with store.open_batch([*entries], np.full(len(entries), bin)) as batch:
         states = [[*entries.values()][row] for row in chosen.tolist()]
         counts = np.array([count for count, _ in states], np.int64)
         totals = np.array([total for _, total in states], np.float64)
-        lent.numbers.write(lent.slots[chosen], (counts, totals))
+        batch.numbers.write(batch.slots[chosen], (counts, totals))
 
 
 def read(store: Store, bin: int, wanted: list[bytes]) -> list[Pair]:
-    with store.lend(wanted, np.full(len(wanted), bin)) as lent:
-        counts, totals = lent.numbers.read(lent.slots)
+    with store.open_batch(wanted, np.full(len(wanted), bin)) as batch:
+        counts, totals = batch.numbers.read(batch.slots)
     return list(zip(counts.tolist(), totals.tolist(), strict=True))
 
 
@@ -62,7 +62,7 @@ class ColumnsAgainstDictionary(StoreMachine):
 
     @rule(bin=bins, entries=st.dictionaries(keys, numbers, max_size=120), some=st.booleans())
     def write(self, bin: int, entries: dict[int, Pair], some: bool) -> None:
-        """All that is lent, or each second of it: what is not set is as before."""
+        """All that is opened, or each second of it: what is not set is as before."""
         own = {key(bin, number): state for number, state in entries.items()}
         rows = list(range(0, len(own), 1 + some))
         write(self.store, bin, own, rows)
@@ -102,9 +102,9 @@ class ColumnsAgainstDictionary(StoreMachine):
             held = list(chain(*table.bins.values()))
             assert sorted(held) == sorted(table.slots)
             assert memtable.size <= SMALL // 2
-            slots = (len(table.cells) - FIRST) * (SLOT_BYTES + table.cells.cell_bytes)
+            slots = (len(table.cells) - INITIAL_SLOTS) * (SLOT_BYTES + table.cells.cell_bytes)
             assert memtable.size == slots + sum(len(one) + ENTRY_BYTES for one in held)
-            assert len(table.cells) <= max(FIRST, SPARSE * len(held))
+            assert len(table.cells) <= max(INITIAL_SLOTS, SPARSE * len(held))
 
 
 def key(bin: int, number: int) -> bytes:
@@ -130,9 +130,9 @@ def test_columns_grow_with_their_slots() -> None:
     cells.write(np.arange(before), (np.arange(before, dtype=np.int32),))
     cells.grow()
     assert len(cells) == 2 * before
-    assert cells.take(np.arange(before)) == [*range(before)], "what is there stays"
+    assert cells.get(np.arange(before)) == [*range(before)], "what is there stays"
     assert [column.tolist() for column in cells.read(np.array([before]))] == [[7]], "a new key's"
-    cells.vacate(np.array([5]))
+    cells.clear(np.array([5]))
     assert cells.has(np.array([4, 5, before])) == [True, False, False]
     assert [column.tolist() for column in cells.read(np.array([5]))] == [[7]], "as if it were new"
 
@@ -140,8 +140,8 @@ def test_columns_grow_with_their_slots() -> None:
 def test_a_lone_number_stands_for_a_tuple_of_one(database: Database) -> None:
     """As where states are sealed: both kinds of fold read what the other has written."""
     store = database.store("op", layout=LONE)
-    with store.lend([b"a"], np.zeros(1, np.int64)) as lent:
-        lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
+    with store.open_batch([b"a"], np.zeros(1, np.int64)) as batch:
+        batch.numbers.write(batch.slots[:1], (np.array([3], np.int32),))
     assert [(key, decode(state)) for key, state in store.scan(0)] == [(b"a", 3)]
 
 
@@ -150,8 +150,8 @@ def test_who_fails_in_the_middle_leaves_no_key_without_a_state(database: Databas
     store = database.store("op", layout=LONE)
 
     def fail() -> None:
-        with store.lend([b"a", b"b"], np.zeros(2, np.int64)) as lent:
-            lent.numbers.write(lent.slots[:1], (np.array([3], np.int32),))
+        with store.open_batch([b"a", b"b"], np.zeros(2, np.int64)) as batch:
+            batch.numbers.write(batch.slots[:1], (np.array([3], np.int32),))
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -165,4 +165,4 @@ def test_a_state_that_the_columns_cannot_hold_is_refused(database: Database, sta
     store = database.store("op", layout=LONE)
     store.install(0, [b"a"], [encode(state)])
     with pytest.raises(MeanderError, match="over columns: it does not fit columns of int32"):
-        store.lend([b"a"], np.zeros(1, np.int64))
+        store.open_batch([b"a"], np.zeros(1, np.int64))

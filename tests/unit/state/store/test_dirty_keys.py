@@ -10,7 +10,7 @@ import pytest
 
 from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.columns import ColumnLayout
-from meander.state.store.dirty_keys import KEY_BYTES, LOOSE
+from meander.state.store.dirty_keys import KEY_BYTES, UNSORTED_KEYS
 from meander.state.store.store import Database, Store
 from tests.support.state.store_access import got, put
 
@@ -41,18 +41,18 @@ def write(store: Store, bin: int, keys: list[bytes], state: object = 1) -> None:
 
 def taken(store: Store, bin: int) -> list[bytes]:
     """The keys of a bin that have changed, in order, once all is taken."""
-    keys = sorted(store.take_changes(bin))
-    store.take_states(bin, keys)
+    keys = sorted(store.pop_changes(bin))
+    store.collect_states(bin, keys)
     return keys
 
 
 def test_what_was_set_has_changed_until_it_is_taken(store: Store) -> None:
     write(store, 3, [b"b", b"a", b"b"])
     write(store, 5, [b"c"])
-    assert store.changed() == [3, 5]
+    assert store.changed_bins() == [3, 5]
     assert taken(store, 3) == [b"a", b"b"]
     assert taken(store, 3) == []
-    assert store.changed() == [5]
+    assert store.changed_bins() == [5]
 
 
 def test_what_changes_again_after_it_was_taken_is_taken_again(store: Store) -> None:
@@ -65,19 +65,19 @@ def test_what_changes_again_after_it_was_taken_is_taken_again(store: Store) -> N
 def test_a_key_that_was_lent_and_got_no_state_has_not_changed(store: Store) -> None:
     write(store, 3, [b"a"])
     taken(store, 3)
-    with store.lend([b"a", b"none"], np.array([3, 3])) as lent:
-        lent.sealed[lent.slots[0]] = 2
+    with store.open_batch([b"a", b"none"], np.array([3, 3])) as batch:
+        batch.sealed[batch.slots[0]] = 2
     assert taken(store, 3) == [b"a"]
     got(store, [3], [b"none"])
-    assert store.changed() == []
+    assert store.changed_bins() == []
 
 
 def test_columns_that_were_written_have_changed(database: Database) -> None:
     store = database.store("columns", layout=ColumnLayout((0,), ("int64",)))
-    with store.lend([b"a", b"b"], np.array([3, 3])) as lent:
-        lent.numbers.write(lent.slots[:1], (np.array([7]),))
+    with store.open_batch([b"a", b"b"], np.array([3, 3])) as batch:
+        batch.numbers.write(batch.slots[:1], (np.array([7]),))
     assert taken(store, 3) == [b"a"]
-    assert store.take_states(3, [b"a"]) == [encode(7)]
+    assert store.collect_states(3, [b"a"]) == [encode(7)]
 
 
 def test_what_was_spilled_meanwhile_has_changed_still(store: Store) -> None:
@@ -85,7 +85,7 @@ def test_what_was_spilled_meanwhile_has_changed_still(store: Store) -> None:
     for first in range(0, len(keys), 500):
         write(store, 3, keys[first : first + 500], "x" * 40)
     assert taken(store, 3) == sorted(keys)
-    assert store.changed() == []
+    assert store.changed_bins() == []
     got(store, [3] * 100, keys[:100])  # brings them back into memory, and may have changed them
     assert taken(store, 3) == sorted(keys[:100])
 
@@ -98,19 +98,19 @@ def test_what_is_noted_in_memory_is_bounded_and_the_rest_is_on_disk(
     for first in range(0, len(keys), 100):
         write(store, first % 7, keys[first : first + 100])
         write(other, first % 7, keys[first : first + 100])
-        assert database._noted() <= NOTED
+        assert database._changes_size() <= NOTED
     found = [key for bin in range(7) for key in taken(store, bin)]
     assert sorted(found) == sorted(keys)
-    assert store.changed() == []
-    assert other.changed() == list(range(7))
+    assert store.changed_bins() == []
+    assert other.changed_bins() == list(range(7))
 
 
 def test_a_hot_key_takes_no_more_room_than_one(database: Database, store: Store) -> None:
-    hot = [b"k"] * (LOOSE + 1)
+    hot = [b"k"] * (UNSORTED_KEYS + 1)
     write(store, 3, hot)
-    assert database._noted() == KEY_BYTES + 1
+    assert database._changes_size() == KEY_BYTES + 1
     assert taken(store, 3) == [b"k"]
-    assert database._noted() == 0
+    assert database._changes_size() == 0
 
 
 @pytest.mark.parametrize("count", [10, 20_000])
@@ -130,17 +130,17 @@ def test_a_bin_that_is_dropped_has_not_changed(store: Store, count: int) -> None
     write(store, 3, some(count))
     write(store, 4, [b"other"])
     store.drop(3)
-    assert store.changed() == [4]
+    assert store.changed_bins() == [4]
     write(store, 3, [b"new"])
     assert taken(store, 3) == [b"new"]
 
 
 def test_what_is_given_back_is_taken_again_and_once(store: Store) -> None:
     write(store, 3, some(5))
-    keys = store.take_changes(3)
-    store.take_states(3, keys[:3])
+    keys = store.pop_changes(3)
+    store.collect_states(3, keys[:3])
     write(store, 3, some(2))
-    store.give_back(3, keys)
+    store.restore_changes(3, keys)
     assert taken(store, 3) == sorted(some(5))
     assert taken(store, 3) == []
 
@@ -152,7 +152,7 @@ def test_slots_that_change_hands_say_nothing_of_their_new_keys(store: Store) -> 
     taken(store, 4)
     store.drop(3)  # its slots are free, and those of the other bin are compacted
     got(store, [3] * len(keys), keys)
-    assert store.changed() == []
+    assert store.changed_bins() == []
     write(store, 4, some(1, first=1000))
     write(store, 3, keys[:3])
     assert (taken(store, 3), taken(store, 4)) == (keys[:3], some(1, first=1000))
@@ -165,15 +165,15 @@ def test_states_are_read_from_memory_and_disk_as_they_are_now(store: Store) -> N
     write(store, 3, keys[::1000], ("now",))
     asked = sorted(keys[::500])
     expected = [encode(("now",)) if k in set(keys[::1000]) else encode("x" * 40) for k in asked]
-    assert store.take_states(3, asked) == expected
-    assert store.changed() == [3]
+    assert store.collect_states(3, asked) == expected
+    assert store.changed_bins() == [3]
 
 
 def test_a_bin_that_is_marked_has_changed_until_it_is_looked_at(store: Store) -> None:
-    store.mark(3)
-    store.mark(4)
-    store.mark(5)
+    store.mark_changed(3)
+    store.mark_changed(4)
+    store.mark_changed(5)
     assert taken(store, 3) == []
-    store.forget_changes(4)
+    store.drop_changes(4)
     store.drop(5)
-    assert store.changed() == []
+    assert store.changed_bins() == []

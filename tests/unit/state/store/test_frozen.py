@@ -87,8 +87,8 @@ def test_columns_are_frozen_too(workers: tuple[Database, Database]) -> None:
 
 
 def change(store: Store, keys: list[bytes], state: int) -> None:
-    with store.lend(keys, np.full(len(keys), BIN)) as lent:
-        lent.numbers.write(lent.slots, (np.full(len(keys), state),))
+    with store.open_batch(keys, np.full(len(keys), BIN)) as batch:
+        batch.numbers.write(batch.slots, (np.full(len(keys), state),))
 
 
 def test_a_bin_that_has_not_changed_needs_no_layer(layered: LayeredStore) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.encoding.cells import FIRST, SealedCells, weigh
+from meander.state.encoding.cells import INITIAL_SLOTS, SealedCells, weigh
 from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
@@ -123,9 +123,9 @@ class StoreAgainstDictionary(StoreMachine):
                 keys = list(chain(*table.bins.values()))
                 assert sorted(keys) == sorted(table.slots)
                 held += sum(len(key) + ENTRY_BYTES for key in keys)
-                held += sum(map(weigh, table.cells.take(table.find(keys))))
-                held += (len(table.cells) - FIRST) * (SLOT_BYTES + table.cells.cell_bytes)
-                assert len(table.cells) <= max(FIRST, SPARSE * len(keys))
+                held += sum(map(weigh, table.cells.get(table.find(keys))))
+                held += (len(table.cells) - INITIAL_SLOTS) * (SLOT_BYTES + table.cells.cell_bytes)
+                assert len(table.cells) <= max(INITIAL_SLOTS, SPARSE * len(keys))
             assert memtable.size == held
 
 
@@ -223,7 +223,7 @@ def test_a_database_starts_empty_whatever_lies_there(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path, database: Database) -> None:
-    with pytest.raises(SetupError, match="a folder of its own"):
+    with pytest.raises(SetupError, match="choose a separate folder for each worker"):
         Database(tmp_path / "state", SMALL)
 
 
@@ -239,7 +239,7 @@ def test_names_that_cannot_be_kept_apart_are_refused(database: Database) -> None
 
     with pytest.raises(MeanderError, match="NUL"):
         database.store("a\0b")
-    with pytest.raises(MeanderError, match="name of its own"):
+    with pytest.raises(MeanderError, match="may write other bytes; rename it"):
         database.store("op", Impostor())
 
 
@@ -251,11 +251,11 @@ def test_many_operators_and_bins_share_one_budget(tmp_path: Path) -> None:
     for store in stores:
         for bin in range(0, 256, 8):
             put(store, [bin] * 8, keys[bin : bin + 8], ["x" * 1000] * 8)
-            assert database.used() <= budget
+            assert database.memory_bytes() <= budget
     for store in stores:
         for bin in range(0, 256, 8):
             assert len(got(store, [bin] * 8, keys[bin : bin + 8])) == 8
-            assert database.used() <= budget
+            assert database.memory_bytes() <= budget
     database.close()
 
 
@@ -271,12 +271,12 @@ def test_what_one_operator_has_had_is_free_for_the_others(
     stores = [database.store(f"operator {n}", layout=layout) for n in range(4)]
     for store in stores:
         for lot in lots:
-            with store.lend(lot, np.arange(1000) % 256) as lent:
+            with store.open_batch(lot, np.arange(1000) % 256) as batch:
                 if layout is None:
-                    for slot in lent.slots.tolist():
-                        lent.sealed[slot] = 1.5 * slot
+                    for slot in batch.slots.tolist():
+                        batch.sealed[slot] = 1.5 * slot
                 else:
-                    lent.numbers.write(lent.slots, tuple(np.ones(1000) for _ in range(20)))
+                    batch.numbers.write(batch.slots, tuple(np.ones(1000) for _ in range(20)))
         taken, _ = tracemalloc.get_traced_memory()
         assert half // 2 < taken < half * 5 // 4
     for bin in range(256):
@@ -317,9 +317,9 @@ before = resident()
 for turn in range(1000):
     keys = [b"%d/%d" % (turn, n) for n in range(100)]
     states = [(turn, n, "x" * (1500 + n)) for n in range(100)]
-    with stores[turn % 20].lend(keys, np.full(100, turn % 256)) as lent:
-        for slot, state in zip(lent.slots.tolist(), states):
-            lent.sealed[slot] = state
+    with stores[turn % 20].open_batch(keys, np.full(100, turn % 256)) as batch:
+        for slot, state in zip(batch.slots.tolist(), states):
+            batch.sealed[slot] = state
 print(resident() - before)
 """
 
@@ -359,14 +359,14 @@ def test_the_memtable_spills_oldest_first(database: Database) -> None:
 
 def test_slots_are_used_again_and_grow_in_number_where_none_is_free() -> None:
     table = Table(b"op", SealedCells())
-    many = [b"%d" % n for n in range(3 * FIRST)]
-    first = table.admit(dict.fromkeys(many, 7))
+    many = [b"%d" % n for n in range(3 * INITIAL_SLOTS)]
+    first = table.insert(dict.fromkeys(many, 7))
     assert len(set(first.tolist())) == len(many)
     table.cells.load(first, [encode(n) for n in range(len(many))])
-    table.release(7, many[::2])
-    again = table.admit({b"new %d" % n: 8 for n in range(len(many) // 2)})
-    assert {*again.tolist()} <= {*range(4 * FIRST)}
-    kept = table.cells.take(table.find(many[1::2]))
+    table.remove(7, many[::2])
+    again = table.insert({b"new %d" % n: 8 for n in range(len(many) // 2)})
+    assert {*again.tolist()} <= {*range(4 * INITIAL_SLOTS)}
+    kept = table.cells.get(table.find(many[1::2]))
     assert [unseal(state) for state in kept] == list(range(1, len(many), 2)), "who stays keeps it"
     assert not any(table.cells.has(again)), "who comes has none"
     assert (len(table.bins[7]), len(table.bins[8])) == (len(many[1::2]), len(again))
@@ -380,7 +380,7 @@ def test_an_operators_states_are_opened_once(database: Database) -> None:
 
 def test_a_full_disk_is_reported_with_its_remedy(database: Database) -> None:
     database.rocks.folder.rmdir()
-    with pytest.raises(SetupError, match="; see whether its disk has room"):
+    with pytest.raises(SetupError, match="; check that its disk has room"):
         database.rocks.ingest([b"a table"])
 
 
@@ -390,7 +390,7 @@ def test_a_table_for_which_the_disk_has_no_room_is_an_error_that_names_it(tmp_pa
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
         writer.put([b"%d" % n for n in range(9)], [bytes(1000)] * 9)
-        with pytest.raises(SetupError, match=r"the table .*writing: .*File too large; see whether"):
+        with pytest.raises(SetupError, match=r"the table .*writing: .*File too large; check that"):
             writer.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meander.state.encoding.codec import encode, encoded, seal
+from meander.state.encoding.codec import encode, encode_sealed, seal
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
-from meander.state.store.spill import Shelf
+from meander.state.store.spill import SpillStore
 from meander.state.store.store import Database, Store
 from tests.support.state.store_access import put
 
@@ -51,8 +51,8 @@ def change(store: Store, rng: random.Random, wide: int = 0) -> None:
 
 
 def count(store: Store, keys: list[bytes], number: int) -> None:
-    with store.lend(keys, np.full(len(keys), BINS[0])) as lent:
-        lent.numbers.write(lent.slots, (np.full(len(keys), number),))
+    with store.open_batch(keys, np.full(len(keys), BINS[0])) as batch:
+        batch.numbers.write(batch.slots, (np.full(len(keys), number),))
 
 
 def scanned(store: Store, bin: Bin) -> dict[bytes, bytes]:
@@ -79,12 +79,14 @@ class Checkpointed:
         self._frozen = {bin: [*self.then[self._number][bin]] for bin in BINS}
         self.lost[self._number] = set()
         self.store.freeze(BINS)
-        self.store.remember(at(self._number), {bin: [(self._number, b"t")] for bin in BINS})
+        self.store.record_checkpoint(
+            at(self._number), {bin: [(self._number, b"t")] for bin in BINS}
+        )
 
     def change(self) -> None:
         change(self.store, self._rng, self._wide)
         bin = self._rng.choice(BINS)
-        self.store.take_states(bin, self._frozen.get(bin, [])[:50])
+        self.store.collect_states(bin, self._frozen.get(bin, [])[:50])
 
     def lose(self) -> None:
         """A bin goes to another worker, and perhaps comes back."""
@@ -98,12 +100,12 @@ class Checkpointed:
 
     def settle(self) -> None:
         """The last one exists."""
-        self.store.settle(at(self._number))
+        self.store.complete_checkpoint(at(self._number))
         self.then = {self._number: self.then[self._number]}
 
     def cancel(self) -> None:
         """The last one is given up."""
-        self.store.cancel(at(self._number))
+        self.store.cancel_checkpoint(at(self._number))
         del self.then[self._number]
 
 
@@ -126,10 +128,10 @@ def test_bins_are_again_what_they_were_at_any_checkpoint_that_still_counts(
             rng.choice([run.settle, run.cancel, run.change])()
     run.change()
     number = rng.choice([*run.then])
-    known = store.known(at(number))
+    known = store.rollback_bins(at(number))
     still = {*BINS} - run.lost[number]
     assert known <= still if wide else known == still, "what takes too much is forgotten"
-    assert store.go_back(at(number), known) == {bin: [(number, b"t")] for bin in known}
+    assert store.rollback(at(number), known) == {bin: [(number, b"t")] for bin in known}
     for bin in BINS:
         assert scanned(store, bin) == (run.then[number][bin] if bin in known else {})
 
@@ -138,20 +140,22 @@ def test_columns_go_back_too(database: Database) -> None:
     store = database.store("columns", layout=ColumnLayout((0,), ("int64",)))
     keys = [key(BINS[0], n) for n in range(KEYS)]
     count(store, keys, 1)
-    store.remember(at(1), {BINS[0]: ()})
+    store.record_checkpoint(at(1), {BINS[0]: ()})
     before = scanned(store, BINS[0])
     count(store, [*keys, key(BINS[0], KEYS)], 2)
     assert scanned(store, BINS[0]) != before
-    store.go_back(at(1), [BINS[0]])
+    store.rollback(at(1), [BINS[0]])
     assert scanned(store, BINS[0]) == before
 
 
 def test_a_forgotten_checkpoint_is_known_for_no_bin(database: Database) -> None:
     store = database.store("per_plane")
     put(store, [BINS[0]], [b"a"], [1])
-    store.remember(at(2), {BINS[0]: ()})
-    assert store.known(at(1)) == store.known(CheckpointId(ExecutionId(8), 2)) == set()
-    store.go_back(at(1), set())
+    store.record_checkpoint(at(2), {BINS[0]: ()})
+    assert (
+        store.rollback_bins(at(1)) == store.rollback_bins(CheckpointId(ExecutionId(8), 2)) == set()
+    )
+    store.rollback(at(1), set())
     assert store.bins() == [], "what is not known is not kept"
 
 
@@ -160,13 +164,13 @@ def test_what_was_held_for_going_back_has_its_share_of_the_memory_and_no_more(
 ) -> None:
     """I6."""
     store, rng = small.store("per_plane"), random.Random(0)
-    store.remember(at(1), dict[Bin, Timers].fromkeys(BINS, ()))
+    store.record_checkpoint(at(1), dict[Bin, Timers].fromkeys(BINS, ()))
     for n in range(200):
         bin = BINS[n % 3]
         keys = [key(bin, rng.getrandbits(40)) for _ in range(50)]
         put(store, [bin] * 50, keys, [seal("s" * 100)] * 50)
         assert store._undo.size <= SMALL // 16
-    assert len(store.known(at(1))) < len(BINS)
+    assert len(store.rollback_bins(at(1))) < len(BINS)
 
 
 def test_a_database_that_survives_an_execution_has_its_states_and_nothing_else(
@@ -174,10 +178,9 @@ def test_a_database_that_survives_an_execution_has_its_states_and_nothing_else(
 ) -> None:
     store = database.store("per_plane")
     put(store, [BINS[0]], [b"a"], [1])
-    shelf = Shelf(database, "per_plane")
-    shelf.put([(b"1", b"waits")])
-    database.outlive()
+    SpillStore(database, "per_plane").put([(b"1", b"waits")])
+    database.end_execution()
     assert not [*database.rocks.entries(b"\0")]
     again = database.store("per_plane")
-    assert scanned(again, BINS[0]) == {b"a": encoded(1)} and again.changed() == []
+    assert scanned(again, BINS[0]) == {b"a": encode_sealed(1)} and again.changed_bins() == []
     assert np.count_nonzero(again._table.dirty) <= 1

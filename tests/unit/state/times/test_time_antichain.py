@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from meander.schemas.control import MAX_MILLIS
 from meander.state.times import antichain
-from meander.state.times.antichain import SPARE, Antichain, MutableAntichain, minimal
+from meander.state.times.antichain import STALE_TIMES, Antichain, MutableAntichain, minimal
 from meander.state.times.time import (
     Time,
+    checked_millis,
     from_millis,
     join,
     less_equal,
     less_than,
     meet,
     to_millis,
-    whole,
 )
 
 SMALL = st.integers(0, 4)
@@ -103,22 +103,22 @@ def test_milliseconds_and_a_sequence_make_one_time_in_their_order(ms: int, seque
 
 
 def test_milliseconds_that_somebody_says_are_kept_within_what_a_time_can_hold() -> None:
-    assert whole(MAX_MILLIS) == MAX_MILLIS
-    assert from_millis(whole(MAX_MILLIS), (1 << 20) - 1) == (1 << 63) - 1
-    assert whole(-1) == 0
+    assert checked_millis(MAX_MILLIS) == MAX_MILLIS
+    assert from_millis(checked_millis(MAX_MILLIS), (1 << 20) - 1) == (1 << 63) - 1
+    assert checked_millis(-1) == 0
     with pytest.raises(ValueError, match="beyond the year 2248"):
-        whole(MAX_MILLIS + 1)
+        checked_millis(MAX_MILLIS + 1)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint64])
 def test_an_integer_of_another_library_is_a_time_as_a_plain_int(kind: type[np.integer]) -> None:
-    assert (whole(kind(7)), type(whole(kind(7)))) == (7, int)
+    assert (checked_millis(kind(7)), type(checked_millis(kind(7)))) == (7, int)
 
 
 @pytest.mark.parametrize("said", [7.0, np.float64(7), "7", None, True, np.True_, np.array([7, 8])])
 def test_what_is_no_whole_number_is_no_time(said: object) -> None:
     with pytest.raises(ValueError, match="a time is whole milliseconds since 1970, not "):
-        whole(said)
+        checked_millis(said)
 
 
 # -- antichains
@@ -183,7 +183,7 @@ def test_the_least_of_many_times_is_found_without_a_look_at_all(
             held.update(time, 1)
         for time in every:
             held.update(time, -1)
-        assert held.settled() and looked <= 12 * len(every)
+        assert held.is_empty() and looked <= 12 * len(every)
 
 
 def test_times_that_come_and_go_behind_the_least_leave_nothing() -> None:
@@ -193,7 +193,7 @@ def test_times_that_come_and_go_behind_the_least_leave_nothing() -> None:
     for time in range(1, 5000):
         held.update(time, 1)
         held.update(time, -1)
-    assert held._queued == sum(map(len, held._heaps.values())) <= 2 * SPARE
+    assert held._queued == sum(map(len, held._heaps.values())) <= 2 * STALE_TIMES
 
 
 @given(times(), st.data())
@@ -214,4 +214,4 @@ def test_counts_bound_what_is_positive_through_any_order_of_updates(
         assert set(held.frontier) == set(minimal(positive))
         assert set(held.positive()) == set(positive)
         assert changed == (set(held.frontier) != before)
-        assert held.settled() == (not any(counts.values()))
+        assert held.is_empty() == (not any(counts.values()))

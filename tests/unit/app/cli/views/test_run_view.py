@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from meander.app.cli.views.run import Watch
@@ -15,7 +16,7 @@ from meander.app.status.overview import SILENCE
 from meander.schemas.status import CheckpointAccepted, Started
 
 STARTED = Started(driver="d", execution=1, workers=2)
-RUNNING = SILENCE.model_copy(update={"workers": 2, "bins": [4, 4], "lag": 70})
+RUNNING = structs.replace(SILENCE, workers=2, bins=[4, 4], lag=70)
 
 
 def test_a_summary_every_ten_seconds_replaces_heartbeats_where_no_terminal_reads(
@@ -25,13 +26,13 @@ def test_a_summary_every_ten_seconds_replaces_heartbeats_where_no_terminal_reads
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(time, "time_ns", lambda: 9_500 * 1_000_000)
     with Watch(CommandOutput(Console(), as_json=True), bounded=False) as watch:
-        watch.show(SILENCE.model_copy(update={"registered": 1}))
+        watch.show(structs.replace(SILENCE, registered=1))
         watch.show(STARTED)
         for second in range(1, int(2 * EVERY) + 2):
             now = 1000.0 + second
             counters = {"read": 20 * second, "written": 5 * second}
             frontiers = {"early": 1_500 + second, "late": 9_000, "none": 0}
-            beat = RUNNING.model_copy(update={"counters": counters, "frontiers": frontiers})
+            beat = structs.replace(RUNNING, counters=counters, frontiers=frontiers)
             watch.show(beat)
             if second == 5:
                 watch.show(CheckpointAccepted(id="c", offset=3))
@@ -55,10 +56,10 @@ def test_rates_begin_again_with_each_execution(
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with Watch(CommandOutput(Console(), as_json=True), bounded=False) as watch:
-        watch.show(RUNNING.model_copy(update={"counters": {"read": 5_000}}))
+        watch.show(structs.replace(RUNNING, counters={"read": 5_000}))
         now += EVERY - 2
         watch.show(STARTED)
         now += 2
-        watch.show(RUNNING.model_copy(update={"counters": {"read": 80}}))
+        watch.show(structs.replace(RUNNING, counters={"read": 80}))
     *_, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert last["records_in_per_second"] == 40.0

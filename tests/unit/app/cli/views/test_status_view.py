@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 
+from msgspec import structs, to_builtins
 from rich.console import Console
 
 from meander.app.cli.views.status import fields, tables
@@ -14,7 +15,7 @@ from meander.schemas.status import BlockedFrontier, Latency, LongCall, Migration
 
 def said(**fields: object) -> Overview:
     """By the last heartbeat."""
-    return Overview("f", beat=SILENCE.model_copy(update=fields))
+    return Overview("f", beat=structs.replace(SILENCE, **fields))
 
 
 def printed(seen: Overview, state: str = "running") -> str:
@@ -33,7 +34,7 @@ def test_what_a_newer_flow_waits_for_and_times_is_shown_as_it_says() -> None:
     seen = said(frontiers={"out": 5}, frontier_blockers=[blocked], latencies=[took])
     assert "the moon" in printed(seen)
     assert "eclipse of sun" in printed(seen)
-    assert fields(seen, "running", 9)["frontier_blockers"] == [blocked.model_dump()]
+    assert fields(seen, "running", 9)["frontier_blockers"] == [to_builtins(blocked)]
 
 
 def test_the_status_of_a_flow_that_starts_says_so_and_has_no_empty_tables() -> None:
@@ -45,8 +46,8 @@ def test_the_status_of_a_flow_that_starts_says_so_and_has_no_empty_tables() -> N
 
 def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() -> None:
     rates = [
-        Throughput(operator="count", received=7, sent=8, count=9, p50=0.003, p99=None),
-        Throughput(operator="lines", received=0, sent=7, p50=0.0001, p99=0.0001),
+        Throughput(operator="count", received=7.0, sent=8.0, count=9, p50=0.003, p99=None),
+        Throughput(operator="lines", received=0.0, sent=7.0, count=0, p50=0.0001, p99=0.0001),
     ]
     lines = printed(said(throughput=rates)).splitlines()
     shown = {words[0]: words[1:] for words in map(str.split, lines) if words}

@@ -13,7 +13,7 @@ from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.protocol.messages import WorkerHeartbeat
 from meander.app.protocol.registration import RegistrationServer, join
-from meander.connectors.links.links import CurveLinks, Keys, LinkBroken, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -25,13 +25,13 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
     """However late the driver looks: all may have ended by then, so nobody is waited for."""
     task = SimpleNamespace(ended=None)
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
         task.ended = TaskEnd(MeanderError("worker 0", "Spark's JVM has ended"))
         crew.stop(within=5.0)
-        cause = crew.cause(LinkBroken(ZERO, "the connection is gone"))
+        cause = crew.cause(LinkBroken(ZERO, "the connection was lost"))
     assert str(cause).startswith("worker 0: Spark's JVM has ended")
 
 
@@ -40,7 +40,7 @@ def loss(links: CurveLinks) -> LinkBroken:
     while True:
         links.wait(5.0)
         try:
-            links.told()
+            links.receive_messages()
         except LinkBroken as error:
             return error
 
@@ -49,17 +49,17 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
     """A driver that is busy for so long finds both at once."""
     task = SimpleNamespace(ended=None)
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
         crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 60.0, "")
-        with closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own:
+        with closing(CurveLinks(ZERO, CurveKeys.generate(), LOCAL, 5.0)) as own:
             here, there = (Peer(one.me, one.address, one.public) for one in (links, own))
             links.admit([there])
             own.admit([here])
             links.connect([there])
             own.connect([here])
-            own.tell(COORDINATOR, WorkerHeartbeat().to_bytes())
+            own.send_message(COORDINATOR, WorkerHeartbeat().to_bytes())
             while not crew.handles[ZERO].working:
                 links.wait(5.0)
                 crew.attend(lambda _, __: None)
@@ -73,8 +73,8 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
 def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> None:
     task = SimpleNamespace(ended=None)
     with (
-        closing(CurveLinks(COORDINATOR, Keys.fresh(), LOCAL, 5.0)) as links,
-        closing(CurveLinks(ZERO, Keys.fresh(), LOCAL, 5.0)) as own,
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
+        closing(CurveLinks(ZERO, CurveKeys.generate(), LOCAL, 5.0)) as own,
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
         ThreadPoolExecutor(1) as worker,
     ):
@@ -83,7 +83,7 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> N
 
         def comes() -> None:
             try:
-                join(ticket, Keys.fresh(), own, startup_timeout=60.0)
+                join(ticket, CurveKeys.generate(), own, startup_timeout=60.0)
             finally:
                 task.ended = TaskEnd(None)
 

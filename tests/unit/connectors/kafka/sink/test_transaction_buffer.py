@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meander.connectors.kafka.sink.producer import Headers
-from meander.connectors.kafka.sink.transaction_buffer import Spool
+from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
@@ -37,10 +37,10 @@ def test_parcels_on_disk_come_out_for_every_try(tmp_path: Path) -> None:
         TopicBatch("b", [b"x" * 300], [b""]),
         TopicBatch("c", [], []),
     ]
-    with closing(Spool(DISK, tmp_path)) as spool:
+    with closing(TransactionBuffer(DISK, tmp_path)) as spool:
         for parcel in given:
-            spool.add(parcel, room=100)
-        assert (spool.spilled, spool.near) == (True, 0)
+            spool.add(parcel, max_memory=100)
+        assert (spool.spilled, spool.memory_bytes) == (True, 0)
         assert [[*spool], [*spool]] == [given, given]
         begun = iter(spool)
         next(begun)
@@ -49,10 +49,10 @@ def test_parcels_on_disk_come_out_for_every_try(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_reported_where_the_batch_is_added(tmp_path: Path) -> None:
-    with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(150_000):
-        spool.add(LARGE, room=0)
+    with closing(TransactionBuffer(DISK, tmp_path)) as spool, files_of_at_most(150_000):
+        spool.add(LARGE, max_memory=0)
         with pytest.raises(SetupError, match="cannot be written to .* its disk has room"):
-            spool.add(LARGE, room=0)
+            spool.add(LARGE, max_memory=0)
 
 
 def test_a_small_batch_that_a_full_disk_refuses_is_reported_too(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_a_small_batch_that_a_full_disk_refuses_is_reported_too(tmp_path: Path) 
         TopicBatch("a", [b"x" * 200], [None]),
         pytest.raises(SetupError, match="written"),
     )
-    with closing(Spool(DISK, tmp_path)) as spool, files_of_at_most(100), refused:
-        spool.add(little, room=0)
+    with closing(TransactionBuffer(DISK, tmp_path)) as spool, files_of_at_most(100), refused:
+        spool.add(little, max_memory=0)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.operators.buffer.rows import ARRIVED, Rows, Waiting, later
+from meander.dataflow.operators.buffer.rows import ARRIVED, PendingRows, Rows, not_passed
 from meander.dataflow.records.batch import ROW_BYTES, Batch
 from meander.state.encoding import codec
 from meander.state.times.antichain import Antichain
@@ -42,7 +42,10 @@ def _value(n: int) -> object:
 def entries_of(rows: Rows) -> list[tuple[Place, bytes]]:
     b = rows.batch
     places = zip(
-        *(c.tolist() for c in (b.times, b.origins, b.partitions, b.offsets, b.indexes, rows.sides)),
+        *(
+            c.tolist()
+            for c in (b.times, b.origins, b.partitions, b.offsets, b.indexes, rows.inputs)
+        ),
         strict=True,
     )
     return list(zip(places, map(codec.encode, b.values), strict=True))
@@ -81,16 +84,16 @@ def test_what_waits_comes_out_once_when_its_time_has_passed(
     batches: list[list[int]], frontiers: list[int]
 ) -> None:
     """I3, I6: nothing is lost, doubled or early, and what still waits is what `least` says."""
-    waiting = Waiting()
+    waiting = PendingRows()
     waits: list[tuple[int, int]] = []
     for b, times in enumerate(batches):
         batch = records([(b, i) for i in range(len(times))], times)
-        waiting.add(Rows.of(replace(batch, size=10 * len(times)), side=0))
+        waiting.add(Rows.of(replace(batch, size=10 * len(times)), input_number=0))
         waits += [(time, b) for time in times]
     for frontier in [*sorted(frontiers), 99]:
         came = [
             (int(time), value[0])
-            for rows in waiting.passed(Antichain.of(frontier))
+            for rows in waiting.pop_passed(Antichain.of(frontier))
             for time, value in zip(rows.batch.times, rows.batch.values, strict=True)
             if isinstance(value, tuple)
         ]
@@ -102,22 +105,22 @@ def test_what_waits_comes_out_once_when_its_time_has_passed(
 
 
 def test_the_empty_frontier_has_passed_everything() -> None:
-    waiting = Waiting()
-    waiting.add(Rows.of(records([1, 2], [5, 1 << 62]), side=1))
-    ((rows),) = waiting.passed(Antichain())
-    assert rows.batch.values == [1, 2] and rows.sides.tolist() == [1, 1]
-    assert waiting.passed(Antichain()) == [] and waiting.least is None
+    waiting = PendingRows()
+    waiting.add(Rows.of(records([1, 2], [5, 1 << 62]), input_number=1))
+    ((rows),) = waiting.pop_passed(Antichain())
+    assert rows.batch.values == [1, 2] and rows.inputs.tolist() == [1, 1]
+    assert waiting.pop_passed(Antichain()) == [] and waiting.least is None
 
 
 def test_no_record_waits_of_an_empty_batch() -> None:
-    waiting = Waiting()
-    waiting.add(Rows.of(records([]), side=0))
-    assert (waiting.least, waiting.size, waiting.passed(Antichain())) == (None, 0, [])
+    waiting = PendingRows()
+    waiting.add(Rows.of(records([]), input_number=0))
+    assert (waiting.least, waiting.size, waiting.pop_passed(Antichain())) == (None, 0, [])
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 10))
 def test_later_is_what_a_frontier_has_not_passed(times: list[int], frontier: int) -> None:
-    assert later(np.array(times, np.int64), Antichain.of(frontier)).tolist() == [
+    assert not_passed(np.array(times, np.int64), Antichain.of(frontier)).tolist() == [
         time >= frontier for time in times
     ]
 

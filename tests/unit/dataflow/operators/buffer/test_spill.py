@@ -60,7 +60,7 @@ def drained(waiting: SpillBuffer, frontier: Antichain, ordered: bool) -> list[An
     found: list[Any] = []
     more = True
     while more:
-        rows, more = waiting.passed(frontier)
+        rows, more = waiting.pop_passed(frontier)
         if rows:
             one = Rows.concat(rows)
             found += told(one.sorted() if ordered else one)
@@ -87,7 +87,7 @@ def test_the_total_order_is_the_same_wherever_records_wait(steps: list[Any]) -> 
     passed = 0
     for step in [*steps, 8]:
         if step == "shed":
-            spilling.shed()
+            spilling.spill_some()
         elif isinstance(step, int):
             passed = max(passed, step)
             frontier = Antichain.of(passed)
@@ -112,7 +112,7 @@ def test_each_partition_keeps_its_order_wherever_its_records_wait(steps: list[An
     seen: dict[int, list[int]] = {}
     for step in [*steps, 8]:
         if step == "shed":
-            waiting.shed()
+            waiting.spill_some()
         elif isinstance(step, int):
             passed = max(passed, step)
             for numbers, _, value in drained(waiting, Antichain.of(passed), ordered=False):
@@ -134,10 +134,10 @@ def test_what_has_passed_comes_back_in_slices() -> None:
     for n in range(20):
         waiting.add(Rows.of(records(["x" * 1000] * 1000, [n] * 1000, [0] * 1000, n), 0))
         while waiting.size:
-            waiting.shed()
+            waiting.spill_some()
     sizes = []
     while waiting.least is not None:
-        rows, _ = waiting.passed(Antichain())
+        rows, _ = waiting.pop_passed(Antichain())
         sizes.append(sum(map(len, rows)))
     assert sum(sizes) == 20_000
     assert max(sizes) <= min(SLICE_ROWS, SLICE_BYTES // 1000 + 1)
@@ -147,11 +147,11 @@ def test_what_has_been_read_back_is_free_again() -> None:
     waiting = pool(most=100_000)
     for n in range(10):
         waiting.add(Rows.of(records(["x" * 60_000], [n], [0]), 0))
-        waiting.shed()
+        waiting.spill_some()
         assert drained(waiting, Antichain(), False)
     waiting.add(Rows.of(records(["x" * 60_000] * 2, [7, 8], [0, 0]), 0))
     with pytest.raises(MeanderError, match="operator 'op': 12\\d,\\d{3} bytes of this worker's"):
-        waiting.shed()
+        waiting.spill_some()
 
 
 def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
@@ -161,11 +161,11 @@ def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
     many = records(range(count), [1] * count, [0] * count)
     batch = replace(many, offsets=np.zeros(count, np.int64))
     waiting.add(Rows(batch, np.arange(count)[::-1].copy()))
-    while waiting.shed():
+    while waiting.spill_some():
         pass
-    (rows,), _ = waiting.passed(Antichain.of(2))
+    (rows,), _ = waiting.pop_passed(Antichain.of(2))
     assert len(rows) == count
-    assert sorted(rows.arrived.tolist()) == list(range(count))
+    assert sorted(rows.arrivals.tolist()) == list(range(count))
 
 
 def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: Start) -> None:
@@ -178,10 +178,10 @@ def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: St
     right = flow.source(other, "other").key_by(lambda v: 0)
     strange.connect(right, "both", lambda: 0, _keep, _keep).sink(ListSink())
     run = start(flow, workers=1)
-    run.settle()
+    run.run_until_idle()
     source.give(0, *((1000, n) for n in range(30)), (2000, 0))
     with pytest.raises(MeanderError) as raised:
-        run.settle()
+        run.run_until_idle()
     said = str(raised.value)
     assert said.startswith(
         "operator 'both': waiting records exceed its limit of 1,000 bytes, and not all"
@@ -208,14 +208,14 @@ def test_what_is_queued_is_in_the_total_order_wherever_it_has_waited(start: Star
         return Rows.of(records([*times], [*times], keys=["x"] * len(times)), 0)
 
     operator._enqueue(waiting(60))
-    operator.arrivals._stashed[Bin(0)] = pool(ordered=True)
-    operator.arrivals._stashed[Bin(0)].add(waiting(50))
-    operator.arrivals._released.add(Bin(0))
-    assert operator._admit()
+    operator.incoming._stashed[Bin(0)] = pool(ordered=True)
+    operator.incoming._stashed[Bin(0)].add(waiting(50))
+    operator.incoming._released.add(Bin(0))
+    assert operator._enqueue_released()
     assert queued() == [50, 60]
     for time in (40, 41):
         operator._waiting.add(waiting(time))
-        operator._waiting.shed()
+        operator._waiting.spill_some()
     assert operator._waiting.spilled
-    assert operator._ready(Antichain.of(100))
+    assert operator._enqueue_ready(Antichain.of(100))
     assert queued() == [40, 41, 50, 60]

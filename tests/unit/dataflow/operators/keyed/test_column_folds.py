@@ -269,7 +269,11 @@ def test_a_worker_is_heard_of_before_each_call_of_a_column_step() -> None:
         return _refuses_seven(states, values)
 
     errors = Guard(
-        "fold", "skip", Dead(), Counter(), pulse=Keepalive(lambda: heard.append("alive"), due=True)
+        "fold",
+        "skip",
+        Dead(),
+        Counter(),
+        keepalive=Keepalive(lambda: heard.append("alive"), due=True),
     )
     logic = Columnar(own(step), Sealing(PLAIN), errors)
     batch, none = records([1, 7, 3], keys=[0, 1, 0]), calls()

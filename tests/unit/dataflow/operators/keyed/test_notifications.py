@@ -73,9 +73,9 @@ def test_no_frontier_passes_a_time_that_was_asked_for(start: Start) -> None:
     run = start(flow)
     source.give(1, (3, "a"))
     source.give(0, (5, "b"), (9, "c"))
-    run.settle()
+    run.run_until_idle()
     assert [list(worker.frontiers()["p out"]) for worker in run.workers] == 2 * [[3 << 20]]
-    owed = [keyed(worker, "p").notices for worker in run.workers]
+    owed = [keyed(worker, "p").notifications for worker in run.workers]
     assert sorted(time for one in owed for time, _ in one) == [3 << 20, 5 << 20, 9 << 20]
     source.feeds[1].busy = False
     run.finish(source)
@@ -188,14 +188,16 @@ def test_each_is_called_once_in_order_when_its_time_has_passed(
     """I3, I6."""
     notices = Notifications()
     for time, key in asked:
-        notices.ask(time, key)
+        notices.request(time, key)
     called: list[tuple[Any, bytes]] = []
     for frontier in [*map(Antichain.of, sorted(frontiers)), Antichain()]:
-        while calls(["notice"], None, notices, frontier, notices.rounds).next() is not None:
+        while (
+            calls(["notification"], None, notices, frontier, notices.iterations).next() is not None
+        ):
             called.append(notices.pop())
             assert all(_place(called[-1][0]) < _place(element) for element in frontier)
         left = {t for t, _ in asked} - {t for t, _ in called}
-        assert set(notices.owed) == set(minimal(left))
+        assert set(notices.least_times) == set(minimal(left))
     assert called == sorted(set(asked))
     assert notices.size == 0
 

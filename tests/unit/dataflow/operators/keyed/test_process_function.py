@@ -140,7 +140,7 @@ def test_processing_order_answers_before_time_has_passed(start: Start) -> None:
         stream.fold(order, list, _trail, order=order).sink(sinks[order])
     run = start(flow)
     source.give(0, (10, "ten"))
-    run.settle()
+    run.run_until_idle()
     assert sinks["processing"].values == [["ten"]]
     assert sinks["event"].values == []
     source.give(1, (5, "five"))
@@ -253,7 +253,7 @@ def test_two_streams_wait_for_each_other(start: Start) -> None:
     assert sink.values == []
     second.give(0, (7, "seven"))
     first.give(0, (8, "eight"))
-    run.settle()
+    run.run_until_idle()
     assert sink.values == [[("right", "four"), ("left", "five")]]
     second.end()
     run.finish(first)

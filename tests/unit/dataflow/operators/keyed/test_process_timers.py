@@ -9,7 +9,7 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.callbacks import Calls, Why
+from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.logic import Applied, Context, Process, Sealing
 from meander.dataflow.operators.keyed.operator import SLICE, Order
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -103,7 +103,7 @@ def test_a_timer_may_be_a_numpy_integer_and_moves(start: Start) -> None:
 
 
 def test_a_timer_of_the_records_own_millisecond_is_refused_whatever_its_sequence() -> None:
-    timer_only: list[Why] = ["timer"]
+    timer_only: list[CallKind] = ["timer"]
     context = Context(codec.encode(KEY), from_millis(5, sequence=3), timer_only, ())
     with pytest.raises(ValueError, match="not after"):
         context.timer(5)
@@ -271,11 +271,11 @@ def test_a_timer_set_while_its_bin_is_about_to_leave_leaves_too(start: Start) ->
     run.sim.submit(move(50, 1))
     source.give(1, (100, 900))
     source.give(0, (20, 20))
-    run.settle()
+    run.run_until_idle()
     departures = assembly_departures(run)
     assert departures == [50, 50], "both bins are certain to leave"
     source.give(0, (40, 20))
-    run.settle()
+    run.run_until_idle()
     assert keyed(run.workers[0], "p").timers.least == from_millis(40)
     run.finish(source)
     assert [(ms, worker) for ms, _, worker in answers(sink)] == [(40, 0), (60, 1), (1000, 1)]
@@ -307,5 +307,5 @@ def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
 
 def test_a_process_without_timers_is_never_asked_for_any() -> None:
     errors, _, _ = guard()
-    logic = Process("p", list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
-    assert (logic.answers) == ()
+    logic = Process(list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
+    assert (logic.call_kinds) == ()

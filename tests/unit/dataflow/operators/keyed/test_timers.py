@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.operators.keyed.timers import SPARE, Timer, Timers
+from meander.dataflow.operators.keyed.timers import HEAP_SLACK, Timer, Timers
 from meander.state.keys.ids import Bin
 
 A, B = Bin(0), Bin(1)
@@ -15,7 +15,7 @@ def fired(timers: Timers, before: int | None = None) -> list[Timer]:
     """All before a time, in the order in which they are taken."""
     found = []
     while timers.first is not None and (before is None or timers.first[0] < before):
-        ahead = timers.firsts(before, 3)
+        ahead = timers.peek(before, 3)
         found += [timers.pop() for _ in ahead]
         assert ahead == found[-len(ahead) :], "the first may be had before they are taken"
     return found
@@ -58,17 +58,17 @@ def test_timers_from_the_departure_on_travel_and_the_others_fire_here(
     timers = Timers()
     for time, key in before:
         timers.set(bin_of(key), time, key)
-    timers.depart(A, departure)
+    timers.start_departure(A, departure)
     for time, key in after:
         timers.set(bin_of(key), time, key)
     every = set(before + after)
     travels = {timer for timer in every if bin_of(timer[1]) == A and timer[0] >= departure}
     assert timers.least == min((time for time, _ in every), default=None), "held until they leave"
     assert fired(timers) == sorted(every - travels)
-    assert timers.of(A) == sorted(travels)
-    assert timers.of(B) == []
-    timers.departed(A)
-    assert timers.of(A) == [] and timers.least is None
+    assert timers.departing(A) == sorted(travels)
+    assert timers.departing(B) == []
+    timers.remove_departed(A)
+    assert timers.departing(A) == [] and timers.least is None
     arrived = Timers()
     arrived.install(A, sorted(travels))
     assert fired(arrived) == sorted(travels)
@@ -79,16 +79,16 @@ def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> 
     timers = Timers()
     for time in (1, 4, 7, 12):
         timers.set(A, time, b"a")
-    timers.depart(A, 3)
-    timers.depart(A, 9)
+    timers.start_departure(A, 3)
+    timers.start_departure(A, 9)
     assert fired(timers) == [(1, b"a")]
-    assert timers.of(A) == [(4, b"a"), (7, b"a"), (12, b"a")]
-    timers.departed(A)
+    assert timers.departing(A) == [(4, b"a"), (7, b"a"), (12, b"a")]
+    timers.remove_departed(A)
     timers.install(A, [(7, b"a"), (12, b"a")])
     assert timers.least == 7
     assert fired(timers) == [(7, b"a")]
-    assert timers.of(A) == [(12, b"a")]
-    timers.departed(A)
+    assert timers.departing(A) == [(12, b"a")]
+    timers.remove_departed(A)
     timers.set(A, 20, b"a")
     assert fired(timers) == [(20, b"a")]
 
@@ -98,9 +98,9 @@ def test_timers_that_travel_to_and_fro_take_no_more_room_each_time() -> None:
     timers, every = Timers(), [(time, b"a%d" % (time % 7)) for time in range(3000)]
     timers.install(A, every)
     for _ in range(20):
-        timers.depart(A, 0)
-        timers.departed(A)
+        timers.start_departure(A, 0)
+        timers.remove_departed(A)
         timers.install(A, every)
-    assert len(timers._heap) <= 2 * len(every) + SPARE
-    assert timers.firsts(None, 1 << 20) == every == fired(timers)
+    assert len(timers._heap) <= 2 * len(every) + HEAP_SLACK
+    assert timers.peek(None, 1 << 20) == every == fired(timers)
     assert timers.size == 0

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Never, NoReturn
 
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.operators.error_policy import failure, told
+from meander.dataflow.operators.error_policy import describe, failure
 from meander.schemas.errors import MeanderError, SetupError
 
 MAX_BYTES = 16 * 2**20
@@ -99,7 +99,7 @@ def load_flow(file: Path) -> Flow:
     except MeanderError:
         raise
     except failure() as error:
-        cause = f"it cannot be imported: {told(error)}{_line(file, error)}"
+        cause = f"it cannot be imported: {describe(error)}{_line(file, error)}"
         raise SetupError(f"flow module {file}", cause, "correct it") from error
     found = {id(value): value for value in vars(module).values() if isinstance(value, Flow)}
     if len(found) != 1:

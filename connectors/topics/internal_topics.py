@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from meander.connectors.kafka.client import ANSWER, Admin, missing, translate
+from meander.connectors.kafka.client import REQUEST_TIMEOUT, Admin, missing_topic, translate
 from meander.connectors.kafka.dead_letter import MAX_DEAD_RECORD
-from meander.connectors.kafka.topics import configs, descriptions, seen
+from meander.connectors.kafka.topic_metadata import configs, descriptions, find_topic
 from meander.schemas.errors import SetupError
 from meander.state.layers.layer_writer import STATE_LIMIT
 
@@ -28,7 +28,7 @@ MAX_STATE_RECORD = STATE_LIMIT + (64 << 10)
 """The most bytes of a record on the state topic: the greatest state alone in its chunk, and its
 head."""
 STATE_PARTITIONS = 8
-_FOR_EVER = -1
+_UNLIMITED = -1
 _HOUR = 3600 * 1000
 _DAY = 24 * _HOUR
 _WEEK = 7 * _DAY
@@ -36,7 +36,7 @@ _REPLICAS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TopicNames:
     """Names that the internal topics of a flow have."""
 
     control: str
@@ -49,10 +49,10 @@ class Names:
     dead: str
 
 
-def names(prefix: str, flow: str) -> Names:
+def topic_names(prefix: str, flow: str) -> TopicNames:
     """Return the names of a flow's internal topics. Raise SetupError if Kafka does not allow them.
 
-    >>> names("test.", "delays").control
+    >>> topic_names("test.", "delays").control
     'test.delays.control'
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", prefix + flow):
@@ -61,11 +61,11 @@ def names(prefix: str, flow: str) -> Names:
             "its topics cannot be named after it",
             "use letters, digits, '.', '_' and '-' only, at most 200",
         )
-    return Names(*(f"{prefix}{flow}.{kind}" for kind in Names.__slots__))
+    return TopicNames(*(f"{prefix}{flow}.{kind}" for kind in TopicNames.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
-class Internal:
+class InternalTopic:
     """An internal topic that has a purpose and required settings."""
 
     name: str
@@ -74,53 +74,46 @@ class Internal:
     exactly: dict[str, str]
     """Settings with exactly one allowed value."""
     least: dict[str, int]
-    """Settings with a least allowed value; `_FOR_EVER` exceeds all."""
+    """Settings with a least allowed value; `_UNLIMITED` exceeds all."""
 
 
-def internal(prefix: str, flow: str) -> list[Internal]:
+def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
     """Return a flow's internal topics with their required settings."""
-    called = names(prefix, flow)
+    names = topic_names(prefix, flow)
     log = {"cleanup.policy": "delete"}
     # A broker with a default byte limit would otherwise delete records ahead of their time.
-    week: dict[str, int] = {"retention.ms": _WEEK, "retention.bytes": _FOR_EVER}
-    ever: dict[str, int] = {"retention.ms": _FOR_EVER, "retention.bytes": _FOR_EVER}
+    week: dict[str, int] = {"retention.ms": _WEEK, "retention.bytes": _UNLIMITED}
+    ever: dict[str, int] = {"retention.ms": _UNLIMITED, "retention.bytes": _UNLIMITED}
     return [
-        Internal(called.control, "commands to the running flow", 1, log, week),
+        InternalTopic(names.control, "commands to the running flow", 1, log, week),
         # The topic is not compacted, as a command has several events under one key. It has the
         # broker's clock, so the age of a heartbeat does not depend on the driver's clock.
-        Internal(
-            called.status, "what became of commands; heartbeats", 1,
+        InternalTopic(
+            names.status, "events of commands; heartbeats", 1,
             log | {"message.timestamp.type": "LogAppendTime"}, week,
         ),
         # The lag must exceed the longest restore: a reader must find all records that a manifest
         # names.
-        Internal(
-            called.state, "keyed state, in layers", STATE_PARTITIONS,
+        InternalTopic(
+            names.state, "keyed state, in layers", STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
             {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
         ),
-        Internal(
-            called.decisions, "what was decided, in order, before it took effect", 1,
-            log, ever,
+        InternalTopic(
+            names.decisions, "decisions, in order, before they take effect", 1, log, ever
         ),
-        Internal(
-            called.marks, "how far each worker's committed results go", 1,
-            log, ever,
-        ),
-        Internal(
-            called.checkpoints, "which layers of the state topic a flow starts from", 1,
-            log, ever,
-        ),
+        InternalTopic(names.marks, "commit markers of all workers", 1, log, ever),
+        InternalTopic(names.checkpoints, "checkpoints that a flow may start from", 1, log, ever),
         # A shorter lag suffices, as each checkpoint writes its in-flight records again. It still
         # far exceeds the time in which a driver notices that another has replaced it.
-        Internal(
-            called.in_flight, "records in flight of checkpoints, and parts of large checkpoints",
+        InternalTopic(
+            names.in_flight, "in-flight records of checkpoints, and parts of large checkpoints",
             STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
             {"min.compaction.lag.ms": _HOUR, "max.message.bytes": MAX_STATE_RECORD},
         ),
-        Internal(
-            called.dead, "records that could not be read or processed, with the reason", 1,
+        InternalTopic(
+            names.dead, "records that could not be read or processed, with the reason", 1,
             log, ever | {"max.message.bytes": MAX_DEAD_RECORD},
         ),
     ]  # fmt: skip
@@ -138,9 +131,9 @@ class TopicRow:
     exists: bool
 
 
-def expect_ran(client: Admin, topic: str, flow: str) -> None:
+def expect_started(client: Admin, topic: str, flow: str) -> None:
     """Raise SetupError where a flow lacks an internal topic, as before its first start."""
-    if not seen(client, topic).partitions:
+    if not find_topic(client, topic).partitions:
         raise SetupError(
             f"flow {flow!r}",
             f"no flow of that name has run on Kafka at {client.bootstrap}",
@@ -148,9 +141,9 @@ def expect_ran(client: Admin, topic: str, flow: str) -> None:
         )
 
 
-def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
-    """Create missing topics and verify the others; return all names. Raise SetupError."""
-    wanted = internal(prefix, flow)
+def ensure_internal(client: Admin, prefix: str, flow: str) -> TopicNames:
+    """Create missing topics and verify existing topics; return all names. Raise SetupError."""
+    wanted = internal_topics(prefix, flow)
     existing = descriptions(client, [topic.name for topic in wanted])
     absent = [topic for topic in wanted if existing[topic.name] is None]
     if absent:
@@ -160,31 +153,33 @@ def ensure_internal(client: Admin, prefix: str, flow: str) -> Names:
         found = existing[topic.name]
         if found is not None:
             _verify(topic, found, settings[topic.name])
-    return names(prefix, flow)
+    return topic_names(prefix, flow)
 
 
 def delete(client: Admin, topics: list[str]) -> None:
-    """Delete existing topics one after the other, and wait until they are gone. Raise SetupError
+    """Delete existing topics one after the other, and wait until none exists. Raise SetupError
     where the broker refuses."""
     for topic in topics:
         try:
-            client.delete_topics([topic], request_timeout=ANSWER)[topic].result()
+            client.delete_topics([topic], request_timeout=REQUEST_TIMEOUT)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise translate(error, f"topic {topic!r}", client.bootstrap) from None
-    if (late := _late(client, topics, there=False)) is not None:
-        raise SetupError(f"topic {late!r}", "it is still there", "see the broker's log, and retry")
+    if (late := _await(client, topics, exist=False)) is not None:
+        raise SetupError(f"topic {late!r}", "it still exists", "see the broker's log, and retry")
 
 
 def describe(client: Admin, prefix: str, flow: str) -> list[TopicRow]:
     """Return a row for each of a flow's internal topics."""
-    wanted = internal(prefix, flow)
+    wanted = internal_topics(prefix, flow)
     existing = descriptions(client, [topic.name for topic in wanted])
     settings = configs(client, [name for name, found in existing.items() if found is not None])
     return [_row(topic, existing[topic.name], settings.get(topic.name, {})) for topic in wanted]
 
 
-def _row(topic: Internal, found: TopicDescription | None, config: Mapping[str, str]) -> TopicRow:
+def _row(
+    topic: InternalTopic, found: TopicDescription | None, config: Mapping[str, str]
+) -> TopicRow:
     if found is None:
         return TopicRow(topic.name, topic.purpose, 0, "", 0, exists=False)
     replication = min(len(partition.replicas) for partition in found.partitions)
@@ -194,8 +189,8 @@ def _row(topic: Internal, found: TopicDescription | None, config: Mapping[str, s
     )
 
 
-def _create(client: Admin, topics: list[Internal]) -> None:
-    replicas = min(_REPLICAS, len(client.list_topics(timeout=ANSWER).brokers))
+def _create(client: Admin, topics: list[InternalTopic]) -> None:
+    replicas = min(_REPLICAS, len(client.list_topics(timeout=REQUEST_TIMEOUT).brokers))
     # With three replicas, two must hold a record before it counts as durable.
     shared = {"min.insync.replicas": str(max(1, replicas - 1))}
     made = client.create_topics(
@@ -208,8 +203,8 @@ def _create(client: Admin, topics: list[Internal]) -> None:
             )
             for topic in topics
         ],
-        operation_timeout=ANSWER,
-        request_timeout=ANSWER,
+        operation_timeout=REQUEST_TIMEOUT,
+        request_timeout=REQUEST_TIMEOUT,
     )
     for name, future in made.items():
         try:
@@ -217,21 +212,16 @@ def _create(client: Admin, topics: list[Internal]) -> None:
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise translate(error, f"topic {name!r}", client.bootstrap) from None
-    _await_all(client, [topic.name for topic in topics])
+    # A broker may briefly deny a topic that it has just created.
+    if absent := _await(client, [topic.name for topic in topics], exist=True):
+        raise missing_topic(f"topic {absent!r}")
 
 
-def _await_all(client: Admin, topics: list[str]) -> None:
-    """Wait until all topics are known, as a broker may briefly deny a topic that it has just
-    created."""
-    if absent := _late(client, topics, there=True):
-        raise missing(f"topic {absent!r}")
-
-
-def _late(client: Admin, topics: list[str], *, there: bool) -> str | None:
-    """Wait until all topics exist, or none does; return one that is late."""
-    deadline = time.monotonic() + ANSWER
+def _await(client: Admin, topics: list[str], *, exist: bool) -> str | None:
+    """Wait until all topics exist, or none does; return a topic where that fails, else None."""
+    deadline = time.monotonic() + REQUEST_TIMEOUT
     while late := [
-        name for name, found in descriptions(client, topics).items() if (found is not None) != there
+        name for name, found in descriptions(client, topics).items() if (found is not None) != exist
     ]:
         if time.monotonic() > deadline:
             return late[0]
@@ -239,25 +229,27 @@ def _late(client: Admin, topics: list[str], *, there: bool) -> str | None:
     return None
 
 
-def _verify(topic: Internal, found: TopicDescription, config: Mapping[str, str]) -> None:
+def _verify(topic: InternalTopic, found: TopicDescription, config: Mapping[str, str]) -> None:
     if len(found.partitions) != topic.partitions:
-        raise _wrong(topic, "partitions", str(len(found.partitions)), str(topic.partitions))
+        raise _mismatch(topic, "partitions", str(len(found.partitions)), str(topic.partitions))
     for name, value in topic.exactly.items():
         if config[name] != value:
-            raise _wrong(topic, name, config[name], value)
+            raise _mismatch(topic, name, config[name], value)
     for name, least in topic.least.items():
         found_value = int(config[name])
-        if found_value != _FOR_EVER and (least == _FOR_EVER or found_value < least):
-            raise _wrong(topic, name, config[name], str(least))
+        if found_value != _UNLIMITED and (least == _UNLIMITED or found_value < least):
+            raise _mismatch(topic, name, config[name], str(least))
 
 
-def _wrong(topic: Internal, setting: str, found: str, right: str) -> SetupError:
+def _mismatch(topic: InternalTopic, setting: str, found: str, required: str) -> SetupError:
     remedy = (
-        "give the flow another name or prefix, or delete the topic if it is not needed"
+        "choose another name or prefix for the flow, or delete the topic if it is not needed"
         if setting == "partitions"
         else f"set it with kafka-configs.sh --alter --topic {topic.name} "
-        f"--add-config {setting}={right}"
+        f"--add-config {setting}={required}"
     )
     return SetupError(
-        f"topic {topic.name!r} ({topic.purpose})", f"its {setting} is {found}, not {right}", remedy
+        f"topic {topic.name!r} ({topic.purpose})",
+        f"its {setting} is {found}, not {required}",
+        remedy,
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.flow import loader
-from meander.app.flow.loader import collect, load_flow
+from meander.app.loading import loader
+from meander.app.loading.loader import collect, load_flow
 from meander.schemas.errors import SetupError
 
 FLOW = "from meander import Flow\nimport {module}\nflow = Flow({module}.NAME)\n"

@@ -1,4 +1,4 @@
-"""The handover of source partitions between workers (design 3).
+"""The partition migrator moves source partitions between workers (design 3).
 
 Guarantees that one worker reads a partition at any moment, each record once, and that its times
 continue where they were. The reader of a partition holds a capability for the time t of an order
@@ -21,7 +21,7 @@ from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME
 
 
-class Handover(BaseOperator):
+class PartitionMigrator(BaseOperator):
     """An operator that carries out the partition orders of one worker."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Handover(BaseOperator):
     def _start(self, order: ReassignPartition, offset: int, capability: Capability) -> None:
         """Start to read a new partition: none of its records is older than the order."""
         handoff = PartitionHandoff(
-            order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.begins
+            order.partition, Rest(offset, None), MIN_TIME, MIN_TIME, order.first_time
         )
         _, output = self._outputs[order.source]
         output.send(capability, order.time, handoff)

@@ -1,4 +1,4 @@
-"""The recording of a checkpoint: its parts first, then the record that completes it.
+"""The record writer of a checkpoint writes its parts first, then the record that completes it.
 
 Guarantees that the record is written once all parts are durable. A writer that dies before that
 leaves no checkpoint, only orphaned parts. A checkpoint that fits into one record has no parts.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from meander.dataflow.checkpoint.upload import Locations, Upload
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.layers.parts import cut
+from meander.state.layers.parts import split
 from meander.state.layers.topic import Appendable
 
 Append = Callable[[bytes], Callable[[], int | None]]
@@ -29,8 +29,8 @@ class Recorded(NamedTuple):
     """The checkpoint with its parts."""
 
 
-class Recording:
-    """A recording of one checkpoint on its topics."""
+class RecordWriter:
+    """A record writer for one checkpoint on its topics."""
 
     def __init__(self, checkpoint: Checkpoint, in_flight: Appendable, append: Append) -> None:
         self._append, self._data = append, checkpoint.to_bytes()
@@ -38,18 +38,18 @@ class Recording:
         self._checkpoint = checkpoint
         self._placed: Callable[[], int | None] | None = None
         """Returns the offset of the record; None before it is being written."""
-        if len(cut(self._data)) == 1:
+        if len(split(self._data)) == 1:
             self._placed = append(self._data)
         else:
             self._upload.send(checkpoint.key, self._data, checkpoint)
 
     def recorded(self) -> Recorded | None:
-        """Advance the recording; return the checkpoint once it is durable."""
+        """Advance the writing; return the checkpoint once it is durable."""
         if self._placed is None:
             self._upload.poll()
             for whole in self._upload.placed:
                 self._checkpoint = whole
-                self._placed = self._append(whole.head(self._data))
+                self._placed = self._append(whole.header(self._data))
         offset = None if self._placed is None else self._placed()
         return None if offset is None else Recorded(offset, self._checkpoint)
 

@@ -23,8 +23,8 @@ from meander.schemas.errors import SetupError
 class Feed(Fault):
     """A fault that puts a record onto a topic: late, unreadable, of the future, or a plain record.
 
-    `value` and `key` as bytes stay unchanged, and None is a null; other values are what the
-    source's formats read back. `ms` is its timestamp, by default the simulated time.
+    `value` and `key` as bytes remain unchanged, and None is a null. The source's formats encode
+    other values. `ms` is its timestamp, by default the simulated time.
 
     >>> from meander.testing import At
     >>> At(Feed("lines", bytes([255]), partition=1), records=5).fault.partition
@@ -52,7 +52,7 @@ class Idle(Fault):
 class InMemoryTopics:
     """Topics that a simulated flow has in memory. Each starts with the same number of partitions.
 
-    `step` returns the number of steps that the simulation has taken.
+    `step` returns the number of steps of the simulation so far.
     """
 
     def __init__(self, partitions: int, step: Callable[[], int]) -> None:
@@ -71,20 +71,20 @@ class InMemoryTopics:
     def topic(self, name: str) -> Topic:
         """Return a topic of the flow. Raise SetupError for another name."""
         if name not in self._topics:
-            raise SetupError(f"topic {name!r}", "it is none of the flow's",
+            raise SetupError(f"topic {name!r}", "the flow does not use it",
                              f"name one of {', '.join(self._topics)}")  # fmt: skip
         return self._topics[name]
 
     def feed(self, fault: Feed, now_ms: int) -> None:
-        """Put a record onto a topic. Raise SetupError for one that no source could read there."""
+        """Put a record onto a topic. Raise SetupError where no source could read it."""
         name, source = fault.topic, self.sources.get(fault.topic)
         if source is None:
             raise SetupError(f"topic {name!r}", "the flow does not read it",
                              f"name one of {', '.join(self.sources)}")  # fmt: skip
         if self.ended:
-            raise SetupError(f"topic {name!r}", "the run has come to its end",
-                             "feed before `run`; `settle` leaves it open")  # fmt: skip
-        self._check_place(name, fault.partition)
+            raise SetupError(f"topic {name!r}", "the run has ended",
+                             "feed before `run`; `run_until_idle` leaves it open")  # fmt: skip
+        self._check_partition(name, fault.partition)
         self._topics[name].append(
             _raw(name, "value", source.value, fault.value),
             _raw(name, "key", source.key, fault.key),
@@ -95,7 +95,7 @@ class InMemoryTopics:
 
     def pause(self, fault: Idle) -> None:
         """Make a partition look empty. Raise SetupError for an unknown partition."""
-        self._check_place(fault.topic, fault.partition)
+        self._check_partition(fault.topic, fault.partition)
         self._idle[fault.topic, fault.partition] = self._step() + fault.steps
 
     def paused(self, name: str, partition: Partition) -> bool:
@@ -104,15 +104,15 @@ class InMemoryTopics:
         return until is not None and until > self._step()
 
     @property
-    def calm(self) -> bool:
+    def is_quiescent(self) -> bool:
         """Return whether no partition looks empty now."""
         return max(self._idle.values(), default=0) <= self._step()
 
-    def _check_place(self, name: str, partition: object) -> None:
+    def _check_partition(self, name: str, partition: object) -> None:
         count = self.topic(name).partitions
         if not isinstance(partition, int) or not 0 <= partition < count:
             raise SetupError(f"topic {name!r}", f"it has no partition {partition!r}",
-                             f"name one of 0 to {count - 1}, or give the run more")  # fmt: skip
+                             f"name one of 0 to {count - 1}, or add partitions")  # fmt: skip
 
 
 def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes | None:
@@ -128,14 +128,14 @@ def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes |
         raise SetupError(
             f"topic {topic!r}",
             f"{data!r} is no {part} that its source reads as {form!r} ({error})",
-            "feed what the source reads back, or bytes as they are",
+            "feed values of this format, or encoded bytes",
         ) from error
 
 
 def _millis(topic: str, ms: object) -> int:
     if not isinstance(ms, SupportsIndex):
         raise SetupError(f"topic {topic!r}", f"ms={ms!r} is no time of a record",
-                         "give whole milliseconds since 1970")  # fmt: skip
+                         "pass whole milliseconds since 1970")  # fmt: skip
     return index(ms)
 
 
@@ -145,5 +145,5 @@ def _headers(topic: str, headers: object) -> Headers:
             case (str(), str() | bytes() | None):
                 continue
         raise SetupError(f"topic {topic!r}", f"{header!r} is no header of a record",
-                         "give pairs of a name and text, bytes or None")  # fmt: skip
+                         "pass pairs of a name and text, bytes or None")  # fmt: skip
     return cast(Headers, headers)

@@ -10,36 +10,79 @@ command continues without it. A worker that joined for a migration and gets no b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
-from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.connectors.links.links import member_name
-from meander.dataflow.control.command import MoveBins, Refused, used_before
-from meander.dataflow.coordinator.coordinator import Controller
+from meander.dataflow.control.command import MoveBins, Refused, id_in_use
+from meander.dataflow.coordinator.coordinator import Coordinator
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
-from meander.dataflow.migration.events import Event as EngineEvent
 from meander.dataflow.migration.events import round_ms
 from meander.schemas.control import Rescale
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
     CommandRejected,
+    Completed,
     Event,
     Joined,
     JoinFailed,
     Left,
+    PartitionMoved,
     Rescaled,
     Rescaling,
 )
-from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import WorkerId, member_name
 
 log = LineLogger(__name__)
 
 MAX_AHEAD = 1000
 """The limit by which a new worker's id may exceed the next free id."""
+
+
+class JoiningWorkers(Protocol):
+    """A set of all joining workers."""
+
+    @property
+    def ready(self) -> Sequence[WorkerId]:
+        """The joining workers that can become members now."""
+
+    def launch(self, workers: Sequence[WorkerId], /) -> None:
+        """Start workers."""
+
+    def drop(self, worker: WorkerId, why: str, members: Collection[WorkerId], /) -> None:
+        """Continue without a worker; `dropped` returns it with the reason."""
+
+    def dropped(self) -> Sequence[tuple[WorkerId, str]]:
+        """Return the workers dropped since the last call, with the reasons."""
+
+
+class WorkerPool(Protocol):
+    """A pool of the workers of one execution, real or simulated."""
+
+    @property
+    def handles(self) -> Collection[WorkerId]:
+        """The workers that are members."""
+
+    @property
+    def joining(self) -> JoiningWorkers:
+        """The joining workers."""
+
+    @property
+    def working(self) -> bool:
+        """Whether every worker has opened its topics and runs its loop."""
+
+    def promote(self, worker: WorkerId, /) -> None:
+        """Make a ready worker a member."""
+
+    def release(self, worker: WorkerId, /) -> None:
+        """Let a worker exit that has left the flow."""
+
+    def removed(self) -> Sequence[tuple[WorkerId, dict[str, int]]]:
+        """Return the workers that have left since the last call, with their last counters."""
 
 
 @dataclass(slots=True)
@@ -71,19 +114,25 @@ class Rescaler:
     """
 
     def __init__(
-        self, controller: Controller, pool: WorkerPool, clock: Clock, slots: int | None
+        self, coordinator: Coordinator, pool: WorkerPool, clock: Clock, slots: int | None
     ) -> None:
-        self._controller, self._pool, self._clock = controller, pool, clock
+        self._controller, self._pool, self._clock = coordinator, pool, clock
         self._slots = slots
-        self._next_id = len(pool.handles)
+        self.next_id = len(pool.handles)
+        """The id of the next new worker, unless a migration names a higher one."""
         self._queue: deque[tuple[Rescale | MoveBins, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
-        self._offsets: dict[str, int] = {}
-        """The offsets of migrations that were submitted here and have not ended."""
 
     # -- commands
+
+    def migrate(self, command: MoveBins) -> None:
+        """Submit a migration, or queue it where it has to wait for its worker. Raises Refused."""
+        if self.must_wait(command):
+            self.enqueue(command, command.offset)
+        else:
+            self._submit(command)
 
     def enqueue(self, command: Rescale | MoveBins, offset: int) -> None:
         """Queue a command. It starts once all workers run and earlier commands have ended."""
@@ -93,27 +142,26 @@ class Rescaler:
         """Raise Refused for the id of a command that is in progress or queued here."""
         in_progress = set() if self._change is None else {self._change.id}
         if id in in_progress | {command.id for command, _ in self._queue}:
-            raise used_before(id)
+            raise id_in_use(id)
 
     def must_wait(self, command: MoveBins) -> bool:
         """Return whether a migration has to wait until the worker that it names has joined.
 
         This is so for an unused id, and for a worker that earlier commands wait for.
         """
-        new = self._next_id <= command.worker < self._next_id + MAX_AHEAD
+        new = self.next_id <= command.worker < self.next_id + MAX_AHEAD
         joining = set() if self._change is None else self._change.joining
         return new or command.worker in joining | self._awaited_workers | self._unused.keys()
 
     def expect(self, command: MoveBins) -> None:
         """Raise Refused where a migration could not start once its worker has joined."""
         self._controller.expect(command)
-        self._expect_slots(len(self._pool.handles) + (command.worker >= self._next_id))
+        self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Event]:
-        """Abort a migration that waits for its worker or its turn; return the events about it.
+        """Abort a migration; return the events about one that waits for its worker or its turn.
 
-        Returns no event where no such migration waits. A worker that joins for it leaves again.
-        Raises Refused.
+        A worker that joins for it leaves again. Raises Refused.
         """
         for command, offset in self._waiting_migrations:
             if command.id == id:
@@ -128,24 +176,20 @@ class Rescaler:
                     CommandRejected(id=id, offset=offset, reason=why),
                     Aborted(id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins),
                 ]
+        self._controller.abort(id, by)
         return []
 
     # -- state
 
     @property
+    def starting(self) -> bool:
+        """Whether a command waits until the flow is ready, or until workers have joined."""
+        return bool(self._queue) if self._change is None else bool(self._change.joining)
+
+    @property
     def queued(self) -> set[int]:
         """The offsets of queued commands."""
         return {offset for _, offset in self._queue}
-
-    def offset(self, name: str) -> int:
-        """Return the offset of a migration that was submitted here.
-
-        Other ids belong to the command in progress.
-        """
-        if name in self._offsets:
-            return self._offsets[name]
-        assert self._change is not None
-        return self._change.offset
 
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""
@@ -180,22 +224,19 @@ class Rescaler:
         if self._change is None and self._pool.working and self._controller.ready:
             yield from self._start_next()
 
-    def note(self, event: EngineEvent) -> Iterator[Event]:
-        """Note an event of the engine; yield events of the command in progress."""
+    def note(self, event: EngineEvent) -> None:
+        """Note an event of the engine that continues the command in progress."""
         change = self._change
         match event:
-            case {"type": "joined", "worker": int(number)} if change is not None:
-                worker = WorkerId(number)
-                change.joining.discard(worker)
-                change.joined.append(worker)
-                yield Joined(id=change.id, worker=worker)
-            case {"type": "left", "worker": int(number)}:
-                self._pool.release(WorkerId(number))
-            case {"type": "completed" | "aborted" | "partition_moved", "id": str(name)}:
-                self._offsets.pop(name, None)
-                if change is not None and name in change.moves:
-                    change.moves.discard(name)
-                    if event.get("unmoved"):
+            case Joined(worker=number) if change is not None:
+                change.joining.discard(WorkerId(number))
+                change.joined.append(WorkerId(number))
+            case LastMessage(worker):
+                self._pool.release(worker)
+            case Completed() | Aborted() | PartitionMoved() if change is not None:
+                if event.id in change.moves:
+                    change.moves.discard(event.id)
+                    if not isinstance(event, PartitionMoved) and event.unmoved:
                         change.failure = "not all bins have moved, as the flow's sources have ended"
 
     def _start_next(self) -> Iterator[Event]:
@@ -211,13 +252,13 @@ class Rescaler:
     def _start_rescale(self, command: Rescale, offset: int) -> Iterator[Event]:
         members = sorted(self._pool.handles)
         more = command.workers - len(members)
-        joining = [WorkerId(self._next_id + n) for n in range(more)]
+        joining = [WorkerId(self.next_id + n) for n in range(more)]
         leaving = members[command.workers :]
         try:
             if joining:
                 self._expect_slots(command.workers)
             if leaving:
-                self._controller.leave(command.id, leaving)
+                self._controller.leave(command.id, leaving, offset)
             else:
                 self._controller.use(command.id)
         except Refused as refusal:
@@ -225,7 +266,7 @@ class Rescaler:
             return
         # A rescale names the number of all workers, so none of them is unused any more.
         self._unused.clear()
-        self._next_id += len(joining)
+        self.next_id += len(joining)
         self._pool.joining.launch(joining)
         then = self._share if joining else self._end
         self._change = Change(
@@ -238,15 +279,15 @@ class Rescaler:
 
     def _start_migration(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """Start the worker that a migration names; submit the migration where its id is in use."""
-        if command.worker < self._next_id:
-            yield from self._submit(command, offset)
+        if command.worker < self.next_id:
+            yield from self._submit_or_reject(command)
             return
         try:
             self.expect(command)
         except Refused as refusal:
             yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
             return
-        self._next_id = command.worker + 1
+        self.next_id = command.worker + 1
         self._pool.joining.launch([command.worker])
         self._change = Change(
             command.id, offset, self._clock.monotonic(), self._migrate, {command.worker},
@@ -268,7 +309,7 @@ class Rescaler:
         joining = self._pool.joining
         for worker in joining.ready:
             try:
-                self._controller.join(worker)
+                self._controller.join(worker, change.id)
             except Refused as refusal:
                 joining.drop(worker, f"{member_name(worker)}: {refusal}", self._pool.handles)
             else:
@@ -289,33 +330,36 @@ class Rescaler:
         change.then = self._end
         try:
             if change.joined:
-                change.moves |= self._controller.share(change.id, change.joined)
+                change.moves |= self._controller.share(change.id, change.joined, change.offset)
         except Refused as refusal:
             change.failure = f"the joined workers get no share: {refusal}"
-        return ()
+        return () if change.moves else self._end(change)
 
     def _migrate(self, change: Change) -> Iterable[Event]:
         """Submit a migration, unless it was aborted, once its worker has joined or failed to."""
         self._change = None
         self._unused |= dict.fromkeys(change.joined, change)
         command, change.migration = change.migration, None
-        return () if command is None else self._submit(command, change.offset)
+        return () if command is None else self._submit_or_reject(command)
 
-    def _submit(self, command: MoveBins, offset: int) -> Iterable[Event]:
+    def _submit_or_reject(self, command: MoveBins) -> Iterable[Event]:
         try:
-            self._controller.submit(command)
+            self._submit(command)
         except Refused as refusal:
-            return (CommandRejected(id=command.id, offset=offset, reason=str(refusal)),)
-        self._offsets[command.id] = offset
-        self._unused.pop(command.worker, None)
+            return (CommandRejected(id=command.id, offset=command.offset, reason=str(refusal)),)
         return ()
+
+    def _submit(self, command: MoveBins) -> None:
+        self._controller.submit(command)
+        self._unused.pop(command.worker, None)
 
     def _remove_unused(self, worker: WorkerId) -> None:
         """Let a worker leave that no migration needs any more."""
         self._change = change = self._unused.pop(worker)
         change.then = self._end
         try:
-            self._controller.leave(self._unused_command_id(f"{change.id}/back"), [worker])
+            id = self._unused_command_id(f"{change.id}/back")
+            self._controller.leave(id, [worker], change.offset)
         except Refused as refusal:
             change.failure = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
         else:

@@ -15,13 +15,19 @@ from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.flow.loader import Source, collect, load_flow
+from meander.app.loading.loader import Source, collect, load_flow
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, position
-from meander.connectors.kafka.topics import compacted, configs_of, group, identity, partitions_of
-from meander.connectors.topics.topics import Names, ensure_internal, internal
+from meander.connectors.kafka.source.source import KafkaSource, parse_start
+from meander.connectors.kafka.topic_metadata import (
+    group,
+    is_compacted,
+    partitions_of,
+    topic_identity,
+    visible_configs,
+)
+from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
 from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
@@ -38,7 +44,7 @@ class PreparedFlow:
     plan: Plan
     source: Source
     options: Options
-    names: Names
+    names: TopicNames
     topics: tuple[str, ...]
     """The name and id of the topic of each source, by number; '' for a source without a topic."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -72,7 +78,7 @@ class PreparedFlow:
 
 def prepare(module: Path, options: Options) -> PreparedFlow:
     """Load a flow and check its topics. Raises SetupError for the first failed check."""
-    position(options.start)
+    parse_start(options.start)
     source = collect(module)
     plan = Plan(load_flow(module))
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
@@ -88,7 +94,7 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
-    outside = configs_of(admin, [spec.topic for _, spec in _sinks(plan)])
+    outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
@@ -107,7 +113,7 @@ def _expect_committable(plan: Plan) -> None:
 
 def _expect_others(plan: Plan, prefix: str) -> None:
     """Raise SetupError for a source or sink whose topic is an internal topic of the flow."""
-    own = {topic.name: topic.purpose for topic in internal(prefix, plan.flow.name)}
+    own = {topic.name: topic.purpose for topic in internal_topics(prefix, plan.flow.name)}
     for kind, topic in _topics(plan):
         if topic in own:
             raise SetupError(
@@ -120,7 +126,7 @@ def _expect_others(plan: Plan, prefix: str) -> None:
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
     """Raise SetupError for a sink of records without keys whose topic requires keys."""
     for node, spec in _sinks(plan):
-        if compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
+        if is_compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
             raise SetupError(
                 f"sink {node.name!r}",
                 f"topic {spec.topic!r} is compacted and accepts no records without keys",
@@ -137,7 +143,7 @@ def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
     specs = [source.spec for source in plan.sources]
     return tuple(
-        identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
+        topic_identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
     )
 
 

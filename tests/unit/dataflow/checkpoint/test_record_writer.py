@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from meander.dataflow.checkpoint.recording import Recording
+from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.upload import Upload
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.checkpoint import Checkpoint
-from meander.state.checkpoint.orphans import Unnamed
+from meander.state.checkpoint.orphans import Orphans
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId
 from meander.state.layers import parts
 from meander.state.layers.manifest import Manifest
-from meander.state.layers.parts import wholes
+from meander.state.layers.parts import read_values
 from meander.state.layers.topic import RecordLocation
 
 LIFE = ExecutionId(5)
@@ -38,7 +38,7 @@ class Records:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "PART", 50)
+    monkeypatch.setattr(parts, "PART_BYTES", 50)
 
 
 @pytest.fixture
@@ -48,13 +48,13 @@ def topic() -> SimTopic:
 
 def test_the_record_comes_once_all_parts_are_durable(topic: SimTopic) -> None:
     records = Records()
-    recording = Recording(CHECKPOINT, topic, records.append)
-    many = len(parts.cut(CHECKPOINT.to_bytes()))
+    recording = RecordWriter(CHECKPOINT, topic, records.append)
+    many = len(parts.split(CHECKPOINT.to_bytes()))
     assert many > 3
     while (found := recording.recorded()) is None:
         assert len(records.written) <= (len(topic._pending) == 0), "no record before the parts"
     assert len(found.checkpoint.parts) == many == len(topic.keys)
-    assert [*found.checkpoint.places] == [*found.checkpoint.parts], "they are retired with it"
+    assert [*found.checkpoint.locations] == [*found.checkpoint.parts], "they are retired with it"
     (record,) = records.written
     assert Checkpoint.from_bytes(record, topic.here) == found.checkpoint
 
@@ -63,26 +63,26 @@ def test_a_torn_write_leaves_no_checkpoint_and_parts_that_the_next_execution_del
     topic: SimTopic,
 ) -> None:
     records = Records()
-    Recording(CHECKPOINT, topic, records.append)
+    RecordWriter(CHECKPOINT, topic, records.append)
     assert topic.keys and not records.written
-    topic.sweep(Unnamed.of([]))
+    topic.sweep(Orphans.of([]))
     assert not topic.keys
 
 
 def test_parts_of_a_checkpoint_that_is_kept_stay(topic: SimTopic) -> None:
-    recording = Recording(CHECKPOINT, topic, Records().append)
+    recording = RecordWriter(CHECKPOINT, topic, Records().append)
     while (found := recording.recorded()) is None:
         pass
-    topic.sweep(Unnamed.of([found.checkpoint]))
+    topic.sweep(Orphans.of([found.checkpoint]))
     assert len(topic.keys) == len(found.checkpoint.parts)
-    topic.forget(found.checkpoint.parts[1:2])
+    topic.delete(found.checkpoint.parts[1:2])
     with pytest.raises(MeanderError, match="compaction has removed it"):
-        Checkpoint.from_bytes(found.checkpoint.head(CHECKPOINT.to_bytes()), topic.here)
+        Checkpoint.from_bytes(found.checkpoint.header(CHECKPOINT.to_bytes()), topic.here)
 
 
 def test_a_checkpoint_of_one_record_has_no_parts(topic: SimTopic) -> None:
     records, small = Records(), Checkpoint(3, LIFE, BinSpace(4), 0, ())
-    found = Recording(small, topic, records.append).recorded()
+    found = RecordWriter(small, topic, records.append).recorded()
     assert found is not None and found.checkpoint == small
     assert records.written == [small.to_bytes()] and not topic.keys
 
@@ -105,5 +105,5 @@ def test_values_are_read_as_they_were_cut_or_all_of_them_go(
     while sending:
         sending.poll()
     assert [len(places) for places in sending.placed] == [1, 1, 1, 2, 5]
-    found = wholes(topic, sending.placed, 100)
+    found = read_values(topic, sending.placed, 100)
     assert [one for one in found if one is not None] == values

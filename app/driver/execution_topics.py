@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from meander.app.common.concurrent import open_concurrently
-from meander.app.flow.preflight import PreparedFlow
+from meander.app.loading.preflight import PreparedFlow
 from meander.connectors.topics import tombstones
 from meander.connectors.topics.checkpoints import CheckpointsTopic
 from meander.connectors.topics.control import ControlTopic
-from meander.connectors.topics.truncation import TrimmedTopic
+from meander.connectors.topics.truncation import TruncatedTopic
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class DriverTopics:
 
     control: ControlTopic
     checkpoints: CheckpointsTopic
-    truncated_markers: TrimmedTopic
-    truncated_checkpoints: TrimmedTopic
+    truncated_markers: TruncatedTopic
+    truncated_checkpoints: TruncatedTopic
     ends: Mapping[str, Sequence[int]]
     """The ends of the in-flight and state topic's partitions before the execution starts."""
 
@@ -35,11 +35,11 @@ def opened(prepared: PreparedFlow) -> Iterator[DriverTopics]:
         control = opening.open(lambda: ControlTopic(kafka, names.control, prepared.group))
         written = opening.open(lambda: CheckpointsTopic(kafka, names))
         markers, checkpoints = (
-            opening.open(partial(TrimmedTopic, kafka, topic))
+            opening.open(partial(TruncatedTopic, kafka, topic))
             for topic in (names.marks, names.checkpoints)
         )
         ends = {
-            topic: opening.ask(partial(tombstones.ends, kafka, topic))
+            topic: opening.ask(partial(tombstones.end_offsets, kafka, topic))
             for topic in (names.in_flight, names.state)
         }
         yield DriverTopics(

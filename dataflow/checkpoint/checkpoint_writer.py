@@ -24,12 +24,19 @@ from meander.dataflow.graph.graph import Location
 from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.operators.ports import InFlight
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import at, outer, rounds_of
+from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
-from meander.state.checkpoint.checkpoint import Checkpoint, Cut, Notice, Piece, Position, ReplayFrom
+from meander.state.checkpoint.checkpoint import (
+    Checkpoint,
+    Cut,
+    Notification,
+    Piece,
+    Position,
+    ReplayFrom,
+)
 from meander.state.checkpoint.delta_bundles import Bundle, Delta
-from meander.state.checkpoint.in_flight import Columns, Header
+from meander.state.checkpoint.in_flight import Header, InFlightColumns
 from meander.state.encoding.codec import UnencodableError
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.manifest import Manifest
@@ -57,7 +64,7 @@ class SnapshotContents:
     bin_handoffs: list[BinHandoff]
     partition_handoffs: list[tuple[str, PartitionHandoff]]
     """The positions of partitions, by source."""
-    notifications: list[Notice]
+    notifications: list[Notification]
     unread: Sequence[Piece]
     """Pieces of the checkpoint from which the flow started that are not restored yet."""
     unloaded: Sequence[Manifest]
@@ -98,7 +105,9 @@ class CheckpointWriter:
         self._complete = self.done = False
         self._pieces_left: Iterator[InFlight] | None = _in_pieces(contents.in_flight)
         self._sequence = 0
-        self._upload = Upload[Piece](topic, lambda one, locations: one._replace(places=locations))
+        self._upload = Upload[Piece](
+            topic, lambda one, locations: one._replace(locations=locations)
+        )
         self._states = StateWriter(me, execution, number, outgoing, contents.unloaded, topic)
 
     def record(self, at: Location, time: Time, payload: Payload) -> None:
@@ -183,15 +192,15 @@ class CheckpointWriter:
         name, place = self._inputs[one.location]
         header = Header(self._execution, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
-        batch, iterations = one.batch, rounds_of(one.time)
-        placed = batch.hashes is not None or one.location in self._plan.placed
-        bins = self._plan.flow.space.bins_of(batch.places) if placed else None
-        columns = Columns(
+        batch, iterations = one.batch, iterations_of(one.time)
+        placed = batch.hashes is not None or one.location in self._plan.inputs_by_partition
+        bins = self._plan.flow.space.bins_of(batch.bin_hashes) if placed else None
+        columns = InFlightColumns(
             iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
-        least = at(int(batch.times.min()), iterations)
+        least = nested_time(int(batch.times.min()), iterations)
         piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
         self._upload.send(header.key, payload, piece)
 
@@ -214,10 +223,10 @@ class CheckpointWriter:
         )  # fmt: skip
         placed = self._upload.placed
         cut = Cut(
-            lacking=tuple(deltas), bundles=(*contents.bundles, *self._states.bundles),
-            positions=tuple(positions), notices=tuple(contents.notifications),
+            deltas=tuple(deltas), bundles=(*contents.bundles, *self._states.bundles),
+            positions=tuple(positions), notifications=tuple(contents.notifications),
             pieces=(*placed[: self._ahead], *contents.unread, *placed[self._ahead :]),
-            anew=tuple(contents.replay_from),
+            replay_starts=tuple(contents.replay_from),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._execution, space, 0, tuple(manifests), cut)
@@ -248,7 +257,7 @@ def _alike(one: InFlight, other: InFlight) -> bool:
     Records without keys wait for the least time of their piece, which must not depend on another
     partition.
     """
-    if one.location != other.location or rounds_of(one.time) != rounds_of(other.time):
+    if one.location != other.location or iterations_of(one.time) != iterations_of(other.time):
         return False
     keyed = one.batch.keys is not None
     if keyed != (other.batch.keys is not None):
@@ -262,7 +271,7 @@ def _partitions(one: InFlight) -> set[tuple[int, int]]:
 
 
 def _joined(near: list[InFlight]) -> InFlight:
-    least = min(near, key=lambda one: outer(one.time))
+    least = min(near, key=lambda one: outer_time(one.time))
     return least._replace(batch=Batch.concat([one.batch for one in near]))
 
 

@@ -1,6 +1,6 @@
 """Topics of a cluster, as its brokers describe them.
 
-Guarantees that no call creates a topic. Calls block, at most `ANSWER` seconds each.
+Guarantees that no call creates a topic. Calls block, at most `REQUEST_TIMEOUT` seconds each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from meander.connectors.kafka.client import ANSWER, Admin, missing, translate
+from meander.connectors.kafka.client import REQUEST_TIMEOUT, Admin, missing_topic, translate
 from meander.schemas.errors import SetupError
 
 
@@ -33,7 +33,7 @@ def group(prefix: str, flow: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TopicInfo:
     """A topic as a broker describes it."""
 
     partitions: int
@@ -44,52 +44,52 @@ class Found:
 
 def partitions_of(client: Admin, topic: str) -> int:
     """Return the number of partitions of a topic. Raise SetupError if it is missing or refused."""
-    return found(client, topic).partitions
+    return expect_topic(client, topic).partitions
 
 
-def found(client: Admin, topic: str) -> Found:
+def expect_topic(client: Admin, topic: str) -> TopicInfo:
     """Return a topic. Raise SetupError if it is missing or refused."""
-    known = seen(client, topic)
-    if not known.partitions:
-        raise missing(f"topic {topic!r}")
-    return known
+    topic_info = find_topic(client, topic)
+    if not topic_info.partitions:
+        raise missing_topic(f"topic {topic!r}")
+    return topic_info
 
 
-def seen(client: Admin, topic: str) -> Found:
+def find_topic(client: Admin, topic: str) -> TopicInfo:
     """Return a topic, without partitions where it does not exist. Raise SetupError if it is
     refused."""
     try:
-        return look(client, topic, ANSWER)
+        return describe_topic(client, topic, REQUEST_TIMEOUT)
     except KafkaException as error:
         raise translate(error, f"topic {topic!r}", client.bootstrap) from None
 
 
-def identity(client: Admin, topic: str) -> str:
-    """Return a topic's name and id, which tell a recreated topic apart. Raise SetupError."""
-    return f"{topic} {seen(client, topic).id}"
+def topic_identity(client: Admin, topic: str) -> str:
+    """Return a topic's name and id, which distinguish a recreated topic. Raise SetupError."""
+    return f"{topic} {find_topic(client, topic).id}"
 
 
-def look(client: AdminClient, topic: str, seconds: float) -> Found:
+def describe_topic(client: AdminClient, topic: str, seconds: float) -> TopicInfo:
     """Return a topic, without partitions where it does not exist. Raise KafkaException for other
     errors.
 
     Unlike a client's metadata request, the call never creates the topic.
     """
-    asked = client.describe_topics(TopicCollection([topic]), request_timeout=seconds)
+    answers = client.describe_topics(TopicCollection([topic]), request_timeout=seconds)
     try:
-        described = asked[topic].result()
+        description = answers[topic].result()
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return Found(0, "")
+            return TopicInfo(0, "")
         raise
-    return Found(len(described.partitions), str(described.topic_id))
+    return TopicInfo(len(description.partitions), str(description.topic_id))
 
 
 def descriptions(client: Admin, topics: list[str]) -> dict[str, TopicDescription | None]:
     """Return the brokers' descriptions of topics. The call never creates a topic."""
-    asked = client.describe_topics(TopicCollection(topics), request_timeout=ANSWER)
+    answers = client.describe_topics(TopicCollection(topics), request_timeout=REQUEST_TIMEOUT)
     found: dict[str, TopicDescription | None] = {}
-    for name, future in asked.items():
+    for name, future in answers.items():
         try:
             found[name] = future.result()
         except KafkaException as error:
@@ -99,8 +99,8 @@ def descriptions(client: Admin, topics: list[str]) -> dict[str, TopicDescription
     return found
 
 
-def configs_of(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics, none for a topic whose settings this user may not see."""
+def visible_configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics, except for settings that this user may not see."""
     found: dict[str, dict[str, str]] = {}
     for topic in topics:
         with contextlib.suppress(SetupError):
@@ -108,10 +108,10 @@ def configs_of(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
     return found
 
 
-def compacted(settings: Mapping[str, str]) -> bool:
+def is_compacted(settings: Mapping[str, str]) -> bool:
     """Return whether a topic is compacted, so that it refuses records without a key.
 
-    >>> compacted({"cleanup.policy": "compact,delete"}), compacted({})
+    >>> is_compacted({"cleanup.policy": "compact,delete"}), is_compacted({})
     (True, False)
     """
     return "compact" in settings.get("cleanup.policy", "").split(",")
@@ -121,11 +121,13 @@ def configs(client: Admin, topics: list[str]) -> dict[str, dict[str, str]]:
     """Return the settings of existing topics, by topic. Raise SetupError if one is refused."""
     if not topics:
         return {}
-    asked = client.describe_configs(
-        [ConfigResource(ResourceType.TOPIC, name) for name in topics], request_timeout=ANSWER
+    answers = client.describe_configs(
+        [ConfigResource(ResourceType.TOPIC, name) for name in topics],
+        request_timeout=REQUEST_TIMEOUT,
     )
     return {
-        resource.name: _config(client, resource.name, future) for resource, future in asked.items()
+        resource.name: _config(client, resource.name, future)
+        for resource, future in answers.items()
     }
 
 

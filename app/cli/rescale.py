@@ -1,0 +1,32 @@
+"""`meander rescale`: change the number of workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from meander.app.cli.follow import new_id, submit
+from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
+from meander.app.cli.views.rescale import show_staff
+from meander.schemas.control import Rescale
+
+EXAMPLE = "Example: meander rescale counts --workers 3"
+
+
+@connected
+def rescale(
+    flow: Flow,
+    workers: Annotated[int, typer.Option(min=1, help="The new number of workers.")],
+    name: CommandId = None,
+    wait: Wait = True,
+    *,
+    to: FlowConnection,
+) -> None:
+    """Add workers to a running flow, or remove the workers that joined last.
+
+    Exit code 0: all have joined or left; 1: some have not, some got no bins, or the command was
+    rejected.
+    """
+    command = Rescale.model_construct(type="rescale", id=name or new_id(), workers=workers)
+    submit(command, flow, to, show_staff if wait else None)

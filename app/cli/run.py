@@ -1,0 +1,134 @@
+"""`meander run`: run a flow until a signal, a command or the end of its sources."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meander.app.cli.options import FlowConnection, connected
+from meander.app.cli.views.run import Watch
+from meander.app.common.output import log_to
+from meander.app.common.signals import Interrupted, Signals
+from meander.app.config.options import Options
+
+EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
+SIGNALS = Signals()
+"""The signals that end a command."""
+
+
+@connected
+def run(
+    context: typer.Context,
+    module: Annotated[
+        Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
+    ],
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of workers; each takes one Spark slot.")
+    ] = 2,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master: local\\[n] or spark://host:port. Default: local, with"
+                     " one slot more than workers.", show_default=False),
+    ] = None,
+    until_end: Annotated[
+        bool,
+        typer.Option("--until-end", help="End once the records that the source topics hold now are"
+                     " processed."),
+    ] = False,
+    start: Annotated[
+        str, typer.Option(help="Where sources start: earliest, latest, or milliseconds since 1970.")
+    ] = "earliest",
+    host: Annotated[
+        str, typer.Option(help="This machine's address for the machines of the workers.")
+    ] = "127.0.0.1",
+    metrics: Annotated[
+        bool, typer.Option("--metrics/--no-metrics", help="Serve metrics for Prometheus.")
+    ] = True,
+    metrics_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, help="The port for metrics on 127.0.0.1; 0 takes a free"
+                     " one."),
+    ] = 0,
+    begin_from: Annotated[
+        str | None,
+        typer.Option("--from", help="Restart from this checkpoint: a savepoint's name or a number."
+                     " Later checkpoints are dropped. Default: the newest one.",
+                     show_default=False),
+    ] = None,
+    allow_dropped_state: Annotated[
+        bool,
+        typer.Option("--allow-dropped-state", help="Drop states and positions of operators and"
+                     " sources that the flow no longer has, and in-flight records of operators that"
+                     " have another place in it."),
+    ] = False,
+    allow_nondeterminism: Annotated[
+        bool,
+        typer.Option("--allow-nondeterminism", help="Continue, with a warning, when replayed"
+                     " results differ from results already committed."),
+    ] = False,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Continue with the records left where retention has"
+                     " deleted records that the flow was to read; a warning names them."),
+    ] = False,
+    heartbeat_timeout: Annotated[
+        float,
+        typer.Option(min=1.0, help="Seconds of silence after which a worker or driver counts as"
+                     " dead."),
+    ] = 10.0,
+    wait: Annotated[
+        bool | None,
+        typer.Option("--wait/--no-wait", help="Wait until the heartbeat timeout of another driver"
+                     " is over, or fail at once. Default: wait when stdout is not a terminal.",
+                     show_default=False),
+    ] = None,
+    startup_timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds that the workers may take to start.")
+    ] = 60.0,
+    *,
+    to: FlowConnection,
+) -> None:  # fmt: skip
+    """Run a flow until Ctrl-C, or with --until-end to the end of its sources.
+
+    JSON lines hold each event of the flow and a summary every ten seconds.
+
+    Exit code 0: the flow ended or meander stop stopped it; 1: it failed; 2: Kafka, Spark or an
+    option must be corrected; 130: Ctrl-C.
+    """
+    # Spark takes a while to import, and the other commands do without.
+    from meander.app.driver import driver
+    from meander.app.driver.workers import spark_launcher
+
+    output = to.output
+    log_to(output, context.obj)
+    options = Options(
+        kafka=to.settings().kafka(), workers=workers, prefix=to.prefix, host=host,
+        until_end=until_end, start=start, begin_from=begin_from,
+        allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
+        skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
+        wait=not output.console.is_terminal if wait is None else wait,
+        metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
+    )  # fmt: skip
+    chosen = master or f"local[{workers + 1}]"
+    # Before Spark takes its time to start.
+    spark_launcher.expect_slots(chosen, spark_launcher.slots(chosen), workers)
+    with contextlib.ExitStack() as opened:
+        watch = opened.enter_context(Watch(output, until_end))
+        spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
+        try:
+            result = driver.run(
+                module, options, lambda: opened.enter_context(spark), watch.show, SIGNALS
+            )
+        except Interrupted:
+            output.say("stopped before all workers ran")
+            raise
+    counters = ", ".join(f"{count:,} {name}" for name, count in sorted(result.counters.items()))
+    output.say(
+        f"{'stopped' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
+    )
+    if result.signal is not None:
+        raise typer.Exit(128 + result.signal)

@@ -1,1 +1,0 @@
-"""The user's flow: loading its module, and what is checked before it starts."""
