@@ -13,12 +13,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from meander.dataflow.api.nodes import (
     FeedbackNode,
+    JoinNode,
     KeyedNode,
     LoopNode,
+    MapUpdatesNode,
     Node,
     Output,
     ProbeNode,
     ProcessLogic,
+    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
@@ -64,8 +67,8 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
                 return (f"source {name!r}", *reversed(found))
             case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
-            case KeyedNode(name=name):
-                return (f"operator {name!r}", *reversed(found))
+            case KeyedNode() | JoinNode() | ReduceNode() | MapUpdatesNode() as node:
+                return (f"operator {node.name!r}", *reversed(found))
             case SplitNode(name=name, outputs=outputs):
                 found.append(_output(outputs[output.number], name))
             case LoopNode(name=name):
@@ -85,9 +88,9 @@ def _ends(node: Node, number: int, readers: Readers) -> set[str]:
     """Return the ends that records of an input reach. A probe is an end, besides those behind
     it."""
     match node:
-        case KeyedNode(name=name):
-            return {f"input {number} of operator {name!r}" if len(node.upstreams) > 1
-                    else f"operator {name!r}"}  # fmt: skip
+        case KeyedNode() | JoinNode() | ReduceNode():
+            return {f"input {number} of operator {node.name!r}" if len(upstreams(node)) > 1
+                    else f"operator {node.name!r}"}  # fmt: skip
         case SinkNode(name=name):
             return {f"sink {name!r}"}
         case LoopNode(name=name):

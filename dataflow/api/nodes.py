@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
@@ -20,6 +20,12 @@ from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
+
+if TYPE_CHECKING:
+    # These load numba, which takes half a second that other flows do without.
+    from meander.dataflow.collections.join import Function as JoinFunction
+    from meander.dataflow.collections.reduce import Function as ReduceFunction
+    from meander.dataflow.operators.collection.stateless import MapColumns, ReadRow
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 """The delivery of results across failures of workers."""
@@ -78,6 +84,8 @@ class ExchangeNode:
     """The colocation group whose bins decide the owner."""
     keyless: bool = False
     """Whether its records have no keys. They then go to the owner of their partition's bin."""
+    collection: bool = False
+    """Whether it sends updates of a collection, to the owner of their key's bin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,56 @@ class LoopExitNode:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestNode:
+    """A node that reads updates of a collection from the records of a stream."""
+
+    name: str
+    upstream: Output
+    read: ReadRow
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class MapUpdatesNode:
+    """A node that applies a function to the updates of one or more collections."""
+
+    name: str
+    upstreams: tuple[Output, ...]
+    function: MapColumns | None
+    """None passes the updates on as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinNode:
+    """A node that joins two collections by key."""
+
+    name: str
+    upstreams: tuple[Output, Output]
+    function: JoinFunction
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceNode:
+    """A node that reduces the values of each key of a collection. Without a function it gives each
+    update of one time once."""
+
+    name: str
+    upstream: Output
+    function: ReduceFunction | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesNode:
+    """A node that makes the updates of a collection the records of a stream."""
+
+    name: str
+    upstream: Output
+
+
+CollectionNode = IngestNode | MapUpdatesNode | JoinNode | ReduceNode
+
+
+@dataclass(frozen=True, slots=True)
 class SinkNode:
     """A node that writes results outside the flow."""
 
@@ -186,6 +244,8 @@ Node = (
     | LoopExitNode
     | SinkNode
     | ProbeNode
+    | CollectionNode
+    | ChangesNode
 )
 
 
@@ -218,12 +278,14 @@ def group_of(node: Node) -> str:
 def has_keys(output: Output) -> bool:
     """Return whether the records of an output have keys: all have keys, or none."""
     match output.node:
-        case SourceNode():
+        case SourceNode() | IngestNode() | MapUpdatesNode() | JoinNode() | ReduceNode():
+            return False
+        case ChangesNode():
             return False
         case KeyedNode():
             return True
-        case ExchangeNode(keyless=keyless):
-            return not keyless
+        case ExchangeNode(keyless=keyless, collection=collection):
+            return not (keyless or collection)
         case StepsNode(steps=steps) if any(isinstance(step, KeyBy) for step in steps):
             return True
         case FeedbackNode(loop=loop):
@@ -250,7 +312,7 @@ def upstreams(node: Node) -> tuple[Output, ...]:
     match node:
         case SourceNode():
             return ()
-        case KeyedNode():
+        case KeyedNode() | MapUpdatesNode() | JoinNode():
             return node.upstreams
         case _:
             return (node.upstream,)

@@ -17,6 +17,7 @@ from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.nodes import (
+    ChangesNode,
     ExchangeNode,
     FeedbackNode,
     KeyedNode,
@@ -116,9 +117,10 @@ class Plan:
         """Return an operator's input by its number."""
         return self.ports[name].inputs[number]
 
-    def origin(self, node: SourceNode | KeyedNode) -> int:
+    def origin(self, node: SourceNode | KeyedNode | ChangesNode) -> int:
         """Return the number of a node's records in the total order. Sources come first."""
-        names = [*(n.name for n in self.sources), *(n.name for n in self.keyed)]
+        changes = [n for n in self.nodes if isinstance(n, ChangesNode)]
+        names = [n.name for n in (*self.sources, *self.keyed, *changes)]
         return names.index(node.name)
 
     @cached_property

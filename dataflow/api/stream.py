@@ -14,6 +14,7 @@ from meander.dataflow.api.nodes import (
     ExchangeNode,
     FeedbackNode,
     FoldLogic,
+    IngestNode,
     KeyedNode,
     Logic,
     LoopExitNode,
@@ -37,6 +38,9 @@ from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN, StateCodec
+
+if TYPE_CHECKING:
+    from meander.dataflow.api.collection import Collection
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -85,6 +89,20 @@ class Stream(Generic[T]):
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
         exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
         return KeyedStream(self._flow, self._add(exchange))
+
+    def collection(
+        self,
+        function: Callable[[T], tuple[int, int, int]],
+        *,
+        name: str = "collection",
+        on_error: OnError = "dead_letter",
+    ) -> Collection:
+        """Read changes of a collection. A function gives the key, the value and the diff of each
+        record: 1 adds the value to those of the key, -1 removes it."""
+        from meander.dataflow.api.collection import Collection
+
+        node = IngestNode(self._name(name), self._at, function, on_error)
+        return Collection(self._flow, self._add(node))
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"

@@ -26,7 +26,7 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
-from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_frontier
 from meander.dataflow.records.packing import PackedValues, join_packed, pack
 from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
@@ -76,9 +76,12 @@ class Exchange(BaseOperator):
         max_unsent: int,
         first_bin: int,
         downstream_passed: Callable[[int], bool],
+        hashes_of: Callable[[Batch], UInt64s],
     ) -> None:
         """`first_bin` is the number of its first bin. `downstream_passed` returns whether the sinks
-        that write its records on arrival have passed a time."""
+        that write its records on arrival have passed a time. `hashes_of` returns the hashes whose
+        top bits are the bins of records."""
+        self._hashes_of = hashes_of
         self._downstream_passed, self._move_times = downstream_passed, set[int]()
         """The check, and the times of moves that these sinks have not passed."""
         self._me, self._input, self._output = context.me, source, output
@@ -151,7 +154,7 @@ class Exchange(BaseOperator):
 
     def _route(self, rows: Rows) -> None:
         batch = rows.batch
-        bins = self._routing.space.bins_of(batch.bin_hashes) + self._first_bin
+        bins = self._routing.space.bins_of(self._hashes_of(batch)) + self._first_bin
         owners = self._routing.destinations(bins, batch.times)
         distinct = sorted(set(owners.tolist()))
         for owner in distinct:

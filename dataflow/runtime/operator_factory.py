@@ -9,9 +9,12 @@ from functools import partial
 from itertools import count
 
 from meander.dataflow.api.nodes import (
+    ChangesNode,
+    CollectionNode,
     ExchangeNode,
     FeedbackNode,
     FoldLogic,
+    IngestNode,
     KeyedNode,
     LoopExitNode,
     LoopNode,
@@ -67,7 +70,7 @@ from meander.dataflow.operators.source.operator import SourceLocations, SourceOp
 from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Steps
 from meander.dataflow.progress.progress import Progress
-from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
@@ -234,6 +237,8 @@ class OperatorFactory:
                 return LoopEntry(self._context(node.name), entering, back, self._output(node))
             case ProbeNode() | LoopExitNode():
                 return Probe(self._inputs(node)[0], self._output(node))
+            case collection:
+                return self._collection(collection)
 
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
@@ -316,9 +321,24 @@ class OperatorFactory:
             self.plan.flow.link_credit,
             self.plan.groups.first_bin(node.group),
             self._has_reached(self.plan.arrival_sinks(node)),
+            self._key_hashes() if node.collection else _bin_hashes,
         )
         self.exchanges.append(exchange)
         return exchange
+
+    def _collection(self, node: CollectionNode | ChangesNode) -> Operator:
+        # This loads numba, which takes half a second that other flows do without.
+        from meander.dataflow.runtime.collection_factory import collection_operator
+
+        guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
+        context = self._context(node.name, scope_of(node))
+        inputs, output = self._inputs(node), self._output(node)
+        return collection_operator(node, context, guard, inputs, output, self.plan)
+
+    def _key_hashes(self) -> Callable[[Batch], UInt64s]:
+        from meander.dataflow.operators.collection.updates import key_hashes
+
+        return key_hashes
 
     def _keyed(self, node: KeyedNode) -> KeyedOperator:
         *data, pointers = self._inputs(node)
@@ -444,3 +464,7 @@ class OperatorFactory:
 
     def _pointer_output(self, node: KeyedNode) -> Location:
         return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]
+
+
+def _bin_hashes(batch: Batch) -> UInt64s:
+    return batch.bin_hashes

@@ -124,6 +124,7 @@ class ExchangeBench:
             WINDOW,
             0,
             lambda _: True,
+            lambda batch: batch.bin_hashes,
         )
 
     def turn(self) -> None:

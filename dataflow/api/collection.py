@@ -1,0 +1,189 @@
+"""The collections of a flow: multisets of values per key, kept up to date as changes come in.
+
+A collection is a value: two uses of it fork it. Keys and values are integers of 64 bits. Functions
+take columns (numpy arrays), not records. A change has a logical time, and the changes of the answer
+have the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.nodes import (
+    ChangesNode,
+    ExchangeNode,
+    FeedbackNode,
+    JoinNode,
+    LoopExitNode,
+    LoopNode,
+    MapUpdatesNode,
+    Node,
+    Output,
+    ReduceNode,
+)
+from meander.dataflow.api.stream import Stream
+from meander.schemas.errors import SetupError
+
+if TYPE_CHECKING:
+    from meander.dataflow.collections import reduce
+    from meander.dataflow.collections.join import Function as JoinFunction
+    from meander.dataflow.operators.collection.stateless import MapColumns, MappedColumns
+    from meander.state.collections.columns import Bools, Int64s
+
+MAX_ITERATIONS = 1 << 20
+"""The iterations after which a loop counts as endless."""
+
+
+class Collection:
+    """A collection that a flow keeps up to date.
+
+    >>> from meander import Flow, KafkaSink, KafkaSource
+    >>> from meander.testing import TestFlow
+    >>> flow = Flow("degrees")
+    >>> edges = flow.source(KafkaSource("edges")).collection(lambda edge: (*edge, 1))
+    >>> edges.count("degree").changes().sink(KafkaSink("degrees"))
+    >>> with TestFlow(flow) as run:
+    ...     run.feed("edges", [1, 2], [1, 3])
+    ...     run.run()
+    ...     sum(one["diff"] * one["value"] for one in run.values("degrees"))
+    2
+    """
+
+    def __init__(self, flow: Definition, at: Output) -> None:
+        self._flow, self._at = flow, at
+
+    # -- without state
+
+    def map(
+        self, function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s]], name: str = "map"
+    ) -> Collection:
+        """Turn columns of keys and values into other keys and values, row for row."""
+
+        def mapped(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
+            return (*function(keys, values), diffs, slice(None))
+
+        return self._map(mapped, name)
+
+    def filter(
+        self, function: Callable[[Int64s, Int64s], Bools], name: str = "filter"
+    ) -> Collection:
+        """Keep the rows for which a function of columns of keys and values is true."""
+
+        def kept(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
+            (rows,) = function(keys, values).nonzero()
+            return keys[rows], values[rows], diffs[rows], rows
+
+        return self._map(kept, name)
+
+    def flat_map(
+        self,
+        function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s, Int64s]],
+        name: str = "flat_map",
+    ) -> Collection:
+        """Turn columns of keys and values into any number of rows: keys, values, and the number of
+        the row of which each is a result."""
+
+        def turned(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
+            new_keys, new_values, rows = function(keys, values)
+            return new_keys, new_values, diffs[rows], rows
+
+        return self._map(turned, name)
+
+    def negate(self) -> Collection:
+        """Turn additions into removals, and removals into additions."""
+        return self._map(lambda keys, values, diffs: (keys, values, -diffs, slice(None)), "negate")
+
+    def concat(self, *others: Collection) -> Collection:
+        """Return the rows of this collection and of others."""
+        upstreams = (self._at, *(other._at for other in others))
+        return self._add(MapUpdatesNode(self._name("concat"), upstreams, None))
+
+    # -- with state
+
+    def join(self, other: Collection, function: JoinFunction, name: str = "join") -> Collection:
+        """Pair the values of equal keys. `function` turns columns of keys, own values and other
+        values into columns of keys and values."""
+        upstreams = self._by_key(), other._by_key()
+        return self._add(JoinNode(self._name(name), upstreams, function))
+
+    def reduce(self, name: str, function: reduce.Function) -> Collection:
+        """Turn the values of each key into others, by a function of all groups of values."""
+        return self._add(ReduceNode(self._flow.unused_name(name), self._by_key(), function))
+
+    def count(self, name: str) -> Collection:
+        """Return the number of values of each key."""
+        from meander.dataflow.collections.reduce import count
+
+        return self.reduce(name, count)
+
+    def distinct(self, name: str) -> Collection:
+        """Return each value of a key once."""
+        from meander.dataflow.collections.reduce import distinct
+
+        return self.reduce(name, distinct)
+
+    def minimum(self, name: str) -> Collection:
+        """Return the least value of each key."""
+        from meander.dataflow.collections.reduce import minimum
+
+        return self.reduce(name, minimum)
+
+    def top(self, name: str, most: int) -> Collection:
+        """Return the `most` least values of each key."""
+        from meander.dataflow.collections.reduce import top
+
+        return self.reduce(name, top(most))
+
+    def consolidate(self) -> Collection:
+        """Give each row once per time, with the sum of its diffs."""
+        return self._add(ReduceNode(self._name("consolidate"), self._by_key(), None))
+
+    def iterate(
+        self,
+        name: str,
+        body: Callable[[Collection], Collection],
+        *,
+        max_iterations: int = MAX_ITERATIONS,
+    ) -> Collection:
+        """Apply a body again and again to its own result, first to this collection, until it gives
+        what it was given. The body may use collections from outside the loop."""
+        if max_iterations < 1:
+            raise SetupError(f"loop {name!r}", f"its max_iterations is {max_iterations}",
+                             "give it 1 or more")  # fmt: skip
+        loop = LoopNode(self._flow.unused_name(name), self._at)
+        variable = Collection(self._flow, Output.of(self._flow.add(loop)))
+        result = body(variable)
+        if result._at.scope != variable._at.scope:
+            raise SetupError(
+                f"loop {name!r}",
+                "its body did not return a collection of the loop",
+                "return a collection that follows from the body's argument",
+            )
+        # The entry adds this collection in the first iteration, so it does not return.
+        rest = result.concat(self.negate())
+        back = self._name(f"{name} feedback")
+        self._flow.add(FeedbackNode(back, rest._at, loop, max_iterations, "fail"))
+        return self._add(LoopExitNode(self._name(f"{name} exit"), result._at))
+
+    # -- leaving
+
+    def changes(self) -> Stream[dict[str, int]]:
+        """Return the changes as a stream of `{"key", "value", "diff"}`, each row of a time once."""
+        once = self.consolidate()
+        node = ChangesNode(self._name("changes"), once._at)
+        return Stream(self._flow, Output.of(self._flow.add(node)))
+
+    def _map(self, function: MapColumns, name: str) -> Collection:
+        return self._add(MapUpdatesNode(self._name(name), (self._at,), function))
+
+    def _by_key(self) -> Output:
+        name = self._name(f"{self._at.node.name} exchange")
+        return Output.of(self._flow.add(ExchangeNode(name, self._at, "fail", collection=True)))
+
+    def _name(self, wanted: str) -> str:
+        return self._flow.name_for(wanted)
+
+    def _add(self, node: Node) -> Collection:
+        return Collection(self._flow, Output.of(self._flow.add(node)))

@@ -1,0 +1,1 @@
+"""The operators of collections: they take batches of updates, and schedule themselves by time."""
