@@ -1,0 +1,44 @@
+"""A flow of collections answers at each time as a computation from all input before it would.
+
+The changes of the answer are the same multiset for one to four workers and each schedule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.collections.graph_flows import (
+    GRAPH_FLOWS,
+    expected_at,
+    random_history,
+    run,
+)
+from tests.support.property.budget import COLLECTION_FLOWS, SCHEDULES, seeds
+
+FLOOR = 6
+NODES, CHANGES = 7, 40
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", GRAPH_FLOWS)
+def test_the_answer_at_each_time_is_that_of_the_graph_at_that_time(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    graph, found = GRAPH_FLOWS[name], Counter[str]()
+    for seed in seeds(COLLECTION_FLOWS, FLOOR):
+        rng = random.Random(seed)
+        history = random_history(rng, NODES, CHANGES)
+        runs = [run(graph, history, workers, seed) for workers in (1, rng.randint(2, 4))]
+        assert runs[0].changes == runs[1].changes, f"seed {seed}: workers change nothing"
+        for millis in sorted({when for when, _ in (*history.edges, *history.roots)}):
+            want = expected_at(graph, history, millis)
+            assert runs[0].at(millis) == want, f"seed {seed}, at {millis} ms"
+            found.update(times=1, rows=len(want))
+        found.update(schedules=1, changes=len(runs[0].changes))
+    assert found["changes"] > found["schedules"], "answers change"
+    record_property(f"{SCHEDULES}{name}", found["schedules"])
+    record_property(f"times at which {name} were computed anew", found["times"])

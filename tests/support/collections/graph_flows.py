@@ -1,0 +1,172 @@
+"""Flows over a changing graph on simulated workers, and what networkx computes of the same graph.
+
+No partition counts as idle, so the logical times of a run depend on the input alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import networkx
+
+from meander import Flow
+from meander.dataflow.api.collection import Collection
+from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.simulation.simulator import Command
+from meander.state.times.time import to_millis
+from meander.testing import At, TestFlow
+
+Edge = tuple[int, int]
+Answer = Counter[tuple[int, int]]
+Change = tuple[int, int, int]
+"""A key, a value and a diff."""
+
+
+def degrees(edges: Collection, _: Collection) -> Collection:
+    """Return how many nodes have each number of edges."""
+    return edges.count("degree").map(lambda nodes, counts: (counts, nodes)).count("nodes")
+
+
+def distances(edges: Collection, roots: Collection) -> Collection:
+    """Return each node that the roots reach, with its distance."""
+
+    def body(nodes: Collection) -> Collection:
+        further = nodes.join(edges, lambda _, distance, to: (to, distance + 1))
+        return further.concat(roots).minimum("least")
+
+    return roots.iterate("bfs", body)
+
+
+def components(edges: Collection, _: Collection) -> Collection:
+    """Return each node with the least node that edges in any direction connect it with."""
+    both = edges.concat(edges.map(lambda nodes, to: (to, nodes))).distinct("both ways")
+    labels = both.map(lambda nodes, _: (nodes, nodes)).distinct("nodes")
+
+    def body(found: Collection) -> Collection:
+        further = found.join(both, lambda _, label, to: (to, label))
+        return further.concat(labels).minimum("least")
+
+    return labels.iterate("labels", body)
+
+
+def expected_degrees(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
+    """Compute `degrees` anew."""
+    return Counter(Counter(Counter(node for node, _ in edges.elements()).values()).items())
+
+
+def expected_distances(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
+    """Compute `distances` anew."""
+    graph = networkx.DiGraph(list(edges))
+    graph.add_nodes_from(root for root, _ in roots)
+    sources = {root for root, _ in roots}
+    if not sources:
+        return Counter()
+    return Counter(networkx.multi_source_dijkstra_path_length(graph, sources, weight=None).items())
+
+
+def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
+    """Compute `components` anew."""
+    found = networkx.connected_components(networkx.Graph(list(edges)))
+    return Counter((node, min(nodes)) for nodes in found for node in nodes)
+
+
+@dataclass(frozen=True)
+class GraphFlow:
+    """A flow over edges and roots, and the same computed from all of them at once."""
+
+    build: Callable[[Collection, Collection], Collection]
+    expected: Callable[[Counter[Edge], Counter[Edge]], Answer]
+
+
+GRAPH_FLOWS = {
+    "degrees": GraphFlow(degrees, expected_degrees),
+    "distances": GraphFlow(distances, expected_distances),
+    "components": GraphFlow(components, expected_components),
+}
+
+
+@dataclass(frozen=True)
+class History:
+    """Changes of edges and of roots, each with its time in milliseconds."""
+
+    edges: Sequence[tuple[int, Change]]
+    roots: Sequence[tuple[int, Change]]
+    partitions: int = 1
+
+
+def random_history(rng: random.Random, nodes: int, changes: int) -> History:
+    """Return additions of edges and roots, and removals of some that there are."""
+    present = Counter[tuple[str, Edge]]()
+    found = {"edge": list[tuple[int, Change]](), "root": list[tuple[int, Change]]()}
+    millis = 1
+    for _ in range(changes):
+        millis += rng.randint(1, 3)
+        which = "root" if rng.random() < 0.15 else "edge"
+        there = sorted(edge for (kind, edge), n in present.items() if kind == which and n)
+        if there and rng.random() < 0.45:
+            edge, diff = rng.choice(there), -1
+        else:
+            node = rng.randrange(nodes)
+            edge, diff = (node, 0 if which == "root" else rng.randrange(nodes)), 1
+            if present[which, edge]:
+                continue
+        present[which, edge] += diff
+        found[which].append((millis, (*edge, diff)))
+    return History(found["edge"], found["root"], rng.randint(1, 3))
+
+
+@dataclass
+class GraphRun:
+    """The changes of an answer, and the times of all changes of the input."""
+
+    changes: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Each with its time in milliseconds, in the order of time."""
+
+    def at(self, millis: int) -> Answer:
+        """Return the answer at a time."""
+        found = Answer()
+        for when, key, value, diff in self.changes:
+            if when <= millis:
+                found[key, value] += diff
+        return Answer({row: count for row, count in found.items() if count})
+
+
+def run(
+    graph: GraphFlow, history: History, workers: int, seed: int, commands: Sequence[Command] = ()
+) -> GraphRun:
+    """Run a flow over a history on simulated workers."""
+    flow, sink = Flow("graph", bins=3), ListSink()
+    lists: list[list[tuple[int, Change]]] = [[] for _ in range(history.partitions)]
+    for when, (key, value, diff) in history.edges:
+        # An edge has one partition, so its removal stays behind its addition.
+        lists[(key + value) % history.partitions].append((when, (key, value, diff)))
+    patient = SourceOptions(idle_after=1e6)
+    edges = flow.source(ListSource(lists, patient)).collection(lambda change: change)
+    roots = flow.source(ListSource([[*history.roots]], patient)).collection(lambda change: change)
+    graph.build(edges, roots).changes().sink(sink)
+    faults = [At(command, records=1 + 3 * n) for n, command in enumerate(commands)]
+    with TestFlow(flow, workers, seed, faults=faults) as test:
+        test.run()
+    found = [(to_millis(one.time), *_row(one.value)) for one in sink.results]
+    return GraphRun(sorted(found))
+
+
+def _row(value: object) -> tuple[int, int, int]:
+    assert isinstance(value, dict)
+    return value["key"], value["value"], value["diff"]
+
+
+def expected_at(graph: GraphFlow, history: History, millis: int) -> Answer:
+    """Compute the answer at a time anew."""
+    sums = []
+    for changes in (history.edges, history.roots):
+        counts = Counter[Edge]()
+        for when, (key, value, diff) in changes:
+            if when <= millis:
+                counts[key, value] += diff
+        sums.append(+counts)
+    return graph.expected(*sums)
