@@ -1,7 +1,7 @@
 """The wire format: frames between members as bytes that cannot run code.
 
 A frame is a list of parts, and part 0 begins with its kind. Progress and membership are msgpack. A
-batch has one part of Arrow IPC for its columns and one of plain values (`state.encoding.codec`).
+batch has one part of Arrow IPC for its columns and one of its values (`records.packing`).
 Bin handoffs and moves are plain values. Cost: one encoding per remote message.
 """
 
@@ -32,8 +32,8 @@ from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.columnar_encoding import StreamLayout
+from meander.dataflow.records.packing import decode_values, encode_values
 from meander.schemas.errors import MeanderError
-from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -433,7 +433,7 @@ _CONTROL_PAYLOADS: Mapping[str, type[ControlPayload]] = {
 
 def _encode_batch(batch: Batch) -> list[bytes]:
     columns = [batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes]
-    packed = codec.encode(batch.values) if batch.packed is None else batch.packed
+    packed = encode_values(batch.values) if batch.packed is None else batch.packed
     if batch.keys is None or batch.hashes is None:
         return [_KEYLESS.write(columns), packed]
     return [_KEYED.write([*columns, batch.hashes], batch.keys), packed]
@@ -444,8 +444,8 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
     (times, origins, partitions, offsets, indexes, *hashes), keys = (
         _KEYED if keyed else _KEYLESS
     ).read(columns)
-    values = codec.decode_strict(packed)
-    if type(values) is not list or len(values) != len(times):
+    values = decode_values(packed)
+    if len(values) != len(times):
         raise ValueError("values and columns differ in length")
     return Batch(
         times,

@@ -113,6 +113,17 @@ def longs(numbers: npt.NDArray[np.int64], branch: int | None = None) -> bytes:
     return long(len(numbers)) + items + b"\0"
 
 
+def doubles(numbers: npt.NDArray[np.float64]) -> bytes:
+    """Return an Avro array of floating-point numbers.
+
+    >>> doubles(np.array([1.0])).hex()
+    '02000000000000f03f00'
+    """
+    if not len(numbers):
+        return b"\0"
+    return long(len(numbers)) + numbers.astype("<f8").tobytes() + b"\0"
+
+
 def _encode_varied(numbers: npt.NDArray[np.int64], tag: bytes) -> bytes:
     zigzag = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
     least, most = (_size(int(one)) for one in (zigzag.min(), zigzag.max()))

@@ -19,6 +19,7 @@ from meander.dataflow.records.packing import encoded_size, estimated_size
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
 from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.value_columns import ValueColumns, Values, concat_values
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -35,8 +36,9 @@ class Batch:
     """A batch that holds records as columns. A keyed stream also has `keys` and `hashes`.
 
     Shapes: every array and list is (n,). `codec` encodes `keys`, `hashes` are xxh3 of those bytes,
-    and the top bits of a hash are the bin. `size` is about the encoded bytes of the values, 0 while
-    unknown. `packed` holds the encoded values where they exist.
+    and the top bits of a hash are the bin. `values` are any objects, or tuples of numbers as
+    columns. `size` is about the encoded bytes of the values, 0 while unknown. `packed` holds the
+    encoded values where they exist.
     """
 
     times: Int64s
@@ -44,7 +46,7 @@ class Batch:
     partitions: Int64s
     offsets: Int64s
     indexes: Int64s
-    values: list[object]
+    values: Values
     keys: list[bytes] | None = None
     hashes: UInt64s | None = None
     size: int = 0
@@ -56,15 +58,17 @@ class Batch:
     def take(self, rows: Int64s) -> Batch:
         """Return rows by number, in the given order."""
         chosen: list[int] = rows.tolist()
+        values = self.values
         return Batch(
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
-            self.indexes[rows], pick(self.values, chosen),
+            self.indexes[rows],
+            values.take(rows) if isinstance(values, ValueColumns) else pick(values, chosen),
             None if self.keys is None else pick(self.keys, chosen),
             None if self.hashes is None else self.hashes[rows],
             self.size * len(rows) // max(len(self), 1),
         )  # fmt: skip
 
-    def with_values(self, values: list[object]) -> Batch:
+    def with_values(self, values: Values) -> Batch:
         """Return the same records with other values."""
         return self._with(values, 0, None)
 
@@ -76,7 +80,7 @@ class Batch:
         """Return the same records without keys."""
         return self if self.keys is None else replace(self, keys=None, hashes=None)
 
-    def _with(self, values: list[object], size: int, packed: bytes | None) -> Batch:
+    def _with(self, values: Values, size: int, packed: bytes | None) -> Batch:
         # `replace` takes three times as long.
         return Batch(
             self.times, self.origins, self.partitions, self.offsets, self.indexes, values,
@@ -114,7 +118,7 @@ class Batch:
         memory."""
         if self.size or not self.values:
             return self
-        if {*map(type, self.values)} == {bytes}:
+        if type(self.values) is list and {*map(type, self.values)} == {bytes}:
             size = sum(map(len, cast(list[bytes], self.values))) + _HEAD * len(self)
             return self._with(self.values, size, self.packed)
         return self._with(self.values, encoded_size(self.values), self.packed)
@@ -123,7 +127,7 @@ class Batch:
         """Return the same records with copies of the values, so that a change in place does not
         affect other batches. Unencodable values stay shared."""
         try:
-            if codec.all_immutable(self.values):
+            if isinstance(self.values, ValueColumns) or codec.all_immutable(self.values):
                 return self._with(self.values, self.size, None)
             packed = codec.encode(self.values) if self.packed is None else self.packed
         except UnencodableError:
@@ -143,7 +147,7 @@ class Batch:
             np.concatenate([b.partitions for b in batches]),
             np.concatenate([b.offsets for b in batches]),
             np.concatenate([b.indexes for b in batches]),
-            list(chain.from_iterable(b.values for b in batches)),
+            concat_values([b.values for b in batches]),
             list(chain.from_iterable(b.keys or () for b in batches)) if keyed else None,
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),

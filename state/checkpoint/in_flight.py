@@ -23,9 +23,10 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from meander.schemas.avro import NULL, PRESENT, byte_strings, longs
+from meander.schemas.avro import NULL, PRESENT, array, byte_strings, doubles, long, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import LayerUnreadable
 
@@ -97,7 +98,7 @@ class InFlightColumns:
     indexes: Int64s
     keys: list[bytes] | None
     bins: Int64s | None
-    values: list[object]
+    values: Values
 
     def __len__(self) -> int:
         return len(self.values)
@@ -175,7 +176,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
         np.array(columns[name], np.int64)
         for name in ("time", "origin", "partition", "offset", "index")
     )
-    bins, values = columns["bin"], list(map(_from_avro, columns["value"]))
+    bins, values = columns["bin"], _decode_values(columns["value"])
     found = InFlightColumns(
         tuple(columns["iterations"]), times, origins, partitions, offsets, indexes, columns["key"],
         None if bins is None else np.array(bins, np.int64), values,
@@ -188,8 +189,12 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     return header, found
 
 
-def _encode_values(values: list[object]) -> bytes:
+def _encode_values(values: Values) -> bytes:
     """Encode the column of values; native code encodes values of one plain type."""
+    if isinstance(values, ValueColumns):
+        return array(
+            [long(_BRANCHES["ValueColumns"]) + array([*map(_encode_column, values.columns)])]
+        )
     kinds = set(map(type, values))
     if kinds == {bytes}:
         return byte_strings(cast(list[bytes], values), _BRANCHES["bytes"])
@@ -198,6 +203,25 @@ def _encode_values(values: list[object]) -> bytes:
     if kinds == {int} and all(map(_INT64.__contains__, values)):
         return longs(np.array(values, np.int64), _BRANCHES["long"])
     return _encode_record(_VALUES, {"value": list(map(_to_avro, values))})
+
+
+def _encode_column(numbers: npt.NDArray[Any]) -> bytes:
+    if numbers.dtype == np.int64:
+        return long(0) + longs(numbers)
+    return long(1) + doubles(numbers)
+
+
+def _decode_column(record: dict[str, Any]) -> npt.NDArray[Any]:
+    if "long" in record:
+        return np.array(record["long"], np.int64)
+    return np.array(record["double"], np.float64)
+
+
+def _decode_values(items: list[Any]) -> Values:
+    match items:
+        case [{"columns": columns}]:
+            return ValueColumns(tuple(map(_decode_column, columns)))
+    return list(map(_from_avro, items))
 
 
 def _encode_record(schema: Schema, record: dict[str, Any]) -> bytes:
@@ -215,10 +239,10 @@ _VALUES: Final = parse_schema(
      "fields": _SCHEMA["fields"][-1]["type"]["fields"][-1:]}
 )  # fmt: skip
 _BRANCHES: Final = {
-    name: number
-    for number, name in enumerate(_SCHEMA["fields"][-1]["type"]["fields"][-1]["type"]["items"][:-1])
+    one if isinstance(one, str) else one["name"]: number
+    for number, one in enumerate(_SCHEMA["fields"][-1]["type"]["fields"][-1]["type"]["items"])
 }
-"""The index of each plain type in the union of the value schema."""
+"""The index of each type in the union of the value schema."""
 
 _AVRO: Final[dict[type, str]] = {
     type(None): "null", bool: "boolean", int: "long", float: "double", str: "string",

@@ -9,8 +9,8 @@ Cost: about 10 us per record, for writing and reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, repeat
-from typing import cast
+from itertools import groupby, islice, repeat
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.dataflow.records.loop_times import Iterations
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.value_columns import ValueColumns, Values, concat_values
 from meander.state.store.spill import Entry, SpillStore
 
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
@@ -30,6 +31,8 @@ _SIGN = np.uint64(1 << 63)
 
 Refuse = Callable[[Batch, int, UnencodableError], None]
 """Handles a record whose value cannot be encoded: it drops the record, or ends the flow."""
+Content = tuple[bytes | None, object] | tuple[bytes | None, str, bytes]
+"""The key and the value of a record; from value columns their kinds, and the bytes of the value."""
 
 
 class SpillBudget:
@@ -84,10 +87,9 @@ class DiskRows:
     def write(self, rows: Rows) -> None:
         """Write records. Raises MeanderError beyond the budget, and any error of `refuse`."""
         batch, data, encodable = rows.batch, [], []
-        record_keys: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
-        for row, (key, value) in enumerate(zip(record_keys, batch.values, strict=False)):
+        for row, content in enumerate(_contents(batch)):
             try:
-                data.append(codec.encode((key, value)))
+                data.append(codec.encode(content))
             except UnencodableError as error:
                 self._refuse(batch, row, error)
             else:
@@ -143,21 +145,32 @@ class DiskRows:
         times, *middle, hashes = numbers
         place = middle[:5] if self._ordered else middle[1:]
         origins, partitions, offsets, indexes, marks = map(np.ascontiguousarray, place)
-        owned: list[bytes | None] = []
-        values: list[object] = []
-        for _, data in entries:
-            key, value = cast(tuple[bytes | None, object], codec.decode(data))
-            owned.append(key)
-            values.append(value)
+        contents = [cast(Content, codec.decode(data)) for _, data in entries]
         times = np.ascontiguousarray(times)
         # All records of one input have keys, or none has.
-        keys = [key for key in owned if key is not None]
+        keys = [key for key, *_ in contents if key is not None]
         whole = np.ascontiguousarray(hashes).view(np.uint64)
         batch = Batch(
-            times, origins, partitions, offsets, indexes, values, keys or None,
+            times, origins, partitions, offsets, indexes, _values(contents), keys or None,
             whole if keys else None, max(size, 1),
         )  # fmt: skip
         return Rows(batch, marks, self._iterations)
+
+
+def _contents(batch: Batch) -> Iterator[Content]:
+    keys: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
+    values = batch.values
+    if isinstance(values, ValueColumns):
+        return zip(keys, repeat(values.kinds), values.to_rows(), strict=False)
+    return zip(keys, values, strict=False)
+
+
+def _values(contents: list[Content]) -> Values:
+    parts: list[Values] = []
+    for kinds, some in groupby(contents, lambda one: one[1] if len(one) == 3 else None):
+        values: list[Any] = [one[-1] for one in some]
+        parts.append(values if kinds is None else ValueColumns.from_rows(kinds, values))
+    return concat_values(parts)
 
 
 def _bytes(numbers: Int64s) -> bytes:

@@ -9,7 +9,7 @@ once.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -252,7 +252,7 @@ class Columnar:
             valid = [row for row in range(len(batch)) if self._fits(batch, row)]
         return np.array(valid, np.int64), self._column(pick(batch.values, valid))
 
-    def _column(self, values: list[object]) -> Column:
+    def _column(self, values: Sequence[object]) -> Column:
         if self._fold.of is None and self._fold.dtype == "object":
             return column_of(values, "object")
         return column_of([self._value(value) for value in values], self._fold.dtype)

@@ -44,7 +44,7 @@ def lying(
 
 
 def values_of(pieces: Sequence[InFlight]) -> list[list[object]]:
-    return [one.batch.values for one in pieces]
+    return [list(one.batch.values) for one in pieces]
 
 
 def test_what_lies_side_by_side_is_one_piece_in_its_order() -> None:
