@@ -120,7 +120,8 @@ class Plan:
     def origin(self, node: SourceNode | KeyedNode | ChangesNode) -> int:
         """Return the number of a node's records in the total order. Sources come first."""
         changes = [n for n in self.nodes if isinstance(n, ChangesNode)]
-        names = [n.name for n in (*self.sources, *self.keyed, *changes)]
+        numbered: list[Node] = [*self.sources, *self.keyed, *changes]
+        names = [one.name for one in numbered]
         return names.index(node.name)
 
     @cached_property

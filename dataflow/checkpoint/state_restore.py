@@ -13,7 +13,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.delta_bundles import Bundle, Delta, decode_deltas
 from meander.state.encoding.timers import Timers
@@ -43,7 +43,7 @@ class StateRestore:
     def __init__(
         self,
         at: CheckpointId,
-        operators: Iterable[KeyedOperator],
+        operators: Iterable[StatefulOperator],
         manifests: Iterable[Manifest],
         deltas: Iterable[Delta],
         bundles: Sequence[Bundle],

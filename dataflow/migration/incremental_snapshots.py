@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from meander.dataflow.control.reports import BinSizes, LayerUnreadableReport
 from meander.dataflow.migration.migrator import Migrator, OutgoingState
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
 from meander.state.keys.ids import Bin
@@ -75,7 +75,7 @@ class Snapshots(BaseOperator):
             changed = outgoing.keyed.store.changed_bins()
             self._waiting.extend((outgoing, bin) for bin in changed if bin not in reported)
 
-    def _report_bins(self, keyed: KeyedOperator) -> None:
+    def _report_bins(self, keyed: StatefulOperator) -> None:
         """Report the sizes of the bins here, and the records of each since the last report."""
         bins, known = keyed.bin_layers.bins, self._heat.get(keyed.name, 0)
         self._heat[keyed.name] = keyed.heat.copy()

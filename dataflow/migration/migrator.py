@@ -28,7 +28,7 @@ from meander.dataflow.control.routing import Routing, Transfer
 from meander.dataflow.migration.pre_copy import PreCopyWriter
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort, least_of
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.loop_times import outer_time
@@ -74,7 +74,7 @@ class BinRewrite:
 class OutgoingState:
     """One stateful operator's outgoing bins, with the capabilities to send them."""
 
-    def __init__(self, keyed: KeyedOperator, output: OutputPort) -> None:
+    def __init__(self, keyed: StatefulOperator, output: OutputPort) -> None:
         self.keyed, self.output = keyed, output
         self.capabilities = CapabilitySet()
         self.leaving: list[OutgoingBin] = []

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from meander.dataflow.control.reports import BinPreCopied
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
@@ -25,10 +25,10 @@ ENTRIES = 512
 class PreCopyWriter:
     """A writer of the bins of one colocation group ahead of their moves."""
 
-    def __init__(self, context: OperatorContext, operators: Sequence[KeyedOperator]) -> None:
+    def __init__(self, context: OperatorContext, operators: Sequence[StatefulOperator]) -> None:
         self._operators, self._throttle, self._report = operators, context.throttle, context.report
-        self._waiting: deque[tuple[KeyedOperator, Bin]] = deque()
-        self._writing: deque[tuple[KeyedOperator, Bin, LayerWriter]] = deque()
+        self._waiting: deque[tuple[StatefulOperator, Bin]] = deque()
+        self._writing: deque[tuple[StatefulOperator, Bin, LayerWriter]] = deque()
         self._numbers: dict[Bin, int] = {}
         """The preparation of each bin whose layers have to stay."""
         self._reported: set[Bin] = set()

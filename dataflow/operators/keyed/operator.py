@@ -12,24 +12,21 @@ records spill past a bound. The operator receives none while they exceed it or t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Literal
 
 import numpy as np
 
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
-from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.callbacks import Calls
-from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
-from meander.dataflow.operators.keyed.timers import Timers
-from meander.dataflow.operators.output_group import Outputs
-from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
+from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import (
     Iterations,
@@ -40,20 +37,17 @@ from meander.dataflow.records.loop_times import (
     passed_frontier,
     total_order_key,
 )
-from meander.state.keys.ids import Bin, CheckpointId
-from meander.state.layers.bin_layers import BinLayers
-from meander.state.layers.layer_writer import LayerWriter
-from meander.state.layers.manifest import Manifest
+from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import MIN_TIME, Time, to_millis
+from meander.state.times.time import Time, to_millis
 
 Order = Literal["event", "processing"]
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
 
 
-class KeyedOperator(BaseOperator):
+class KeyedOperator(StatefulOperator):
     """A keyed operator that applies records to the states of their keys on one worker."""
 
     def __init__(
@@ -69,32 +63,17 @@ class KeyedOperator(BaseOperator):
         max_handoff_bytes: int,
         downstream_passed: Callable[[int], bool],
     ) -> None:
-        """`downstream_passed` returns whether the sinks that write its results on arrival have
-        passed a time."""
-        self.name, self.store, self.timers = context.name, store, Timers()
+        """Take the arguments of a stateful operator, besides its own."""
+        super().__init__(context, handoffs, outputs, store, max_handoff_bytes, downstream_passed)
         self._notifications = Notifications()
-        self.heat: Int64s = np.zeros(context.space.count, np.int64)
-        """The number of applied records, by bin."""
-        self._origin, self._inputs, self._outputs = origin, inputs, Outputs(outputs)
-        self._logic, self._order, self._space = logic, order, context.space
-        self._control = context.control
+        self._origin, self._inputs = origin, inputs
+        self._logic, self._order = logic, order
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
-        self.bin_layers = BinLayers(
-            self.name, store, context.topic, context.next_layer, context.retention
-        )
-        self.incoming = IncomingBins(
-            context, self.bin_layers, store, self.timers, handoffs, downstream_passed
-        )
-        self._waiting, self._max_handoff_bytes = context.buffer("records"), max_handoff_bytes
+        self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
-
-    @property
-    def frontier(self) -> Antichain:
-        """Return the output frontier of all workers in outer time. States before it are final."""
-        return outer_frontier(self._outputs.frontier)
 
     def schedule(self) -> bool:
         """Install bins, receive records, apply ready ones, and make due calls. Return whether the
@@ -114,84 +93,11 @@ class KeyedOperator(BaseOperator):
             self._downgrade()
         return worked
 
-    def wait_seconds(self) -> float | None:
-        """Return a short time while layers are being read."""
-        return 0.001 if self.incoming.busy() else None
-
-    def finished(self) -> bool:
-        """Return whether no bin is incoming."""
-        return not self.incoming.busy()
-
-    def bin_handoff(self, bin: Bin, at: int) -> BinHandoff | None:
-        """Return the handoff of a bin at the time `at`, which the output frontier has reached.
-        Return None where the delta is not small."""
-        remainder = self.bin_layers.pop_delta(
-            bin, self.timers.departing(bin), self._max_handoff_bytes
-        )
-        if remainder is None:
-            return None
-        return BinHandoff(Manifest(self.name, bin, at, self.bin_layers.layers(bin)), remainder)
-
-    def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
-        """Return a layer writer for a bin that leaves at the time `at`, for any size of delta."""
-        return self.bin_layers.write(bin, at, self.timers.departing(bin))
-
-    def small_delta_manifest(self, bin: Bin) -> Manifest | None:
-        """Return the manifest of a bin, or None where its delta does not fit a bin handoff."""
-        if not self.bin_layers.has_small_delta(bin, self._max_handoff_bytes // 2):
-            return None
-        return Manifest(self.name, bin, self._now, self.bin_layers.layers(bin))
-
-    def snapshot_writer(self, bin: Bin) -> LayerWriter:
-        """Return a layer writer for the current state of a bin."""
-        return self.bin_layers.write(bin, self._now, self.timers.all(bin), rebase=True)
-
-    @property
-    def _now(self) -> int:
-        return min(map(outer_time, self._outputs.frontier), default=MIN_TIME)
-
     def order_around_move(self, bin: Bin, time: int) -> None:
         """Order a bin's in-flight records around its move at `time` in an earlier execution. In
         the order of event time no such care is needed."""
         if self._order == "processing":
             self.incoming.order_around_move(bin, time)
-
-    def release_bin(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
-        """Release a bin that moves to its new owner. Return the timers that move with it."""
-        self.bin_layers.release(bin)
-        timers = self.timers.departing(bin)
-        self.timers.remove_departed(bin)
-        self._downgrade()
-        return timers
-
-    # -- checkpoints
-
-    def freeze(self, at: CheckpointId, excluded: Collection[Bin]) -> None:
-        """Freeze the installed bins for a checkpoint, except the `excluded` ones: retained bins, or
-        bins that a restore still loads."""
-        incoming = {handoff.manifest.bin for handoff in self.incoming.handoffs}
-        bins = sorted(self._bins_here - incoming - self.incoming.prefetched - set(excluded))
-        timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
-        self.bin_layers.freeze(at, bins, timers, self._now)
-        self.store.record_checkpoint(at, {bin: timers.get(bin, ()) for bin in bins})
-
-    def complete_checkpoint(self, at: CheckpointId) -> None:
-        """Handle the completion of a checkpoint."""
-        self.bin_layers.complete_checkpoint(at)
-        self.store.complete_checkpoint(at)
-
-    def note_restored(self, at: CheckpointId) -> None:
-        """Note that the states of all bins are those of a checkpoint."""
-        self.store.record_checkpoint(at, {bin: self.timers.all(bin) for bin in self._bins_here})
-
-    @property
-    def _bins_here(self) -> set[Bin]:
-        return {
-            *self.store.bins(),
-            *self.bin_layers.bins,
-            *self.timers.bins,
-            *self.store.changed_bins(),
-        }
 
     def in_flight(self) -> Iterable[InFlight]:
         """Return the records that wait for their time, their bin or their turn."""
@@ -208,11 +114,6 @@ class KeyedOperator(BaseOperator):
     def notifications(self) -> list[tuple[Time, bytes]]:
         """Return the notifications in order."""
         return self._notifications.all()
-
-    def hold_times_from(self, bottom: Time) -> None:
-        """Hold a capability from `bottom` on until `start`, while a restore loads states and
-        timers."""
-        self._outputs.open(bottom)
 
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
         """Add restored notifications, once all states and timers are restored."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import networkx
+import networkx as nx
 
 from meander import Flow
 from meander.dataflow.api.collection import Collection
@@ -60,17 +60,18 @@ def expected_degrees(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
 
 def expected_distances(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
     """Compute `distances` anew."""
-    graph = networkx.DiGraph(list(edges))
+    graph = nx.DiGraph(list(edges))
     graph.add_nodes_from(root for root, _ in roots)
     sources = {root for root, _ in roots}
     if not sources:
         return Counter()
-    return Counter(networkx.multi_source_dijkstra_path_length(graph, sources, weight=None).items())
+    found = nx.multi_source_dijkstra_path_length(graph, sources, weight=lambda *_: 1)
+    return Counter((node, int(distance)) for node, distance in found.items())
 
 
 def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     """Compute `components` anew."""
-    found = networkx.connected_components(networkx.Graph(list(edges)))
+    found = nx.connected_components(nx.Graph(list(edges)))
     return Counter((node, min(nodes)) for nodes in found for node in nodes)
 
 

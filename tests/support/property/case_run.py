@@ -12,6 +12,7 @@ from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.operators.buffer.spill import SpillBudget
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -65,8 +66,8 @@ class CrampedFlow(TestFlow):
         self.disks.append(worker.parts.operators.disk)
         for router in worker.parts.operators.exchanges:
             router._max_waiting = self._room
-        for outlet in worker.parts.operators.outgoing:
-            outlet.keyed._max_waiting = self._room
+        for keyed in keyed_operators(worker):
+            keyed._max_waiting = self._room
         for sink in worker.parts.operators.ordered_sinks:
             sink._most = self._room
         for loop in loops(worker):
@@ -302,11 +303,17 @@ def compute_blockers(coordinator: Coordinator) -> None:
     coordinator.step = stepped  # type: ignore[method-assign]
 
 
+def keyed_operators(worker: Worker) -> list[KeyedOperator]:
+    """Return the keyed operators of a worker."""
+    found = (outgoing.keyed for outgoing in worker.parts.operators.outgoing)
+    return [one for one in found if isinstance(one, KeyedOperator)]
+
+
 def check_queues(worker: Worker) -> None:
     """Check that the queue of each keyed operator is in the total order."""
-    for outlet in worker.parts.operators.outgoing:
-        queue = outlet.keyed._queue
-        if len(queue) > 1 and outlet.keyed._order == "event":
+    for keyed in keyed_operators(worker):
+        queue = keyed._queue
+        if len(queue) > 1 and keyed._order == "event":
             places = [
                 loop_times.total_order_key(loop_times.nested_time(least, rows.iterations))
                 for least, rows in queue

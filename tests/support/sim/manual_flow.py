@@ -239,7 +239,9 @@ class ManualFlow(TestFlow):
 
 def keyed(worker: Worker, name: str) -> KeyedOperator:
     """One stateful operator of a worker."""
-    return next(o.keyed for o in worker.parts.operators.outgoing if o.keyed.name == name)
+    found = next(o.keyed for o in worker.parts.operators.outgoing if o.keyed.name == name)
+    assert isinstance(found, KeyedOperator)
+    return found
 
 
 def loops(worker: Worker) -> list[LoopEntry]:

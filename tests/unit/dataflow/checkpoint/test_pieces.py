@@ -122,4 +122,4 @@ def _values(topic: SimTopic, piece: Piece) -> list[object]:
     ticket = topic.fetch(piece.locations)
     while (payloads := topic.fetched(ticket)) is None:
         pass
-    return in_flight.decode(payloads[0])[1].values
+    return list(in_flight.decode(payloads[0])[1].values)
