@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import (
     ChangesNode,
+    ConsolidateNode,
     ExchangeNode,
     FeedbackNode,
     JoinNode,
@@ -102,11 +103,11 @@ class Collection:
 
     # -- with state
 
-    def join(self, other: Collection, function: JoinFunction, name: str = "join") -> Collection:
+    def join(self, name: str, other: Collection, function: JoinFunction) -> Collection:
         """Pair the values of equal keys. `function` turns columns of keys, own values and other
         values into columns of keys and values."""
         upstreams = self._by_key(), other._by_key()
-        return self._add(JoinNode(self._name(name), upstreams, function))
+        return self._add(JoinNode(self._flow.unused_name(name), upstreams, function))
 
     def reduce(self, name: str, function: reduce.Function) -> Collection:
         """Turn the values of each key into others, by a function of all groups of values."""
@@ -138,7 +139,7 @@ class Collection:
 
     def consolidate(self) -> Collection:
         """Give each row once per time, with the sum of its diffs."""
-        return self._add(ReduceNode(self._name("consolidate"), self._by_key(), None))
+        return self._add(ConsolidateNode(self._name("consolidate"), self._by_key()))
 
     def iterate(
         self,

@@ -50,6 +50,9 @@ def input_lineages(nodes: Sequence[Node], outboxes: Collection[str]) -> Lineages
                 found[loop.name, 1] = loop, passed
             case SinkNode() if node.name in outboxes:
                 found[node.name, 1] = found[node.name, 0]
+            case JoinNode() | ReduceNode():
+                # The output of a step that a checkpoint has interrupted.
+                found[node.name, len(upstreams(node))] = found[node.name, 0]
     return {
         (name, number): InputLineage(
             name, number, passed, tuple(sorted(_ends(node, number, readers)))

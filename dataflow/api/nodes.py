@@ -192,16 +192,27 @@ class JoinNode:
     name: str
     upstreams: tuple[Output, Output]
     function: JoinFunction
+    codec: StateCodec = PLAIN
+    colocate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceNode:
-    """A node that reduces the values of each key of a collection. Without a function it gives each
-    update of one time once."""
+    """A node that reduces the values of each key of a collection."""
 
     name: str
     upstream: Output
-    function: ReduceFunction | None
+    function: ReduceFunction
+    codec: StateCodec = PLAIN
+    colocate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidateNode:
+    """A node that gives each row of a collection once per time."""
+
+    name: str
+    upstream: Output
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +223,9 @@ class ChangesNode:
     upstream: Output
 
 
-CollectionNode = IngestNode | MapUpdatesNode | JoinNode | ReduceNode
+CollectionNode = IngestNode | MapUpdatesNode | JoinNode | ReduceNode | ConsolidateNode
+StatefulNode = KeyedNode | JoinNode | ReduceNode
+"""A node that keeps state in bins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +291,9 @@ def group_of(node: Node) -> str:
 def has_keys(output: Output) -> bool:
     """Return whether the records of an output have keys: all have keys, or none."""
     match output.node:
-        case SourceNode() | IngestNode() | MapUpdatesNode() | JoinNode() | ReduceNode():
+        case SourceNode() | IngestNode() | MapUpdatesNode() | ChangesNode():
             return False
-        case ChangesNode():
+        case JoinNode() | ReduceNode() | ConsolidateNode():
             return False
         case KeyedNode():
             return True

@@ -12,22 +12,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from itertools import chain
+from types import UnionType
 
 from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.nodes import (
     ChangesNode,
+    ConsolidateNode,
     ExchangeNode,
     FeedbackNode,
+    JoinNode,
     KeyedNode,
     LoopNode,
     Node,
     Output,
     ProbeNode,
+    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
+    StatefulNode,
     StepsNode,
     has_keys,
     outputs,
@@ -52,6 +57,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Piece
+from meander.state.keys.ids import Bin
 
 MAX_BINS = 1 << 19
 """The most bins of all groups together: one decision, which is one record, names all owners."""
@@ -67,12 +73,13 @@ class Plan:
         self.ports: dict[str, Ports] = {}
         self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
         self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
+        self.stateful = [n for n in self.nodes if isinstance(n, StatefulNode)]
         self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]
         if not self.sources:
             raise SetupError(f"flow {flow.name!r}", "it has no source", "call flow.source(...)")
         # The control source has two outputs: commands, and advance requests.
         self.control = self.graph.node("control", 0, 2)
-        self.migrator = self.graph.node("migrator", 1, len(self.keyed))
+        self.migrator = self.graph.node("migrator", 1, len(self.stateful))
         self.partition_migrator = self.graph.node("partition_migrator", 1, len(self.sources))
         self.snapshots = self.graph.node("snapshots", 0, 0)
         self.graph.edge(self.control.outputs[0], self.migrator.inputs[0], credit=False)
@@ -92,15 +99,15 @@ class Plan:
             if isinstance(node, FeedbackNode):
                 back = self.ports[node.loop.name].inputs[1]
                 self.graph.feedback(self.ports[node.name].outputs[0], back)
-        for output, keyed in zip(self.migrator.outputs, self.keyed, strict=True):
+        for output, keyed in zip(self.migrator.outputs, self.stateful, strict=True):
             self.graph.edge(output, self.handoff_input(keyed), credit=False)
         for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
             self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
 
     def _add(self, node: Node) -> None:
-        back = isinstance(node, KeyedNode | SourceNode | LoopNode) or node.name in self.outboxes
-        inputs = len(upstreams(node)) + back
+        more = isinstance(node, StatefulNode | SourceNode | LoopNode) or node.name in self.outboxes
+        inputs = len(upstreams(node)) + more + isinstance(node, JoinNode | ReduceNode)
         announcements = int(isinstance(node, SourceNode))
         self.ports[node.name] = self.graph.node(
             node.name, inputs, outputs(node) + announcements, scope_of(node)
@@ -109,7 +116,7 @@ class Plan:
     def _output(self, output: Output) -> Location:
         return self.ports[output.node.name].outputs[output.number]
 
-    def handoff_input(self, keyed: KeyedNode) -> Location:
+    def handoff_input(self, keyed: StatefulNode) -> Location:
         """Return the input by which bin handoffs reach a stateful operator."""
         return self.ports[keyed.name].inputs[-1]
 
@@ -127,7 +134,7 @@ class Plan:
     @cached_property
     def groups(self) -> ColocationGroups:
         """Return the colocation groups of the stateful operators."""
-        alone = {keyed.name: not keyed.colocate for keyed in self.keyed}
+        alone = {one.name: not one.colocate for one in self.stateful}
         return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
@@ -136,7 +143,7 @@ class Plan:
         instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
         carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
         carried[self.partition_migrator.inputs[0]] = (ReassignPartition,)
-        carried.update((self.handoff_input(keyed), (BinHandoff,)) for keyed in self.keyed)
+        carried.update((self.handoff_input(one), (BinHandoff,)) for one in self.stateful)
         carried.update(
             (self.ports[source.name].inputs[0], (PartitionHandoff,)) for source in self.sources
         )
@@ -242,7 +249,7 @@ class Plan:
             known = {*reached}
             reached |= {
                 node.name for node in self.nodes
-                if not isinstance(node, KeyedNode)
+                if not isinstance(node, StatefulNode)
                 and any(one.name in known for one in self._upstream_nodes(node))
             }  # fmt: skip
         return reached
@@ -269,10 +276,12 @@ class Plan:
     def _is_reached_unsorted(self, sink: SinkNode) -> bool:
         """Return whether records reach a sink without a stateful operator. Some records leave a
         loop before they reach the stateful operators in it."""
-        before = self._nodes_before(sink, KeyedNode).values()
+        before = self._nodes_before(sink, StatefulNode | ConsolidateNode).values()
         return any(isinstance(one, SourceNode) for one in before)
 
-    def _nodes_before(self, sink: SinkNode, up_to: type | tuple[()] = ()) -> Mapping[str, Node]:
+    def _nodes_before(
+        self, sink: SinkNode, up_to: type | UnionType | tuple[()] = ()
+    ) -> Mapping[str, Node]:
         """Return the operators before a sink, by name. The search backward stops at nodes of the
         type `up_to`."""
         pending, seen = [sink.upstream.node], dict[str, Node]()
@@ -324,7 +333,7 @@ class Plan:
         operator: no record overtakes the records in it, and its timers might wait for the frontier
         that these records hold back (I7).
         """
-        ends = {at for keyed in self.keyed for at in self.ports[keyed.name].outputs}
+        ends = {at for one in self.stateful for at in self.ports[one.name].outputs}
         unsorted = {*self.unsorted_ports}
         reached = partial(self.graph.reached_without, excluded=self.sorting_inputs | ends)
         behind = [at for at in reached(start) if self.names[at] != self.names[start]]
@@ -335,7 +344,22 @@ class Plan:
         """Return the inputs whose operators sort records by time first."""
         ordered = [keyed for keyed in self.keyed if keyed.order == "event"]
         inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
+        inputs |= self.collection_inputs
         return inputs | {self.ports[sink].inputs[0] for sink in self.ordered_sinks}
+
+    @cached_property
+    def collection_inputs(self) -> set[Location]:
+        """Return the inputs of updates that belong to the owners of their keys' bins."""
+        outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.collection}
+        return {edge.target for edge in self.graph.edges if edge.source in outputs}
+
+    def bin_of(self, operator: str, key: bytes) -> Bin:
+        """Return the bin of a key of a stateful operator."""
+        if operator in {node.name for node in self.keyed}:
+            return Bin(self.flow.space.bin_of(key))
+        from meander.dataflow.operators.collection.updates import bin_of
+
+        return bin_of(self.flow.space, key)
 
     @property
     def source_locations(self) -> list[Location]:

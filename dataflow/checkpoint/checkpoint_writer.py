@@ -23,7 +23,7 @@ from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.operators.ports import InFlight
-from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
@@ -193,8 +193,7 @@ class CheckpointWriter:
         header = Header(self._execution, self._number, self._me, name, place, self._sequence)
         self._sequence += 1
         batch, iterations = one.batch, iterations_of(one.time)
-        placed = batch.hashes is not None or one.location in self._plan.inputs_by_partition
-        bins = self._plan.flow.space.bins_of(batch.bin_hashes) if placed else None
+        bins = self._bins(one)
         columns = InFlightColumns(
             iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
             batch.keys, bins, batch.values,
@@ -203,6 +202,16 @@ class CheckpointWriter:
         least = nested_time(int(batch.times.min()), iterations)
         piece = Piece(name, place, self._me, least, len(batch), (), bins is not None)
         self._upload.send(header.key, payload, piece)
+
+    def _bins(self, one: InFlight) -> Int64s | None:
+        """Return the bins whose owners get these records, or None where one worker gets them."""
+        space, plan, batch = self._plan.flow.space, self._plan, one.batch
+        if one.location in plan.collection_inputs:
+            from meander.dataflow.operators.collection.updates import key_hashes
+
+            return space.bins_of(key_hashes(batch))
+        placed = batch.hashes is not None or one.location in plan.inputs_by_partition
+        return space.bins_of(batch.bin_hashes) if placed else None
 
     # -- the part
 

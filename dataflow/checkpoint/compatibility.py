@@ -106,7 +106,7 @@ def _named(names: Sequence[str]) -> str:
 
 def restorable_parts(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
     """Return the parts of a checkpoint that fit the flow."""
-    cut, keyed = checkpoint.cut, {node.name for node in plan.keyed}
+    cut, keyed = checkpoint.cut, {node.name for node in plan.stateful}
     strange = _strange_places(checkpoint, plan)
     sources = {source.name for source in plan.sources}
     return replace(
@@ -125,7 +125,7 @@ def restorable_parts(checkpoint: Checkpoint, plan: Plan) -> Checkpoint:
 
 def _strange(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     """Return the mismatches of states, positions and notifications."""
-    cut, known = checkpoint.cut, [node.name for node in plan.keyed]
+    cut, known = checkpoint.cut, [node.name for node in plan.stateful]
     return [
         *_strange_states(checkpoint, known),
         *(f"it holds positions of source {name!r}, and the flow has no such source"
@@ -209,7 +209,7 @@ def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 
 def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    codecs = {keyed.name: keyed.codec.name for keyed in plan.keyed}
+    codecs = {keyed.name: keyed.codec.name for keyed in plan.stateful}
     others = {
         (manifest.operator, layer.codec)
         for manifest in checkpoint.manifests

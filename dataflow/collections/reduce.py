@@ -105,9 +105,13 @@ class Reduction:
         self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, self._depth), np.int64))
 
     @property
-    def pending(self) -> Int64s:
-        """Return the times at which keys change, whatever input comes; shape (n, depth)."""
-        return self._pending.times
+    def pending(self) -> tuple[Int64s, Int64s]:
+        """Return keys (n,) and the times (n, depth) at which they change, whatever input comes."""
+        return keys_of(self._pending.hashes), self._pending.times
+
+    def add_pending(self, keys: Int64s, times: Int64s) -> None:
+        """Add keys and times of `pending` of an earlier reduction."""
+        self._pending = _Moments.concat([self._pending, _Moments(hashes_of(keys), times)])
 
     def step(self, batch: Layer) -> Iterator[Updates]:
         """Yield the output's updates before the upper frontier of a batch, which the arrangement

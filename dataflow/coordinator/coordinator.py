@@ -365,7 +365,7 @@ class Coordinator:
     def _check(self, command: MoveBins, workers: Sequence[WorkerId] | None = None) -> None:
         if command.id in self.migrations.ids:
             raise id_in_use(command.id)
-        if not (self._plan.keyed or command.serves_rescale):
+        if not (self._plan.stateful or command.serves_rescale):
             raise Refused("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.groups, self.workers.active if workers is None else workers)
         self._closed_times.next_time()
@@ -492,7 +492,7 @@ class Coordinator:
 
     def _completed_everywhere(self, time: int) -> bool:
         """Whether every stateful operator has passed a time, as far as the coordinator knows."""
-        outputs = (self._plan.ports[keyed.name].outputs[0] for keyed in self._plan.keyed)
+        outputs = (self._plan.ports[one.name].outputs[0] for one in self._plan.stateful)
         frontiers = (outer_frontier(self._progress.frontier(output)) for output in outputs)
         return not any(frontier.less_equal(time) for frontier in frontiers)
 

@@ -43,7 +43,7 @@ class FrontierBlockers:
             self._places |= dict.fromkeys(ports.outputs, (_kind(node), node.name))
         commands = (*plan.control.outputs, *plan.migrator.inputs)
         self._places |= dict.fromkeys(commands, ("commands", ""))
-        for at, keyed in zip(plan.migrator.outputs, plan.keyed, strict=True):
+        for at, keyed in zip(plan.migrator.outputs, plan.stateful, strict=True):
             self._places[at] = self._places[plan.handoff_input(keyed)] = ("migration", keyed.name)
         self._places[plan.partition_migrator.inputs[0]] = ("partition_move", "")
         for at, source in zip(plan.partition_migrator.outputs, plan.sources, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from meander.dataflow.api.nodes import (
     ChangesNode,
-    CollectionNode,
+    ConsolidateNode,
     IngestNode,
     JoinNode,
     MapUpdatesNode,
@@ -14,8 +14,9 @@ from meander.dataflow.api.nodes import (
     scope_of,
 )
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.operators.collection.logic import ConsolidateLogic, JoinLogic, ReduceLogic
-from meander.dataflow.operators.collection.operator import CollectionLogic, CollectionOperator
+from meander.dataflow.operators.collection.consolidation import Consolidation
+from meander.dataflow.operators.collection.logic import JoinLogic, ReduceLogic
+from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
     Pass,
     changes,
@@ -26,32 +27,46 @@ from meander.dataflow.operators.collection.stateless import (
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InputPort, Operator, OutputPort
+from meander.state.store.store import Store
 
 
-def collection_operator(
-    node: CollectionNode | ChangesNode,
+def stateful_collection(
+    node: JoinNode | ReduceNode,
+    context: OperatorContext,
+    inputs: Sequence[InputPort],
+    output: OutputPort,
+    store: Store,
+    max_handoff_bytes: int,
+) -> CollectionOperator:
+    """Return the operator of a node with state on one worker."""
+    depth = scope_of(node).depth
+    logic: JoinLogic | ReduceLogic
+    match node:
+        case JoinNode(function=function):
+            logic = JoinLogic(function, depth)
+        case ReduceNode(function=function):
+            logic = ReduceLogic(node.name, function, depth)
+    *data, unsent, handoffs = inputs
+    return CollectionOperator(
+        context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth
+    )
+
+
+def stateless_collection(
+    node: IngestNode | MapUpdatesNode | ConsolidateNode | ChangesNode,
     context: OperatorContext,
     guard: Guard,
     inputs: Sequence[InputPort],
     output: OutputPort,
     plan: Plan,
 ) -> Operator:
-    """Return the operator of a node on one worker."""
+    """Return the operator of a node without state on one worker."""
     match node:
         case IngestNode(read=read):
             return Pass(inputs, output, ingest(read, guard))
         case MapUpdatesNode(function=function):
             return Pass(inputs, output, unchanged if function is None else mapped(function))
+        case ConsolidateNode():
+            return Consolidation(context, inputs[0], output, scope_of(node).depth)
         case ChangesNode():
             return Pass(inputs, output, changes(plan.origin(node)))
-        case _:
-            logic = _logic(node, scope_of(node).depth)
-            return CollectionOperator(context, inputs, output, logic, scope_of(node).depth)
-
-
-def _logic(node: JoinNode | ReduceNode, depth: int) -> CollectionLogic:
-    if isinstance(node, JoinNode):
-        return JoinLogic(node.function, depth)
-    if node.function is None:
-        return ConsolidateLogic(depth)
-    return ReduceLogic(node.name, node.function, depth)

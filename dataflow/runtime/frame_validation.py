@@ -129,7 +129,7 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
             | BinHandoff(manifest=Manifest(operator=name))
             | Prefetch(manifest=Manifest(operator=name))
             | Rewrite(operator=name)
-        ) if not any(name == keyed.name for keyed in plan.keyed):
+        ) if not any(name == one.name for one in plan.stateful):
             return f"it names the state of operator {name!r}, which this flow does not have"
         case ReassignPartition(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"

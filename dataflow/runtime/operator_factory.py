@@ -15,15 +15,18 @@ from meander.dataflow.api.nodes import (
     FeedbackNode,
     FoldLogic,
     IngestNode,
+    JoinNode,
     KeyedNode,
     LoopExitNode,
     LoopNode,
     Node,
     ProbeNode,
     ProcessLogic,
+    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
+    StatefulNode,
     StepsNode,
     group_of,
     has_keys,
@@ -328,12 +331,28 @@ class OperatorFactory:
 
     def _collection(self, node: CollectionNode | ChangesNode) -> Operator:
         # This loads numba, which takes half a second that other flows do without.
-        from meander.dataflow.runtime.collection_factory import collection_operator
+        from meander.dataflow.runtime.collection_factory import (
+            stateful_collection,
+            stateless_collection,
+        )
 
-        guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
         context = self._context(node.name, scope_of(node))
         inputs, output = self._inputs(node), self._output(node)
-        return collection_operator(node, context, guard, inputs, output, self.plan)
+        if isinstance(node, JoinNode | ReduceNode):
+            store = self.environment.open_store(node.name, node.codec, None)
+            keyed = stateful_collection(
+                node, context, inputs, output, store, self._max_handoff_bytes
+            )
+            self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
+            return keyed
+        guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
+        return stateless_collection(node, context, guard, inputs, output, self.plan)
+
+    @property
+    def _max_handoff_bytes(self) -> int:
+        flow = self.plan.flow
+        bins = flow.space.count * len(self.plan.stateful)
+        return min(HANDOFF_BYTES, flow.move_memory // bins)
 
     def _key_hashes(self) -> Callable[[Batch], UInt64s]:
         from meander.dataflow.operators.collection.updates import key_hashes
@@ -352,7 +371,7 @@ class OperatorFactory:
             self._logic(node),
             self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
-            min(HANDOFF_BYTES, flow.move_memory // (flow.space.count * len(self.plan.keyed))),
+            self._max_handoff_bytes,
             self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
         )
         self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
@@ -462,8 +481,8 @@ class OperatorFactory:
         edges: list[Edge] = [edge for edge in self.plan.graph.edges if edge.source == at]
         return OutputPort(at, edges, self.progress, self.environment.me, self.channels)
 
-    def _pointer_output(self, node: KeyedNode) -> Location:
-        return self.plan.migrator.outputs[[n.name for n in self.plan.keyed].index(node.name)]
+    def _pointer_output(self, node: StatefulNode) -> Location:
+        return self.plan.migrator.outputs[[n.name for n in self.plan.stateful].index(node.name)]
 
 
 def _bin_hashes(batch: Batch) -> UInt64s:

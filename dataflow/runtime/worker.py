@@ -360,7 +360,7 @@ class Worker:
             self._notifications(),
             {manifest.operator for manifest in self._state_restore.left},
         )
-        for outgoing, node in zip(self._operators.outgoing, self._plan.keyed, strict=True):
+        for outgoing, node in zip(self._operators.outgoing, self._plan.stateful, strict=True):
             if outgoing.keyed.name in loaded or outgoing.keyed.name in notifications:
                 outgoing.keyed.hold_times_from(scope_of(node).bottom)
         if self._state_restore.done:
@@ -383,9 +383,9 @@ class Worker:
     def _notifications(self) -> dict[str, list[tuple[Time, bytes]]]:
         """Return the notifications that keys of this worker requested before the restart, by
         operator."""
-        space, found = self._plan.flow.space, dict[str, list[tuple[Time, bytes]]]()
+        found = dict[str, list[tuple[Time, bytes]]]()
         for operator, time, key in self._operators.start.cut.notifications:
-            if self._owns(operator, Bin(space.bin_of(key))):
+            if self._owns(operator, self._plan.bin_of(operator, key)):
                 found.setdefault(operator, []).append((time, key))
         return found
 

@@ -96,6 +96,14 @@ class Part:
         offsets[0] = 0
         return Part(self.hashes[key:], offsets, self.values[row:])
 
+    def between(self, first: int, last: int) -> tuple[Part, slice]:
+        """Return the rows of the hashes from `first` to `last`, and their place."""
+        low = int(np.searchsorted(self.hashes, np.uint64(first)))
+        high = int(np.searchsorted(self.hashes, np.uint64(last), side="right"))
+        rows = slice(int(self.offsets[low]), int(self.offsets[high]))
+        offsets = self.offsets[low : high + 1] - self.offsets[low]
+        return Part(self.hashes[low:high], offsets, self.values[rows]), rows
+
     @staticmethod
     def empty(dtype: npt.DTypeLike = np.int32) -> Part:
         """Return a part without rows."""
@@ -142,6 +150,12 @@ class Chunk:
             self.times[dynamic_row:],
             self.diffs[dynamic_row:],
         )
+
+    def between(self, first: int, last: int) -> Chunk:
+        """Return the rows of the hashes from `first` to `last`."""
+        static, _ = self.static.between(first, last)
+        dynamic, rows = self.dynamic.between(first, last)
+        return Chunk(static, self.floor, dynamic, self.times[rows], self.diffs[rows])
 
     def updates(self) -> Updates:
         """Return all rows as updates."""

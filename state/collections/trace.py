@@ -10,11 +10,12 @@ frontiers, so updates that no reader tells apart cancel. Cost: each row is merge
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import itemgetter
 
 from meander.state.collections.cursor import Cursor, Run
 from meander.state.collections.description import Description
-from meander.state.collections.layer import Chunk, Layer
+from meander.state.collections.layer import Chunk, Layer, Updates
 from meander.state.collections.merge import UNBOUNDED, Merge
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
@@ -119,6 +120,13 @@ class Trace:
     def cursor(self) -> Cursor:
         """Return a cursor over all updates of the trace."""
         return Cursor(self._current_runs(), self.depth, self._by_estimate)
+
+    def between(self, first: int, last: int) -> Iterator[Updates]:
+        """Yield the rows of the hashes from `first` to `last`, both included."""
+        for layer in self.layers:
+            for chunk in layer.chunks:
+                if chunk.first <= last and chunk.last >= first:
+                    yield chunk.between(first, last).updates()
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -4,29 +4,35 @@ Guarantees that a step takes all updates between two frontiers of its inputs in 
 many distinct times they have, and that the output has each time's own differences (the differential
 dataflow status report, "Poor scaling with small updates"). Times stay in the product order, so
 different outer times iterate beside each other. The output of a step leaves in pieces. Invariant:
-capabilities cover the waiting updates and the moments at which an output may still change.
+capabilities cover the waiting updates, unsent output, and the moments at which an output may still
+change. No step passes the time of a move before its bins are here (I2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from meander.dataflow.operators.collection.pending import PendingUpdates, not_before
+from meander.dataflow.operators.collection.stored_updates import StoredUpdates
 from meander.dataflow.operators.collection.updates import batches_of, least_times, updates_of
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort
-from meander.dataflow.progress.capability import CapabilitySet
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
+from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of
+from meander.dataflow.records.loop_times import iterations_of, nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import Description
+from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
+from meander.state.keys.ids import Bin
+from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import MIN_TIME
+from meander.state.times.time import MIN_TIME, Time
 
 IDLE_FUEL = 1 << 14
 """The rows that a turn without input merges."""
@@ -36,54 +42,120 @@ class CollectionLogic(Protocol):
     """A logic that turns the next layers of its inputs into updates of its output."""
 
     @property
-    def pending(self) -> Int64s:
-        """Return the times at which its output may change without input, shape (n, depth)."""
+    def pending(self) -> tuple[Int64s, Int64s]:
+        """Return the keys (n,) and times (n, depth) at which its output may change without
+        input."""
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the updates of the output before the upper frontier of the layers."""
+
+    def take_stored(self) -> Iterator[tuple[int, Updates, Antichain]]:
+        """Yield the updates that the traces got in the last step, with the number and the `since`
+        of each trace."""
+
+    def install(self, trace: int, updates: Updates) -> None:
+        """Add the updates of a bin to a trace."""
+
+    def remove(self, first: int, last: int) -> None:
+        """Remove the updates of the keys with hashes from `first` to `last` from all traces."""
+
+    def restore_pending(self, keys: Int64s, times: Int64s) -> None:
+        """Add restored moments at which the output may change."""
 
     def compact(self, fuel: int) -> bool:
         """Merge up to `fuel` rows; return whether there were any."""
 
 
-class CollectionOperator(BaseOperator):
+class CollectionOperator(StatefulOperator):
     """An operator with one logic over collections, on one worker."""
 
     def __init__(
         self,
         context: OperatorContext,
         inputs: Sequence[InputPort],
+        unsent: InputPort,
+        handoffs: InputPort,
         output: OutputPort,
         logic: CollectionLogic,
+        store: Store,
+        max_handoff_bytes: int,
         depth: int,
     ) -> None:
-        """Take the coordinates of a time in the scope of the operator."""
-        self.name, self._control, self._depth = context.name, context.control, depth
-        self._inputs, self._output, self._logic = inputs, output, logic
+        """`unsent` gets the output that was not sent before a checkpoint; `depth` is the number of
+        coordinates of a time."""
+        super().__init__(context, handoffs, [output], store, max_handoff_bytes, lambda _: True)
+        self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
+        self._logic, self._stored = logic, StoredUpdates(store, context.space, depth)
         self._pending = [PendingUpdates(depth) for _ in inputs]
-        self._capabilities = CapabilitySet()
         self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
         self._running: Iterator[Updates] | None = None
+        self._unsent = deque[tuple[Time, Batch]]()
 
     def schedule(self) -> bool:
-        """Receive updates, and begin or continue a step; merge where there is none. Return whether
-        the operator worked."""
-        worked = self._receive()
-        if self._running is None:
+        """Receive bins and updates, and begin or continue a step; merge where there is none. Return
+        whether the operator worked."""
+        worked = self.incoming.schedule(self._outputs.retain)
+        worked |= self._receive()
+        if self._running is None and not self._unsent:
             self._begin()
+        if self._running is not None or self._unsent:
+            worked |= self._proceed()
+        elif not worked:
+            return self._logic.compact(IDLE_FUEL)
+        if worked and self._running is None:
+            self._downgrade()
+        return worked
+
+    def in_flight(self) -> Iterable[InFlight]:
+        """Return the waiting updates, and the unsent output of a step, which ends for that."""
         if self._running is not None:
-            return self._proceed() or worked
-        return worked or self._logic.compact(IDLE_FUEL)
-
-    def finished(self) -> bool:
-        """Return whether no step is under way."""
-        return self._running is None
-
-    def in_flight(self) -> Iterator[InFlight]:
-        """Return the waiting updates."""
+            for piece in self._running:
+                self._unsent += batches_of(piece)
+            self._end()
+        found = [InFlight(self._unsent_input.location, *one) for one in self._unsent]
         for port, pending in zip(self._inputs, self._pending, strict=True):
-            for time, batch in batches_of(pending.all()):
-                yield InFlight(port.location, time, batch)
+            found += [InFlight(port.location, *one) for one in batches_of(pending.all())]
+        return found
+
+    # -- bins that come and go
+
+    @property
+    def notifications(self) -> list[tuple[Time, bytes]]:
+        """Return the moments at which the output may change, each with its key."""
+        keys, times = self._logic.pending
+        return [
+            (nested_time(time, tuple(iterations)), key.to_bytes(8, "big", signed=True))
+            for key, (time, *iterations) in zip(keys.tolist(), times.tolist(), strict=True)
+        ]
+
+    def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
+        """Fill the traces with restored bins, and add restored moments."""
+        for bin in self.store.bins():
+            self._on_installed(bin)
+        moments = [(int.from_bytes(key, "big", signed=True), time) for time, key in notifications]
+        times = [time if isinstance(time, tuple) else (time,) for _, time in moments]
+        self._logic.restore_pending(
+            np.array([key for key, _ in moments], np.int64),
+            np.array(times, np.int64).reshape(-1, self._depth),
+        )
+        self._downgrade()
+
+    def order_around_move(self, bin: Bin, time: int) -> None:
+        """Do nothing, as updates wait for their time."""
+
+    def release_bin(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
+        """Release a bin that moves to its new owner, and remove it from the traces."""
+        width = 64 - self._space.bits
+        self._logic.remove(bin << width, ((bin + 1) << width) - 1)
+        self._stored.forget(bin)
+        return super().release_bin(bin)
+
+    def _on_installed(self, bin: Bin) -> None:
+        """Add a bin that has been installed to the traces."""
+        for trace, updates in self._stored.load(bin).items():
+            self._logic.install(trace, updates)
+
+    # -- steps
 
     def _receive(self) -> bool:
         received = False
@@ -91,8 +163,15 @@ class CollectionOperator(BaseOperator):
             for message in port.drain():
                 received = True
                 assert isinstance(message.payload, Batch)
-                self._capabilities.retain(self._output.mint(message))
-                pending.add(updates_of(message.payload, iterations_of(message.time)))
+                self._outputs.retain(message)
+                updates = updates_of(message.payload, iterations_of(message.time))
+                pending.add(updates)
+                np.add.at(self.heat, self._space.bins_of(hashes_of(updates.keys)), 1)
+        for message in self._unsent_input.drain():
+            received = True
+            assert isinstance(message.payload, Batch)
+            self._outputs.retain(message)
+            self._unsent.append((message.time, message.payload))
         return received
 
     def _begin(self) -> None:
@@ -100,26 +179,44 @@ class CollectionOperator(BaseOperator):
         upper = self._control()
         for port in self._inputs:
             upper = upper.meet(port.frontier)
-        if upper == self._upper:
+        inner = (0,) * (self._depth - 1)
+        for time in self.incoming.awaited_times:
+            upper = upper.meet(Antichain.of(nested_time(time, inner)))
+        if upper == self._upper or not self._upper.dominates(upper):
             return
         ready = [pending.take(upper) for pending in self._pending]
-        if not any(map(len, ready)) and not_before(self._logic.pending, upper).all():
+        if not any(map(len, ready)) and not_before(self._logic.pending[1], upper).all():
             return
         lower, self._upper = self._upper, upper
         description = Description(lower, upper, lower)
         self._running = self._logic.step([layer_of(one, description) for one in ready])
 
     def _proceed(self) -> bool:
-        """Send the next piece of a step, or end it. Return whether the output was not blocked."""
-        assert self._running is not None
-        if self._output.blocked():
+        """Send unsent output or the next piece of a step, or end it. Return whether the output was
+        not blocked."""
+        if self._outputs.blocked:
             return False
-        piece = next(self._running, None)
-        if piece is not None:
-            for time, batch in batches_of(piece):
-                self._output.send(self._capabilities.capability_for(time), time, batch)
-            return True
-        self._running = None
-        times = [self._logic.pending, *(pending.times for pending in self._pending)]
-        self._capabilities.downgrade(*least_times(np.concatenate(times)))
+        if not self._unsent:
+            assert self._running is not None
+            piece = next(self._running, None)
+            if piece is None:
+                self._end()
+                return True
+            self._unsent += batches_of(piece)
+        while self._unsent:
+            self._outputs.send(*self._unsent.popleft())
         return True
+
+    def _end(self) -> None:
+        """End a step, and store what the traces got."""
+        self._running = None
+        for trace, updates, since in self._logic.take_stored():
+            self._stored.add(trace, updates, since)
+
+    def _downgrade(self) -> None:
+        if self._running is not None:
+            return
+        times = [self._logic.pending[1], *(pending.times for pending in self._pending)]
+        unsent = (time for time, _ in self._unsent)
+        held = (*self.incoming.pending_times, *unsent, *least_times(np.concatenate(times)))
+        self._outputs.downgrade(*held)

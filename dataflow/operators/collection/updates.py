@@ -16,6 +16,8 @@ from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.encoding.value_columns import ValueColumns
+from meander.state.keys.bins import BinSpace
+from meander.state.keys.ids import Bin
 from meander.state.times.time import Time
 
 
@@ -49,6 +51,12 @@ def columns_of(batch: Batch) -> tuple[Int64s, Int64s, Int64s]:
 def key_hashes(batch: Batch) -> UInt64s:
     """Return the hashes of the keys of updates, whose top bits are the bins."""
     return hashes_of(columns_of(batch)[0])
+
+
+def bin_of(space: BinSpace, key: bytes) -> Bin:
+    """Return the bin of a key of a notification, eight bytes."""
+    hashes = hashes_of(np.frombuffer(key, ">i8").astype(np.int64))
+    return Bin(int(space.bins_of(hashes)[0]))
 
 
 def batches_of(updates: Updates) -> Iterator[tuple[Time, Batch]]:

@@ -63,8 +63,11 @@ class IncomingBins:
         timers: Timers,
         handoff_port: InputPort,
         downstream_passed: Callable[[int], bool],
+        on_installed: Callable[[Bin], None],
     ) -> None:
-        """`downstream_passed` returns whether sinks that write on arrival have passed a time."""
+        """`downstream_passed` returns whether sinks that write on arrival have passed a time.
+        `on_installed` is called with each bin whose state is complete."""
+        self._on_installed = on_installed
         self._downstream_passed = downstream_passed
         self._bin_layers, self._store, self._timers = bin_layers, store, timers
         self._topic, self._handoff_port, self._report = context.topic, handoff_port, context.report
@@ -230,6 +233,11 @@ class IncomingBins:
         return any(self._stashed[bin].spilled for bin in self._released)
 
     @property
+    def awaited_times(self) -> Iterator[int]:
+        """Yield the times from which on this worker owns bins that it expects."""
+        return chain.from_iterable(self._awaited.values())
+
+    @property
     def expecting(self) -> bool:
         """Return whether this worker expects bins at certain times."""
         return bool(self._awaited)
@@ -282,6 +290,7 @@ class IncomingBins:
         self._bin_layers.adopt(manifest)
         remainder = incoming.handoff.remainder
         self.add_delta(manifest.bin, remainder, loader.timers)
+        self._on_installed(manifest.bin)
         size = sum(map(len, (*remainder.keys, *remainder.states)))
         prefetched = incoming.prefetched
         self._note_installed(

@@ -51,8 +51,9 @@ class StatefulOperator(BaseOperator):
             self.name, store, context.topic, context.next_layer, context.retention
         )
         self.incoming = IncomingBins(
-            context, self.bin_layers, store, self.timers, handoffs, downstream_passed
-        )
+            context, self.bin_layers, store, self.timers, handoffs, downstream_passed,
+            self._on_installed,
+        )  # fmt: skip
 
     @property
     def notifications(self) -> list[tuple[Time, bytes]]:
@@ -66,6 +67,9 @@ class StatefulOperator(BaseOperator):
     def order_around_move(self, bin: Bin, time: int) -> None:
         """Order a bin's in-flight records around its move at `time` in an earlier execution."""
         raise NotImplementedError
+
+    def _on_installed(self, bin: Bin) -> None:
+        """Do what an operator does with the complete state of an incoming bin."""
 
     def _downgrade(self) -> None:
         """Give up the times at which nothing can be sent any more."""

@@ -35,7 +35,7 @@ def distances(edges: Collection, roots: Collection) -> Collection:
     """Return each node that the roots reach, with its distance."""
 
     def body(nodes: Collection) -> Collection:
-        further = nodes.join(edges, lambda _, distance, to: (to, distance + 1))
+        further = nodes.join("further", edges, lambda _, distance, to: (to, distance + 1))
         return further.concat(roots).minimum("least")
 
     return roots.iterate("bfs", body)
@@ -47,7 +47,7 @@ def components(edges: Collection, _: Collection) -> Collection:
     labels = both.map(lambda nodes, _: (nodes, nodes)).distinct("nodes")
 
     def body(found: Collection) -> Collection:
-        further = found.join(both, lambda _, label, to: (to, label))
+        further = found.join("further", both, lambda _, label, to: (to, label))
         return further.concat(labels).minimum("least")
 
     return labels.iterate("labels", body)

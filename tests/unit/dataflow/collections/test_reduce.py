@@ -84,9 +84,9 @@ def test_two_changes_change_the_output_where_they_join() -> None:
     # (1, 1) is not before the frontier yet.
     changes = reduced.step([(7, 5, (0, 1), 1), (7, 3, (1, 0), 1)], (1, 1))
     assert changes == [(7, 3, (1, 0), 1), (7, 5, (0, 1), 1)]
-    assert reduced.reduction.pending.tolist() == [[1, 1]]
+    assert reduced.reduction.pending[1].tolist() == [[1, 1]]
     assert reduced.step([], (2, 1)) == [(7, 5, (1, 1), -1)]
-    assert reduced.reduction.pending.tolist() == []
+    assert reduced.reduction.pending[1].tolist() == []
 
 
 def test_the_output_trace_holds_what_was_sent() -> None:
