@@ -20,7 +20,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
-from meander.state.encoding.value_columns import ValueColumns
+from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
@@ -191,7 +191,8 @@ def test_value_columns_come_back_from_disk_as_columns(
 def test_values_of_two_kinds_on_one_disk_come_back_as_a_list() -> None:
     waiting = pool(ordered=True)
     whole, half = ValueColumns((np.array([7]),)), ValueColumns((np.array([0.5]),))
-    for time, values in enumerate((whole, ["a"], half, whole)):
+    kinds: list[Values] = [whole, ["a"], half, whole]
+    for time, values in enumerate(kinds):
         waiting.add(Rows.of(records(["x"], [time]).with_values(values), 0))
         waiting.spill_some()
     (rows,), _ = waiting.pop_passed(Antichain())
