@@ -42,6 +42,7 @@ from meander.dataflow.wire import (
 )
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.layer import DeltaEntries
@@ -68,6 +69,7 @@ PLAIN: st.SearchStrategy[object] = st.recursive(
     ),
     max_leaves=6,
 )
+TYPED = ValueColumns((np.array([1, -2, 1 << 62]), np.array([0.5, -0.0, np.inf])))
 MOVES = Moves("m1", 7, WorkerId(1), (Bin(3), Bin(4)))
 MANIFEST = Manifest(
     "total", Bin(3), 7,
@@ -103,7 +105,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 def batch_of(
-    numbers: Int64s | list[list[int]], values: list[object], keys: list[object] | None = None
+    numbers: Int64s | list[list[int]], values: Values, keys: list[object] | None = None
 ) -> Batch:
     times, origins, partitions, offsets, indexes = np.asarray(numbers, np.int64)
     if keys is None:
@@ -132,6 +134,21 @@ def test_a_batch_comes_back_equal_in_value_and_type(batch: Batch, time: Time, ed
     assert columns(got.payload) == columns(batch)
     assert codec.encode(got.payload.values) == codec.encode(batch.values)
     assert got.payload.size == len(codec.encode(batch.values))
+
+
+@pytest.mark.parametrize("keys", [None, ["a", "b", "c"]])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_batch_of_value_columns_comes_back_as_columns(
+    keys: list[object] | None, packed: bool
+) -> None:
+    batch = batch_of([[*range(3)]] * 5, TYPED, keys)
+    sent = batch.with_packed(TYPED.encode()) if packed else batch
+    got = decode(encode_data(EdgeId(1), 5, sent))
+    assert isinstance(got, DataFrame) and isinstance(got.payload, Batch)
+    assert columns(got.payload) == columns(batch)
+    values = got.payload.values
+    assert isinstance(values, ValueColumns) and values.encode() == TYPED.encode()
+    assert got.payload.size == len(TYPED.encode())
 
 
 @pytest.mark.parametrize("payload", [MOVES, *DELIVERIES, *INSTRUCTIONS])
@@ -190,6 +207,8 @@ VALUES: list[object] = [
     1 << 80,
 ]
 GOOD: list[Frame] = [
+    encode_data(EdgeId(3), 5, batch_of([[*range(3)]] * 5, TYPED, [*range(3)])),
+    encode_data(EdgeId(3), (5, 1), batch_of([[*range(3)]] * 5, TYPED)),
     encode_data(EdgeId(3), 5, batch_of([[*range(9)]] * 5, VALUES, [*range(9)])),
     encode_data(EdgeId(3), (5, 1), batch_of([[0, 1]] * 5, [1, "b"])),
     encode_data(EdgeId(1), 5, MOVES),
@@ -310,6 +329,11 @@ TWO = codec.encode([1, 2])
         [_head(0, 5, "Batch"), _columns(key=pa.array([b"a", b"b"])), TWO],
         [_head(0, 5, "Batch"), _columns(other=pa.array([1, 2])), TWO],
         [_head(0, 5, "Batch"), b"", TWO],
+        [_head(0, 5, "Batch"), _columns(), TYPED.encode()],
+        [_head(0, 5, "Batch"), _columns(), TYPED[:1].encode()],
+        [_head(0, 5, "Batch"), _columns(), TYPED[:2].encode() + b"\0"],
+        [_head(0, 5, "Batch"), _columns(), TYPED[:2].encode()[:-1]],
+        [_head(0, 5, "Batch"), _columns(), TYPED[:2].encode().replace(b"if", b"ix")],
     ],
 )
 def test_what_is_nearly_a_frame_is_refused(frame: Frame) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from threading import Event
 
+import numpy as np
 import pytest
 
 from meander import KafkaSink, KafkaSource, header
@@ -27,6 +28,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError
 from meander.schemas.row_error import RowError
+from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.ids import WorkerId
 from tests.support.kafka.connector_rig import batch
 from tests.support.sim.operator_bench import records
@@ -112,6 +114,16 @@ def test_fail_fast_names_the_record(source: KafkaSource, value: bytes, reason: s
 
 def rows(sink: KafkaSink, pulse: Keepalive = NO_KEEPALIVE) -> RecordEncoder:
     return RecordEncoder(sink, WorkerId(0), pulse)
+
+
+def test_value_columns_are_written_as_their_tuples_would_be() -> None:
+    columns = ValueColumns((np.array([1, 2]), np.array([0.5, 1.5])))
+    tuples = batch([*columns])
+    for value in ("json", lambda value: repr(value).encode()):
+        encoder = rows(KafkaSink("out", value))
+        typed = tuples.with_values(columns)
+        assert encoder.encode(typed) == encoder.encode(tuples)
+        assert encoder.checksum(typed) == encoder.checksum(tuples)
 
 
 def test_a_users_functions_make_value_and_key() -> None:

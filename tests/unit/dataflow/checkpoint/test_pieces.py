@@ -23,6 +23,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import SimTopic
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.checkpoint import Checkpoint, Piece
+from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import RecordLocation
 from meander.state.times.time import Time
@@ -50,6 +51,17 @@ def values_of(pieces: Sequence[InFlight]) -> list[list[object]]:
 def test_what_lies_side_by_side_is_one_piece_in_its_order() -> None:
     many = [[lying(HERE, [b"a", b"b"])], [lying(HERE, [b"c"]), lying(HERE, [b"d"])]]
     assert values_of([*_in_pieces(many)]) == [[b"a", b"b", b"c", b"d"]]
+
+
+def test_columns_side_by_side_are_one_piece_of_columns() -> None:
+    def numbers(*of: int) -> InFlight:
+        one = lying(HERE, [b""] * len(of))
+        return one._replace(batch=one.batch.with_values(ValueColumns((np.array(of),))))
+
+    one, two = _in_pieces([[numbers(1, 2), numbers(3)], [numbers(*[4] * ROWS)]])
+    assert isinstance(one.batch.values, ValueColumns)
+    assert [*one.batch.values] == [(1,), (2,), (3,)]
+    assert isinstance(two.batch.values, ValueColumns) and len(two.batch) == ROWS
 
 
 def test_other_places_rounds_and_keys_are_pieces_of_their_own() -> None:

@@ -24,6 +24,7 @@ from meander.dataflow.operators.stateless import (
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.simulator import SimClock
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.bins import BinSpace
 from tests.support.sim.operator_bench import Bench, guard, records
 
@@ -54,6 +55,18 @@ def test_filter_keeps_whole_records() -> None:
     batch = applied(Filter("f", lambda v: v % 2, "fail"), some([1, 2, 3]))
     assert (batch.values, batch.offsets.tolist()) == ([1, 3], [0, 2])
     assert batch.keys == [codec.encode(1), codec.encode(3)]
+
+
+def test_functions_see_value_columns_as_tuples_and_filter_and_key_by_keep_the_columns() -> None:
+    columns = ValueColumns((np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])))
+    batch = some([1, 2, 3]).with_values(columns)
+    assert applied(Map("m", lambda v: v, "fail"), batch).values == [(1, 0.5), (2, 1.5), (3, 2.5)]
+    assert applied(flat(list), batch).values == [1, 0.5, 2, 1.5, 3, 2.5]
+    kept = applied(Filter("f", lambda v: v[0] % 2, "fail"), batch)
+    keyed = applied(KeyBy("k", lambda v: v[0], "fail", BinSpace(8)), kept)
+    assert isinstance(keyed.values, ValueColumns)
+    assert [*keyed.values] == [(1, 0.5), (3, 2.5)]
+    assert keyed.keys == [codec.encode(1), codec.encode(3)]
 
 
 def test_inspect_sees_every_record_and_changes_none() -> None:

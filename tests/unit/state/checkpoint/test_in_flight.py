@@ -17,6 +17,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.in_flight import Header, InFlightColumns, RecordCorrupt
 from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
 
 HEADER = Header(ExecutionId(7), 3, WorkerId(1), "totals", 1, sequence=5)
@@ -31,7 +32,7 @@ VALUES: list[object] = [
 
 
 def columns(
-    values: list[object], *, keyed: bool = True, iterations: tuple[int, ...] = ()
+    values: Values, *, keyed: bool = True, iterations: tuple[int, ...] = ()
 ) -> InFlightColumns:
     numbers = np.arange(len(values))
     keys = [b"%d" % n for n in numbers] if keyed else None
@@ -96,6 +97,37 @@ def test_what_is_written_column_by_column_is_what_avros_own_writer_writes(seed: 
         }  # fmt: skip
         body = in_flight._encode_record(in_flight._COLUMNS, record)
         assert in_flight.encode(HEADER, written).endswith(body)
+
+
+TYPED = ValueColumns(
+    (np.array([1, -(1 << 63), (1 << 63) - 1]), np.array([0.5, -0.0, np.nan]), np.array([7, 7, 7]))
+)
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_value_columns_come_back_as_columns(keyed: bool, rows: int) -> None:
+    written = columns(TYPED[:rows], keyed=keyed)
+    header, read = in_flight.decode(in_flight.encode(HEADER, written))
+    assert (header, read.keys) == (HEADER, written.keys)
+    assert isinstance(read.values, ValueColumns)
+    assert read.values.encode() == TYPED[:rows].encode()
+
+
+def test_value_columns_are_written_as_avros_own_writer_writes_them_and_any_reader_reads() -> None:
+    schema = json.loads(files("meander.schemas").joinpath("in_flight.avsc").read_text("utf-8"))
+    data = in_flight.encode(HEADER, columns(TYPED[:2]))
+    record: Any = schemaless_reader(BytesIO(data[1:]), parse_schema(schema), None)
+    columns_read = [{"long": [1, -(1 << 63)]}, {"double": [0.5, -0.0]}, {"long": [7, 7]}]
+    assert record["columns"]["value"] == [{"columns": columns_read}]
+    assert data.endswith(in_flight._encode_record(in_flight._COLUMNS, record["columns"]))
+
+
+@pytest.mark.parametrize("lost", [1, 8, 60])
+def test_value_columns_that_are_cut_short_are_found(lost: int) -> None:
+    data = in_flight.encode(HEADER, columns(TYPED))
+    with pytest.raises(RecordCorrupt):
+        in_flight.decode(data[:-lost])
 
 
 VERSION_1 = (

@@ -20,6 +20,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
@@ -166,6 +167,44 @@ def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
     (rows,), _ = waiting.pop_passed(Antichain.of(2))
     assert len(rows) == count
     assert sorted(rows.arrivals.tolist()) == list(range(count))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("keys", [None, ["a", "b", "c"]])
+def test_value_columns_come_back_from_disk_as_columns(
+    ordered: bool, keys: list[str] | None
+) -> None:
+    columns = ValueColumns((np.array([1, -2, 3]), np.array([0.5, -0.0, np.inf])))
+    written = records([*columns], [5, 6, 7], keys).with_values(columns)
+    waiting = pool(ordered)
+    for first in (0, 1):
+        waiting.add(Rows.of(written.take(np.arange(first, 3)), 0))
+        waiting.spill_some()
+    (kept,) = [rows.batch for rows in waiting.rows()]
+    (found,) = waiting.pop_passed(Antichain())[0]
+    for batch in (kept, found.sorted().batch):
+        assert isinstance(batch.values, ValueColumns) and batch.values.kinds == "if"
+        assert sorted(map(repr, batch.values)) == sorted(map(repr, [*columns, *columns[1:]]))
+        assert (batch.keys is None) == (keys is None)
+
+
+def test_values_of_two_kinds_on_one_disk_come_back_as_a_list() -> None:
+    waiting = pool(ordered=True)
+    whole, half = ValueColumns((np.array([7]),)), ValueColumns((np.array([0.5]),))
+    kinds: list[Values] = [whole, ["a"], half, whole]
+    for time, values in enumerate(kinds):
+        waiting.add(Rows.of(records(["x"], [time]).with_values(values), 0))
+        waiting.spill_some()
+    (rows,), _ = waiting.pop_passed(Antichain())
+    assert rows.batch.values == [(7,), "a", (0.5,), (7,)]
+
+
+def test_value_columns_of_one_place_are_in_the_order_of_their_bytes() -> None:
+    """I3: as tuples would be."""
+    columns = ValueColumns((np.array([300, 2, -1]),))
+    batch = replace(records([*columns]), offsets=np.zeros(3, np.int64))
+    expected = Rows.of(batch, 0).sorted().batch.values
+    assert [*Rows.of(batch.with_values(columns), 0).sorted().batch.values] == expected
 
 
 def test_a_value_that_cannot_go_to_disk_ends_the_flow_and_names_itself(start: Start) -> None:
