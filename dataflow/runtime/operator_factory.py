@@ -361,7 +361,6 @@ class OperatorFactory:
 
     def _keyed(self, node: KeyedNode) -> KeyedOperator:
         *data, pointers = self._inputs(node)
-        flow = self.plan.flow
         keyed = KeyedOperator(
             self._context(node.name, scope_of(node), ordered=node.order == "event"),
             self.plan.origin(node),

@@ -14,6 +14,7 @@ import pytest
 from tests.support.collections.graph_flows import (
     GRAPH_FLOWS,
     expected_at,
+    random_faults,
     random_history,
     run,
 )
@@ -42,3 +43,21 @@ def test_the_answer_at_each_time_is_that_of_the_graph_at_that_time(
     assert found["changes"] > found["schedules"], "answers change"
     record_property(f"{SCHEDULES}{name}", found["schedules"])
     record_property(f"times at which {name} were computed anew", found["times"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", GRAPH_FLOWS)
+def test_the_changes_are_the_same_whatever_moves_joins_leaves_and_dies(
+    name: str, record_property: Callable[[str, object], None]
+) -> None:
+    graph, found = GRAPH_FLOWS[name], Counter[str]()
+    for seed in seeds(COLLECTION_FLOWS, FLOOR):
+        rng = random.Random(seed)
+        history = random_history(rng, NODES, CHANGES)
+        workers = rng.randint(1, 3)
+        faults = random_faults(rng, workers, len(history.edges) + len(history.roots))
+        disturbed = run(graph, history, workers, seed, faults)
+        assert disturbed.changes == run(graph, history, 1, seed).changes, f"seed {seed}: {faults}"
+        found.update(schedules=1, faults=len(faults))
+    record_property(f"{SCHEDULES}{name} with faults", found["schedules"])
+    record_property(f"faults of {name}", found["faults"])

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from meander import Flow
+from meander import Checkpointing, Flow
 from meander.dataflow.api.collection import Collection
+from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
+from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.simulation.simulator import Command
 from meander.state.times.time import to_millis
-from meander.testing import At, TestFlow
+from meander.testing import At, Control, Crash, TestFlow
 
 Edge = tuple[int, int]
 Answer = Counter[tuple[int, int]]
@@ -136,11 +137,37 @@ class GraphRun:
         return Answer({row: count for row, count in found.items() if count})
 
 
+BINS = 3
+"""The bits of the bins of a flow."""
+
+
+def random_faults(rng: random.Random, workers: int, records: int) -> list[At]:
+    """Return moves, rescales and deaths of workers in the course of so many records."""
+    faults = list[At]()
+    for number in range(rng.randint(2, 5)):
+        command: dict[str, object] = {"id": f"c{number}"}
+        match rng.choice(["migrate", "migrate", "rescale", "crash"]):
+            case "migrate":
+                bins = rng.sample(range(1 << BINS), rng.randint(1, 1 << BINS))
+                command |= {"type": "migrate", "bins": bins, "worker": rng.randrange(workers)}
+                command |= {"strategy": rng.choice(["batched", "fluid", "all-at-once"])}
+                fault: Fault = Control(command)
+            case "rescale":
+                fault = Control(command | {"type": "rescale", "workers": rng.randint(1, 4)})
+            case _:
+                fault = Crash(0)
+        faults.append(At(fault, records=rng.randrange(1, records)))
+    return faults
+
+
 def run(
-    graph: GraphFlow, history: History, workers: int, seed: int, commands: Sequence[Command] = ()
+    graph: GraphFlow, history: History, workers: int, seed: int, faults: Sequence[At] = ()
 ) -> GraphRun:
-    """Run a flow over a history on simulated workers."""
-    flow, sink = Flow("graph", bins=3), ListSink()
+    """Run a flow over a history on simulated workers; with faults it takes checkpoints."""
+    checkpoints = Checkpointing(interval=0.01) if faults else Checkpointing()
+    delivery: Guarantee = "exactly_once" if faults else "at_least_once"
+    flow = Flow("graph", bins=BINS, delivery=delivery, checkpoints=checkpoints)
+    sink = ListSink()
     lists: list[list[tuple[int, Change]]] = [[] for _ in range(history.partitions)]
     for when, (key, value, diff) in history.edges:
         # An edge has one partition, so its removal stays behind its addition.
@@ -149,8 +176,7 @@ def run(
     edges = flow.source(ListSource(lists, patient)).collection(lambda change: change)
     roots = flow.source(ListSource([[*history.roots]], patient)).collection(lambda change: change)
     graph.build(edges, roots).changes().sink(sink)
-    faults = [At(command, records=1 + 3 * n) for n, command in enumerate(commands)]
-    with TestFlow(flow, workers, seed, faults=faults) as test:
+    with TestFlow(flow, workers, seed, faults=[*faults]) as test:
         test.run()
     found = [(to_millis(one.time), *_row(one.value)) for one in sink.results]
     return GraphRun(sorted(found))
