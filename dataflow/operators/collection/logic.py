@@ -13,10 +13,9 @@ from meander.state.collections.description import Description
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import Trace
-from meander.state.times.antichain import Antichain
 
-Stored = tuple[int, Updates, Antichain]
-"""The number of a trace, updates that it got, and its `since`."""
+Stored = tuple[int, Updates]
+"""The number of a trace, and updates that it got."""
 
 
 class _Traces:
@@ -24,16 +23,16 @@ class _Traces:
 
     def __init__(self, *traces: Trace) -> None:
         self._all = traces
-        self._got: list[tuple[int, Updates]] = []
+        self._got: list[Stored] = []
 
     def got(self, trace: int, updates: Iterator[Updates]) -> None:
         """Note updates that a trace got."""
         self._got += [(trace, some) for some in updates]
 
-    def take_stored(self) -> Iterator[Stored]:
-        """Yield the noted updates once."""
+    def take_stored(self) -> list[Stored]:
+        """Return the noted updates once."""
         got, self._got = self._got, []
-        return ((trace, updates, self._all[trace].since) for trace, updates in got)
+        return got
 
     def install(self, trace: int, updates: Updates) -> None:
         """Add updates of earlier times to a trace."""

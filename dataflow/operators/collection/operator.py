@@ -49,9 +49,9 @@ class CollectionLogic(Protocol):
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the updates of the output before the upper frontier of the layers."""
 
-    def take_stored(self) -> Iterator[tuple[int, Updates, Antichain]]:
-        """Yield the updates that the traces got in the last step, with the number and the `since`
-        of each trace."""
+    def take_stored(self) -> list[tuple[int, Updates]]:
+        """Return the updates that the traces got in the last step, with the number of each
+        trace."""
 
     def install(self, trace: int, updates: Updates) -> None:
         """Add the updates of a bin to a trace."""
@@ -87,7 +87,7 @@ class CollectionOperator(StatefulOperator):
         self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
         self._logic, self._stored = logic, StoredUpdates(store, context.space, depth)
         self._pending = [PendingUpdates(depth) for _ in inputs]
-        self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
+        self._lower = self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
         self._running: Iterator[Updates] | None = None
         self._unsent = deque[tuple[Time, Batch]]()
 
@@ -187,8 +187,10 @@ class CollectionOperator(StatefulOperator):
         ready = [pending.take(upper) for pending in self._pending]
         if not any(map(len, ready)) and not_before(self._logic.pending[1], upper).all():
             return
-        lower, self._upper = self._upper, upper
-        description = Description(lower, upper, lower)
+        # No bin with an update of this step moves before `lower`, so its new owner tells apart
+        # times from there on alone.
+        self._lower, self._upper = self._upper, upper
+        description = Description(self._lower, upper, self._lower)
         self._running = self._logic.step([layer_of(one, description) for one in ready])
 
     def _proceed(self) -> bool:
@@ -210,8 +212,8 @@ class CollectionOperator(StatefulOperator):
     def _end(self) -> None:
         """End a step, and store what the traces got."""
         self._running = None
-        for trace, updates, since in self._logic.take_stored():
-            self._stored.add(trace, updates, since)
+        for trace, updates in self._logic.take_stored():
+            self._stored.add(trace, updates, self._lower)
 
     def _downgrade(self) -> None:
         if self._running is not None:

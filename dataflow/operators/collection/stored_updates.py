@@ -47,7 +47,7 @@ class StoredUpdates:
         """The entries of each level that exist, empty ones included."""
 
     def add(self, trace: int, updates: Updates, since: Antichain) -> None:
-        """Add updates of a trace; `since` is the frontier from which on it tells times apart."""
+        """Add updates of a trace; `since` is a frontier that no later update precedes."""
         if not len(updates):
             return
         bins = self._space.bins_of(hashes_of(updates.keys))
