@@ -136,7 +136,8 @@ class Session:
         elif text.startswith("meander run ") and "--until-end" not in text:
             self._start_flow(command, text)
         elif program in KNOWN and text.endswith("&"):
-            self._call(f"{text[:-1]} > background.log 2>&1 &")
+            # The terminal of a user stays open, while each command here has one of its own.
+            self._call(f"trap '' HUP; {text[:-1]} > background.log 2>&1 &")
         elif program in KNOWN:
             self._check(command, text)
         else:

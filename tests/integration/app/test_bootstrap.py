@@ -227,7 +227,7 @@ def test_states_are_replaced_only_where_asked_and_other_states_stay(
     [
         ("totals", "SELECT 1 AS k, 2 AS state", "column 'key': the data has no such column"),
         ("total", "SELECT 1 AS key, 2 AS state", "no operator 'total' .* 'totals', 'mean', 'back"),
-        ("backwards", "SELECT 1 AS key, 'x' AS state", "a codec of its own, .* type string"),
+        ("backwards", "SELECT 1 AS key, 'x' AS state", "its own codec, .* type string"),
         ("mean", "SELECT 'N1' AS key, 2.5D AS state", "'mean', key 'N1': .* it has 1 values"),
     ],
     ids=["column", "operator", "type", "state"],

@@ -60,7 +60,7 @@ class ManualTopic:
         taken, self._new = [*self._new], deque()
         return taken
 
-    def done(self, offset: int) -> None:
+    def commit(self, offset: int) -> None:
         self.dealt.append(offset)
 
 
