@@ -111,7 +111,9 @@ class CollectionOperator(StatefulOperator):
         if self._running is not None:
             for piece in self._running:
                 self._unsent += batches_of(piece)
-            self._end()
+            self._store_step()
+            # The next turn ends the step, and gives up its times.
+            self._running = iter(())
         found = [InFlight(self._unsent_input.location, *one) for one in self._unsent]
         for port, pending in zip(self._inputs, self._pending, strict=True):
             found += [InFlight(port.location, *one) for one in batches_of(pending.all())]
@@ -202,16 +204,16 @@ class CollectionOperator(StatefulOperator):
             assert self._running is not None
             piece = next(self._running, None)
             if piece is None:
-                self._end()
+                self._running = None
+                self._store_step()
                 return True
             self._unsent += batches_of(piece)
         while self._unsent:
             self._outputs.send(*self._unsent.popleft())
         return True
 
-    def _end(self) -> None:
-        """End a step, and store what the traces got."""
-        self._running = None
+    def _store_step(self) -> None:
+        """Store what the traces got in a step."""
         for trace, updates in self._logic.take_stored():
             self._stored.add(trace, updates, self._lower)
 
