@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import columns_of, layer_of
 from meander.state.collections.trace import Trace
 
-GROUP_ROWS = 1 << 18
-"""About the rows of the keys that one piece of a step takes."""
+PIECE_KEYS = 1 << 12
+"""The most keys that one piece of a step takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,8 @@ class Reduction:
         fresh = _Moments.concat([self._pending, *map(_Moments.of, batch.updates())])
         due, self._pending = fresh.split(frontier)
         made: list[Updates] = []
-        hashes = np.unique(due.hashes)
-        for some in self._pieces(hashes):
-            piece = self._reduced(some, due, frontier)
+        for some in due.by_keys(PIECE_KEYS):
+            piece = self._reduced(np.unique(some.hashes), some, frontier)
             made.append(piece)
             if len(piece):
                 yield piece
@@ -133,10 +133,6 @@ class Reduction:
         self._upper = upper
         self._reader.advance(upper)
         self._out.advance(upper)
-
-    def _pieces(self, hashes: UInt64s) -> Iterator[UInt64s]:
-        if len(hashes):
-            yield hashes
 
     def _reduced(self, hashes: UInt64s, due: _Moments, frontier: Int64s) -> Updates:
         count = len(hashes)
@@ -201,6 +197,15 @@ class _Moments:
         columns = np.column_stack([self.hashes.view(np.int64), self.times])
         _, rows = np.unique(columns, axis=0, return_index=True)
         return _Moments(self.hashes[rows], self.times[rows])
+
+    def by_keys(self, most: int) -> Iterator[_Moments]:
+        """Yield all in pieces of at most so many keys."""
+        order = np.argsort(self.hashes, kind="stable")
+        hashes, times = self.hashes[order], self.times[order]
+        firsts = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)])
+        bounds = [*firsts[::most].tolist(), len(hashes)]
+        for start, end in pairwise(bounds):
+            yield _Moments(hashes[start:end], times[start:end])
 
     def split(self, frontier: Int64s) -> tuple[_Moments, _Moments]:
         """Return those before a frontier, and the others."""
