@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
     from meander.schemas.errors import MeanderError, SetupError
 
 __all__ = [
     "Checkpointing", "Context", "Flow", "KafkaSink", "KafkaSource", "KeyedStream", "MeanderError",
-    "Options", "SetupError", "Stream", "bootstrap", "columns", "field", "header",
+    "Options", "SetupError", "SourceOptions", "Stream", "bootstrap", "columns", "field", "header",
     "nondeterministic",
 ]  # fmt: skip
 
@@ -44,6 +45,7 @@ _MODULES = {
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.interfaces": ["SourceOptions"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
     "schemas.errors": ["MeanderError", "SetupError"],

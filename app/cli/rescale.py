@@ -8,7 +8,7 @@ import typer
 
 from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
-from meander.app.cli.views.rescale import show_staff
+from meander.app.cli.views.rescale import show_rescale
 from meander.schemas.control import Rescale
 
 EXAMPLE = "Example: meander rescale counts --workers 3"
@@ -29,4 +29,4 @@ def rescale(
     rejected.
     """
     command = Rescale.model_construct(type="rescale", id=name or new_id(), workers=workers)
-    submit(command, flow, to, show_staff if wait else None)
+    submit(command, flow, to, show_rescale if wait else None)

@@ -136,7 +136,7 @@ def _run_executions(
                     raise _failed_in_a_row(lost) from lost
                 found, prepared = newest, prepared.next_execution(lost.workers)
                 number = 0 if newest is None else newest.checkpoint.number
-                driver.status.recovers(prepared, number, reason)
+                driver.status.write_recovering(prepared, number, reason)
 
 
 def _newest_checkpoint(

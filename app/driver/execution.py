@@ -149,7 +149,7 @@ def _resume_commands(prepared: PreparedFlow, topics: DriverTopics, driver: Drive
     commands = driver.commands
     commands.handled = resume_commands(prepared, topics.control, driver.decisions, commands.handled)
     for event in commands.end(commands.handled):
-        driver.status.tell(event)
+        driver.status.write(event)
 
 
 def _is_survivable(cause: MeanderError, survivors: Survivors | None) -> bool:

@@ -230,7 +230,7 @@ class DriverLoop:
             self._bins = None
         if isinstance(event, PartitionAdded) and event.source in self._source_topics:
             self._lag.add(self._source_topics[event.source], event.partition)
-        self._status.tell(event)
+        self._status.write(event)
 
     def _checkpoint_coordinator(
         self, found: StartCheckpoint | None, has_checkpoint: bool

@@ -50,15 +50,15 @@ class _Message(_Part, tag=True):
     """A message that names its class as it travels."""
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """Return the bytes of the message."""
         return msgspec.msgpack.encode(self)
 
 
-# -- at the door
+# -- registration
 
 
 class Register(_Message):
-    """A worker has come up; its token is good for one time."""
+    """A message by which a worker registers; its launch token is valid once."""
 
     token: bytes
     address: Address
@@ -69,13 +69,13 @@ class Register(_Message):
 
 
 class Ready(_Message):
-    """A worker has admitted all that are on its roster."""
+    """A message of a worker that has admitted all members of its member list."""
 
     token: bytes
 
 
 class MemberInfo(_Part):
-    """One member: where it listens, and the key it proves itself with."""
+    """The address at which a member listens, and its public key."""
 
     worker: int
     address: Address
@@ -83,119 +83,119 @@ class MemberInfo(_Part):
 
 
 class MemberList(_Message):
-    """Everybody else."""
+    """A message that lists all other members."""
 
     peers: list[MemberInfo]
 
 
 class Rejection(_Message):
-    """This worker is not wanted, and why."""
+    """A message that rejects a worker, with the reason."""
 
     reason: str
 
 
-class Go(_Message):
-    """All have admitted each other: connect."""
+class Connect(_Message):
+    """A message that tells a worker to connect, as all members have admitted each other."""
 
 
 class Alive(_Message):
-    """The sender's process lives, whatever its loop does."""
+    """A keepalive of a process, which its loop does not delay."""
 
     token: bytes
     operator: str
-    """The one whose turn keeps its loop; '' where none does."""
+    """The operator whose turn runs; '' where none does."""
 
 
 class HeartbeatAck(_Message):
-    """The flow still has the worker that says it lives."""
+    """A message that acknowledges a keepalive of a worker of the flow."""
 
 
 # -- on the links
 
 
 class AddPeer(_Message):
-    """Somebody is to join: admit it, and open the sending side to it."""
+    """A message that tells a member to admit a joining worker, and to open a link to it."""
 
     peer: MemberInfo
 
 
 class PeerAdded(_Message):
-    """The sender has done so."""
+    """A message of a member that has admitted a joining worker."""
 
     worker: int
 
 
 class DropPeer(_Message):
-    """Who was to join does not come."""
+    """A message that tells a member to drop a worker that did not join."""
 
     worker: int
 
 
 class PeerLeft(_Message):
-    """From worker to worker: this is the sender's last word, it has left the flow."""
+    """The last message of a leaving worker to another worker."""
 
 
-class Released(_Message):
-    """The sender has heard all that a leaver had to say."""
+class PeerLeftAck(_Message):
+    """A message of a worker that has received the last message of a leaving worker."""
 
     worker: int
 
 
 class Durations(_Part):
-    """How often something took how long, by bucket (`dataflow.metrics.histogram.BOUNDS`)."""
+    """A histogram of durations, by bucket (`dataflow.metrics.histogram.BOUNDS`)."""
 
     counts: Annotated[list[int], Meta(min_length=len(BOUNDS) + 1, max_length=len(BOUNDS) + 1)]
     seconds: float
 
 
 class OperatorStats(_Part):
-    """What one operator has done."""
+    """The counts of one operator."""
 
     received: int
     sent: int
     busy: float
-    """Seconds of its turns."""
-    took: Durations
-    """How long each record was in it."""
+    """The seconds of its turns."""
+    durations: Durations
+    """The durations of records in the operator."""
 
 
 class SourceStats(_Part):
-    """What a source reads at one worker; the lists have an entry per partition."""
+    """The state of a source at one worker; the lists have an entry per partition."""
 
     partitions: list[int]
     times: list[int]
-    """How far each is."""
+    """The time of each partition."""
     states: list[Literal["sending", "paused", "idle", "reading"]]
     delays: Durations
-    """From the reading of a chunk to its passing by all sinks."""
+    """The durations from the read of a chunk until all sinks have passed it."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError unless each partition has a time and a state."""
+        """Raise ValueError unless each partition has a time and a state."""
         if not len(self.partitions) == len(self.times) == len(self.states):
             raise ValueError("each partition has a time and a state")
 
 
 class WorkerHeartbeat(_Message):
-    """The sender lives. From a worker: how it stands."""
+    """A heartbeat of a member. That of a worker reports its state."""
 
     counters: dict[str, int] = field(default_factory=dict)
     inflight: int = 0
     spilled: int = 0
     """Bytes of records that wait on disk."""
     restored: int = 0
-    """Bytes read of what it has begun with."""
+    """The bytes read in its restore."""
     restoring: int = 0
-    """Of so many."""
+    """The bytes to read in its restore."""
     operators: dict[str, OperatorStats] = field(default_factory=dict)
     sources: dict[str, SourceStats] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
-    """Bytes sent to each other worker whose credit it has not given back."""
+    """The bytes sent to each other worker, without those whose credit it has returned."""
     taken: dict[int, int] = field(default_factory=dict)
-    """Bytes taken from each other worker whose credit has not been given back to it."""
+    """The bytes received from each other worker, without those whose credit has been returned."""
 
 
 class Log(_Message):
-    """A line of a worker's log."""
+    """A log line of a worker."""
 
     logger: str
     level: int
@@ -205,16 +205,16 @@ class Log(_Message):
 
 
 class Report(_Message):
-    """Reports of the engine, for the coordinator."""
+    """A message with reports of the engine for the coordinator."""
 
     reports: list[WorkerReport]
 
 
 class Failure(_Message):
-    """A worker cannot go on; it waits for `stop`."""
+    """A message of a worker that has failed, and waits for `StopExecution`."""
 
     of: ErrorKind
-    """Which error it is, as of `ERRORS`."""
+    """The name of the error in `ERRORS`."""
     subject: str
     cause: str
     remedy: str
@@ -224,12 +224,12 @@ class Failure(_Message):
 
     @staticmethod
     def from_bytes(data: bytes) -> Failure:
-        """The inverse of `to_bytes`. Raises ValueError."""
+        """Undo `to_bytes`. Raise ValueError."""
         return msgspec.msgpack.decode(data, type=Failure)
 
     @staticmethod
     def at(member: str, error: BaseException, trace: str) -> Failure:
-        """What an exception at a member tells the coordinator."""
+        """Return the message about an exception at a member."""
         known = error if isinstance(error, MeanderError) else MeanderError(member, describe(error))
         return Failure(
             of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
@@ -238,33 +238,33 @@ class Failure(_Message):
         )  # fmt: skip
 
     def error(self) -> MeanderError:
-        """As it was raised at the worker."""
+        """Return the error as the worker raised it."""
         if self.peer is not None:
             return LinkBroken(WorkerId(self.peer), self.cause)
         return ERRORS[self.of](self.subject, self.cause, self.remedy)
 
 
 class Done(_Message):
-    """All that the sender had to do is done and durable."""
+    """A message of a worker whose work is complete and durable."""
 
     counters: dict[str, int]
 
 
 class StopExecution(_Message):
-    """Do nothing any more, close what is open, and say so."""
+    """A message that tells a worker to stop, to close its resources, and to answer `Stopped`."""
 
 
 class Stopped(_Message):
-    """The sender has nothing open but its links."""
+    """A message of a worker that has closed everything but its links."""
 
 
 class Exit(_Message):
-    """All have stopped: end the process."""
+    """A message that ends the process of a worker, as all have stopped."""
 
 
 class Restart(_Message):
-    """A worker is lost, and all that have stopped go on in another life of the flow: what is other
-    there for the one that is told."""
+    """A message that restarts a stopped worker in the next execution, after the loss of another
+    worker. It tells the worker what differs from the last execution."""
 
     worker: int
     workers: int
@@ -279,34 +279,34 @@ class Restart(_Message):
         return f"Restart(worker={self.worker}, execution={self.execution})"
 
 
-Knock = Register | Ready | Alive
-Reply = MemberList | Rejection | Go | HeartbeatAck
+Request = Register | Ready | Alive
+Reply = MemberList | Rejection | Connect | HeartbeatAck
 ToWorker = WorkerHeartbeat | AddPeer | DropPeer | StopExecution | Exit | Restart
-FromWorker = WorkerHeartbeat | Log | Report | PeerAdded | Released | Failure | Done | Stopped
+FromWorker = WorkerHeartbeat | Log | Report | PeerAdded | PeerLeftAck | Failure | Done | Stopped
 
 
 class Reader(Generic[M]):
-    """Reads the messages of one direction.
+    """A reader of the messages of one direction.
 
     >>> FROM_WORKER.read(WorkerHeartbeat(inflight=3).to_bytes())
     WorkerHeartbeat(counters={}, inflight=3, ..., sent={}, taken={})
     >>> TO_WORKER.read(Done(counters={}).to_bytes())
     Traceback (most recent call last):
-    ValueError: no message that is expected here
+    ValueError: the message is not expected here
     """
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
 
     def read(self, data: bytes) -> M:
-        """The message of some bytes. Raises ValueError."""
+        """Return the message of some bytes. Raise ValueError."""
         try:
             return self._decoder.decode(data)
         except ValueError as error:
-            raise ValueError("no message that is expected here") from error
+            raise ValueError("the message is not expected here") from error
 
 
-KNOCK: Reader[Knock] = Reader(Knock)
+REQUEST: Reader[Request] = Reader(Request)
 REPLY: Reader[Reply] = Reader(Reply)
 TO_WORKER: Reader[ToWorker] = Reader(ToWorker)
 FROM_WORKER: Reader[FromWorker] = Reader(FromWorker)

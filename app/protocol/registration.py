@@ -26,10 +26,10 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from meander.app.protocol.messages import (
-    KNOCK,
     REPLY,
+    REQUEST,
     Alive,
-    Go,
+    Connect,
     HeartbeatAck,
     MemberInfo,
     MemberList,
@@ -166,7 +166,7 @@ class RegistrationServer:
         while self._socket.poll(0):
             route, *parts = self._socket.recv_multipart(copy=False)
             try:
-                request = KNOCK.read(b"".join(part.bytes for part in parts))
+                request = REQUEST.read(b"".join(part.bytes for part in parts))
             except ValueError:
                 log.warning("request_rejected", reason="it is malformed")
                 continue
@@ -258,7 +258,7 @@ class RegistrationServer:
         """Tell a worker to connect, once it and all members have admitted each other."""
         found = self.registrations[worker]
         found.connecting = True
-        self._reply(found.route, Go())
+        self._reply(found.route, Connect())
         at = found.register
         log.info("worker_started", worker=worker, process=at.pid, host=at.host)
 
@@ -340,7 +340,7 @@ def join(token: LaunchToken, keys: CurveKeys, links: CurveLinks, startup_timeout
                     peers = [Peer(WorkerId(p.worker), p.address, p.public) for p in members]
                     links.admit(peers)
                     dealer.send(Ready(token=token.token).to_bytes())
-                case Go():
+                case Connect():
                     links.connect(peers)
                     return
                 case HeartbeatAck():

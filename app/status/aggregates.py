@@ -43,7 +43,7 @@ def partitions(heard: WorkerStats) -> list[PartitionFrontier]:
 
 
 def latencies(heard: WorkerStats) -> list[Latency]:
-    """How long deliveries took on all workers together, by source, the slowest first."""
+    """Return the durations of deliveries on all workers by source, the slowest first."""
     delays = (
         (name, reading.delays)
         for beat in heard.everyone.values()
@@ -60,10 +60,10 @@ def latencies(heard: WorkerStats) -> list[Latency]:
     return sorted(found, key=lambda one: (one.p99 is not None, -(one.p99 or 0)))
 
 
-def stays(heard: WorkerStats) -> dict[str, Durations]:
-    """How long records were in each operator, on all workers together."""
+def operator_durations(heard: WorkerStats) -> dict[str, Durations]:
+    """Return the durations of records in each operator, on all workers."""
     return _together(
-        (name, work.took)
+        (name, work.durations)
         for beat in heard.everyone.values()
         for name, work in beat.operators.items()
     )

@@ -59,7 +59,7 @@ class Lag:
             self._answer = self._asking.submit(self._ask, [*self._partitions])
 
     def close(self) -> None:
-        """Ask no more; a question under way is waited for by nobody."""
+        """Send no further request, without a wait for a running one."""
         self._asking.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, partitions: list[TopicPartition]) -> Lags:

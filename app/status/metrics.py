@@ -48,13 +48,13 @@ COUNTERS = {
         "meander_future_ignored",
         "Records whose time was too far ahead of the clock.",
     ),
-    "idle_advances": ("meander_idle_advances", "Moves on demand of partitions that stood still."),
+    "idle_advances": ("meander_idle_advances", "Idle advances of partitions."),
 }
-"""What workers count, and the metric that shows it."""
+"""The metric of each counter of workers, with its help."""
 
 
 class MetricsCollector(Collector):
-    """Where the newest figures hang."""
+    """A collector that holds the last figures for Prometheus."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -137,10 +137,8 @@ def _operators(heard: WorkerStats) -> Iterator[Metric]:
     )
     took = HistogramMetricFamily(
         "meander_operator_seconds",
-        "How long each record was in an operator of a worker, from its coming to an input there"
-        " until a stateful operator had applied it, an exchange or loop had sent it on, a sink's"
-        " results were delivered, or any other operator had ended the turn in which it took it; all"
-        " that a record waits for there counts: credit, frontiers, on disk too, and its bin.",
+        "Seconds from the arrival of a record at an operator until the operator has completed it."
+        " They include waits for credit, for frontiers, on disk and for its bin.",
         labels=labels,
     )
     for worker, beat in heard.everyone.items():
@@ -149,7 +147,7 @@ def _operators(heard: WorkerStats) -> Iterator[Metric]:
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
             busy.add_metric(values, work.busy)
-            _observe(took, values, work.took)
+            _observe(took, values, work.durations)
     yield from (received, sent, busy, took)
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meander.app.status.aggregates import stays
+from meander.app.status.aggregates import operator_durations
 from meander.app.status.lag import Lag
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.links.links import member_name
@@ -115,7 +115,7 @@ class Observer:
 
     def throughput(self, heard: WorkerStats) -> list[Throughput]:
         """Throughput by operator over the last looks, and how long records have been in each."""
-        took = stays(heard)
+        took = operator_durations(heard)
         totals: dict[str, tuple[int, int]] = {}
         for beat in heard.everyone.values():
             for name, work in beat.operators.items():
@@ -181,13 +181,13 @@ def _partition(
 def _words(holding: FrontierBlocker) -> str:
     match holding.kind:
         case "source":
-            return f"source {holding.name!r}: none of its partitions has been heard of yet"
+            return f"source {holding.name!r}: no worker has reported its partitions yet"
         case "operator":
-            return f"operator {holding.name!r}: what it holds is not done yet"
+            return f"operator {holding.name!r}: it has not processed its records yet"
         case "sink":
             return f"sink {holding.name!r}: its results are not delivered yet"
         case "input":
-            return f"operator {holding.name!r}: what is on its way to it has not been taken yet"
+            return f"operator {holding.name!r}: it has not received all messages yet"
         case "migration":
             return f"operator {holding.name!r}: state of bins is on its way"
         case "partition_move":

@@ -1,8 +1,8 @@
-"""What the status topic says about a flow, drawn together.
+"""The overview of a flow, from the events on its status topic.
 
-Guarantees that reading the same events gives the same overview, whenever it is read, and that
-reading may begin anywhere: from the first heartbeat on, all is known of the flow's newest life but
-for the migrations that had ended before. Only the age of the heartbeat depends on the clock.
+Guarantees that equal events give equal overviews. A reader may begin anywhere: from the first
+heartbeat on, it knows all of the last execution, except migrations that ended before. Only the age
+of the heartbeat depends on the clock.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from meander.schemas.status import (
     Started,
 )
 
-MOST_STAFFING = 20
-"""Comings and goings of workers that are kept."""
+MAX_WORKER_CHANGES = 20
+"""The most workers that joined or left in an overview."""
 
 OPEN = {"queued", "moving"}
 """The states of migrations that have not ended."""
@@ -43,35 +43,35 @@ SILENCE = Heartbeat(
     driver="", execution=0, heartbeat_timeout=0.0, workers=0, lag=0, counters={},
     frontiers={}, bins=[], moving=[], omitted=0,
 )  # fmt: skip
-"""What is known of a flow before its first heartbeat."""
+"""Stands for the last heartbeat of a flow before its first one."""
 
 
 @dataclass(slots=True)
 class Overview:
-    """The newest life of one flow as of its last events."""
+    """An overview of the last execution of one flow."""
 
     flow: str
     state: str = "never started"
     reason: str = ""
     heartbeat_ms: int | None = None
-    """When the broker took the last heartbeat, milliseconds since 1970."""
+    """The time of the last heartbeat at the broker, milliseconds since 1970."""
     beat: Heartbeat = SILENCE
-    """The last heartbeat, and what was said after it."""
-    staffing: list[Joined | JoinFailed | Left] = field(default_factory=list)
-    """Who has come and gone, as far as it is known; the last `MOST_STAFFING`."""
+    """The last heartbeat, with later events."""
+    worker_changes: list[Joined | JoinFailed | Left] = field(default_factory=list)
+    """The last workers that joined or left, at most `MAX_WORKER_CHANGES`."""
     migrations: dict[str, Migration] = field(default_factory=dict)
     since_ms: int | None = None
-    """Migrations that ended before are not known; None where all of this life are."""
+    """The time before which ended migrations are unknown. None where all of them are known."""
     omitted: int = 0
-    """How many more are under way than `migrations` holds."""
+    """The number of running migrations that `migrations` does not hold."""
     _claimed: set[str] = field(default_factory=set)
     _claim: StatusRecord | None = None
     """The claim of a driver that has sent no heartbeat yet."""
     _before_claim: tuple[str, str] = ("", "")
-    """State and reason before that claim."""
+    """The state and the reason before that claim."""
 
     def silent(self, now_ms: int) -> bool:
-        """Whether a driver that has not said that it ends has gone silent."""
+        """Return whether the heartbeats of a driver stopped before its end."""
         heard, timeout = self.heartbeat_ms or 0, self.beat.heartbeat_timeout
         if self._claim is not None and isinstance(self._claim.event, Claimed):
             heard, timeout = self._claim.millis, self._claim.event.heartbeat_timeout
@@ -79,7 +79,7 @@ class Overview:
         return alive and now_ms - heard > timeout * 1000
 
     def take(self, told: StatusRecord) -> None:
-        """Follow one more event."""
+        """Add an event."""
         match told.event:
             case Heartbeat() as beat:
                 self._hear(told.millis, beat)
@@ -103,13 +103,13 @@ class Overview:
             case Failed(reason=reason):
                 self._end("failed", reason)
             case Joined() | JoinFailed() | Left() as event:
-                self.staffing = [*self.staffing, event][-MOST_STAFFING:]
+                self.worker_changes = [*self.worker_changes, event][-MAX_WORKER_CHANGES:]
             case event:
                 note(self.migrations, event)
 
     def _hear(self, millis: int, beat: Heartbeat) -> None:
         if beat.driver != self.beat.driver:
-            self.migrations, self.staffing = {}, []
+            self.migrations, self.worker_changes = {}, []
             self.since_ms = None if beat.driver in self._claimed else millis
         self.state, self.reason = "running" if beat.bins else "starting", ""
         self.heartbeat_ms, self.beat, self._claim = millis, beat, None
@@ -118,7 +118,7 @@ class Overview:
         self.omitted = len(beat.moving) + beat.omitted - known
 
     def _learn(self, **fields: object) -> None:
-        """What the last heartbeat does not say."""
+        """Add fields to the last heartbeat."""
         self.beat = replace(self.beat, **fields)
 
     def _end(self, state: str, reason: str) -> None:
@@ -130,7 +130,7 @@ class Overview:
 
 
 def note(migrations: dict[str, Migration], event: Event) -> None:
-    """Follow one more event of a command."""
+    """Add an event of a command."""
     match event:
         case Accepted() as accepted:
             migrations[accepted.id] = Migration(
@@ -168,7 +168,7 @@ def _stay(done: Completed | Aborted) -> str:
 
 
 def overview(flow: str, events: Iterable[StatusRecord]) -> Overview:
-    """All events drawn together."""
+    """Return the overview that follows from events."""
     seen = Overview(flow)
     for told in events:
         seen.take(told)

@@ -1,4 +1,4 @@
-"""What the status topic, and whoever watches, is told of a running flow."""
+"""The flow status writes the events of a flow to its status topic, and shows them."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 log = LineLogger(__name__)
 
-LAST_WORD = 0.5
-"""Seconds that the last event gets to become durable."""
+LAST_EVENT_SECONDS = 0.5
+"""The seconds that the last event gets to become durable."""
 
-MOST_MOVING = 80
-"""Migrations told of with each heartbeat: some 20 kB."""
+MAX_MIGRATIONS = 80
+"""The most migrations in a heartbeat: some 20 kB."""
 
-MOST_CALLS = 10
-"""Calls that keep a worker's loop told of with each heartbeat."""
+MAX_CALLS = 10
+"""The most long calls in a heartbeat."""
 
 ROOM = 3 * 1024
-"""Bytes of a heartbeat for each list of lags, rates, frontiers, links and durations."""
+"""The bytes of a heartbeat for each list of lags, rates, frontiers, links and durations."""
 
 Show = Callable[[Event], None]
-"""Takes every event as it goes to the status topic."""
+"""Shows each event that goes to the status topic."""
 
 
 class FlowStatus:
-    """What the status topic, and whoever watches, is told of the flow."""
+    """A flow status that writes the events of one flow."""
 
     def __init__(
         self, prepared: PreparedFlow, status: StatusTopic, show: Show, board: MetricsCollector
@@ -60,31 +60,31 @@ class FlowStatus:
         self._prepared, self._status, self._show = prepared, status, show
         self._board = board
         self._migrations: dict[str, Migration] = {}
-        self._told: Counter[str] = Counter()
+        self._event_counts: Counter[str] = Counter()
         self._beat = time.monotonic()
 
-    def tell(self, event: Event) -> None:
-        """Write an event; never blocks."""
+    def write(self, event: Event) -> None:
+        """Write and show an event. The call never blocks."""
         note(self._migrations, event)
-        self._told[event.type] += 1
+        self._event_counts[event.type] += 1
         self._status.write(event)
         self._show(event)
 
     def expect_ours(self) -> None:
-        """Raises SetupError where another driver has taken the flow."""
+        """Raise SetupError where another driver has claimed the flow."""
         expect_ours(self._prepared, self._status)
 
     def pump(self) -> None:
-        """Have what was written go out."""
+        """Send written events."""
         self._status.pump()
 
     def starting(self, registered: int = 0) -> None:
-        """The driver's heartbeat until all workers run; `registered` is how many have so far."""
+        """Write the heartbeat of a driver before all workers run, with the registered ones."""
         self.alive(StatusSnapshot(self._prepared.options.workers, registered))
 
     def alive(self, figures: StatusSnapshot) -> None:
-        """The driver's heartbeat. Raises SetupError where it, or one before it at the broker, came
-        so late that another driver has taken the flow."""
+        """Write the heartbeat of the driver. Raise SetupError where a heartbeat was so late that
+        another driver has claimed the flow."""
         options = self._prepared.options
         last, self._beat = self._beat, time.monotonic()
         if max(self._beat - last, self._status.silence()) >= options.heartbeat_timeout:
@@ -95,7 +95,7 @@ class FlowStatus:
             if one.state in OPEN
         ]
         self._migrations = {one.id: one for one in moving}
-        self._board.show(figures, len(moving), self._told)
+        self._board.show(figures, len(moving), self._event_counts)
         lags = fitting(
             [
                 PartitionLag(topic=topic, partition=partition, records=records)
@@ -105,11 +105,11 @@ class FlowStatus:
             ]
         )
         throughput, blockers = fitting(figures.throughput), fitting(figures.frontier_blockers)
-        calls = list(figures.calls[:MOST_CALLS])
+        calls = list(figures.calls[:MAX_CALLS])
         heard = figures.heard
         of_links, of_partitions, of_time = queues(heard), partitions(heard), latencies(heard)
         links, fronts, times = fitting(of_links), fitting(of_partitions), fitting(of_time)
-        self.tell(
+        self.write(
             Heartbeat(
                 driver=self._prepared.driver, execution=self._prepared.execution,
                 workers=figures.workers, registered=figures.registered,
@@ -119,7 +119,7 @@ class FlowStatus:
                 bins=list(figures.bins.values()),
                 inflight=[beat.inflight for beat in figures.heard.working.values()],
                 spilled=[beat.spilled for beat in figures.heard.working.values()],
-                moving=moving[:MOST_MOVING], omitted=max(0, len(moving) - MOST_MOVING),
+                moving=moving[:MAX_MIGRATIONS], omitted=max(0, len(moving) - MAX_MIGRATIONS),
                 lags=lags, lags_omitted=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_omitted=len(figures.throughput) - len(throughput),
                 frontier_blockers=blockers,
@@ -129,23 +129,24 @@ class FlowStatus:
                 partitions=fronts, partitions_omitted=len(of_partitions) - len(fronts),
                 latencies=times, latencies_omitted=len(of_time) - len(times),
                 metrics=self._board.address, restoring=figures.restoring,
-                migrations_completed=self._told["completed"], bins_moved=self._told["bin_moved"],
+                migrations_completed=self._event_counts["completed"],
+                bins_moved=self._event_counts["bin_moved"],
             )
         )  # fmt: skip
 
     def started(self) -> None:
-        """All workers run."""
-        self.tell(
+        """Write that all workers run."""
+        self.write(
             Started(
                 driver=self._prepared.driver, execution=self._prepared.execution,
                 workers=self._prepared.options.workers,
             )
         )  # fmt: skip
 
-    def recovers(self, prepared: PreparedFlow, checkpoint: int, reason: str) -> None:
-        """A worker is lost, and the flow begins another life from a checkpoint."""
+    def write_recovering(self, prepared: PreparedFlow, checkpoint: int, reason: str) -> None:
+        """Write that the flow has lost a worker, and starts from a checkpoint."""
         self._prepared, self._migrations = prepared, {}
-        self.tell(
+        self.write(
             Recovering(
                 driver=prepared.driver, execution=prepared.execution,
                 checkpoint=checkpoint, reason=reason,
@@ -153,7 +154,7 @@ class FlowStatus:
         )  # fmt: skip
 
     def finished(self, counters: dict[str, int]) -> None:
-        """The end."""
+        """Write that the flow has ended."""
         self._end(
             Finished(
                 driver=self._prepared.driver,
@@ -163,17 +164,17 @@ class FlowStatus:
         )
 
     def failed(self, error: BaseException) -> None:
-        """The end, before its time."""
+        """Write that the flow has failed."""
         reason = str(error) if isinstance(error, MeanderError) else type(error).__name__
         self._end(
             Failed(driver=self._prepared.driver, execution=self._prepared.execution, reason=reason)
         )
 
     def _end(self, event: Event) -> None:
-        """The last word; how the flow has ended does not depend on whether it can be written."""
-        self.tell(event)
+        """Write the last event. A broker that does not confirm it changes nothing for the flow."""
+        self.write(event)
         try:
-            self._status.flush(LAST_WORD)
+            self._status.flush(LAST_EVENT_SECONDS)
         except MeanderError as error:
             log.warning("last_event_unconfirmed", reason=str(error))
 

@@ -1,7 +1,7 @@
-"""How all workers of a flow stand, as of the last words of each; those that have left count on.
+"""The worker stats: the last heartbeat of each worker of a flow.
 
-Guarantees that totals never shrink because a worker leaves: what it has counted is kept, summed up
-over all that have left. Cost: one sum per leaver.
+Guarantees that totals never shrink because a worker leaves: one sum holds the counts of all workers
+that have left. Cost: one sum per leaving worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NONE = Durations(counts=[0] * (len(BOUNDS) + 1), seconds=0.0)
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """The last beats.
+    """The last heartbeats of all workers.
 
     >>> one = WorkerHeartbeat(counters={"read": 3})
     >>> two = WorkerHeartbeat(counters={"read": 4}, inflight=9)
@@ -30,33 +30,33 @@ class WorkerStats:
 
     working: Mapping[WorkerId, WorkerHeartbeat] = field(default_factory=dict)
     left: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
-    """What those have counted that have left."""
+    """The sum over the workers that have left."""
 
     def without(self, last: WorkerHeartbeat) -> WorkerStats:
-        """After a worker has left with these last words."""
+        """Return the stats after a worker has left with its last heartbeat."""
         return replace(self, left=_summed(self.left, last))
 
     @property
     def everyone(self) -> dict[str, WorkerHeartbeat]:
-        """The beats by worker's number; those that have left together, under 'left'."""
+        """Return the heartbeats by worker, and the sum of those that have left under 'left'."""
         working = {str(worker): beat for worker, beat in self.working.items()}
         return working if self.left == WorkerHeartbeat() else working | {"left": self.left}
 
     @property
     def counters(self) -> dict[str, int]:
-        """What all together have counted since the start."""
+        """Return the sum of all counters since the start."""
         return _added(*(beat.counters for beat in self.everyone.values()))
 
 
 def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
     operators, sources = dict(one.operators), dict(one.sources)
     for name, work in other.operators.items():
-        known = operators.get(name, OperatorStats(received=0, sent=0, busy=0.0, took=NONE))
+        known = operators.get(name, OperatorStats(received=0, sent=0, busy=0.0, durations=NONE))
         operators[name] = OperatorStats(
             received=known.received + work.received,
             sent=known.sent + work.sent,
             busy=known.busy + work.busy,
-            took=both(known.took, work.took),
+            durations=both(known.durations, work.durations),
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE

@@ -39,7 +39,7 @@ from meander.app.protocol.messages import (
     OperatorStats,
     PeerAdded,
     PeerLeft,
-    Released,
+    PeerLeftAck,
     Report,
     Restart,
     SourceStats,
@@ -314,7 +314,7 @@ class WorkerProcess:
             cause = "it sent a message that only the driver may send"
             raise MeanderError(member_name(sender), cause) from error
         self._links.release(sender)
-        self._send(Released(worker=sender))
+        self._send(PeerLeftAck(worker=sender))
 
     def _await_exit(self) -> None:
         """Report that all topics are closed, and wait until no member needs the links."""
@@ -433,7 +433,7 @@ def heartbeat_of(worker: Worker) -> WorkerHeartbeat:
                 received=work.received,
                 sent=work.sent,
                 busy=work.busy,
-                took=_durations(work.durations),
+                durations=_durations(work.durations),
             )
             for name, work in worker.work().items()
         },

@@ -19,7 +19,7 @@ from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
-from meander.state.layers.topic import LayerUnreadable
+from meander.state.layers.topic import LayerUnreadableError
 
 ENTRIES = 512
 """The entries written or merged per bin and turn."""
@@ -114,7 +114,7 @@ class Snapshots(BaseOperator):
         try:
             with self._throttle.measure():
                 return outgoing.keyed.bin_layers.compact(ENTRIES)
-        except LayerUnreadable as error:
+        except LayerUnreadableError as error:
             self._report(LayerUnreadableReport(str(error)))
             return True
 

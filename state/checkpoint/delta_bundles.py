@@ -17,12 +17,12 @@ from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.manifest import LocationRecord, location_record
-from meander.state.layers.topic import LayerUnreadable, RecordLocation
+from meander.state.layers.topic import LayerUnreadableError, RecordLocation
 
 CHECKSUM_BYTES: Final = 8
 
 
-class BundleCorrupt(LayerUnreadable):
+class BundleCorrupt(LayerUnreadableError):
     """An error that reports a bundle that differs from the written one."""
 
 

@@ -28,12 +28,12 @@ from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
-from meander.state.layers.topic import LayerUnreadable
+from meander.state.layers.topic import LayerUnreadableError
 
 Int64s = npt.NDArray[np.int64]
 
 
-class RecordCorrupt(LayerUnreadable):
+class RecordCorrupt(LayerUnreadableError):
     """An error that reports a record on the in-flight topic that differs from the written one."""
 
     def __init__(self, where: str, cause: str) -> None:

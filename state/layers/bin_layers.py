@@ -25,7 +25,7 @@ from meander.state.layers.layer_input import ChangedInput, MergedLayersInput, Wh
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Description, Kind, LayerPointer, Manifest
 from meander.state.layers.retention import Retention
-from meander.state.layers.topic import LayerUnreadable, StateTopic
+from meander.state.layers.topic import LayerUnreadableError, StateTopic
 from meander.state.store.store import Store
 from meander.state.times.time import MIN_TIME, Time
 
@@ -330,7 +330,7 @@ class BinLayers:
         bin, merging = self._merging
         try:
             merging.step(budget_entries)
-        except LayerUnreadable:
+        except LayerUnreadableError:
             self.schedule_rewrite(bin)
             raise
         return True

@@ -15,12 +15,12 @@ import xxhash
 from meander.schemas.avro import Format, byte_strings
 from meander.state.keys.ids import Bin, LayerId
 from meander.state.layers.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
-from meander.state.layers.topic import LayerUnreadable
+from meander.state.layers.topic import LayerUnreadableError
 
 CHECKSUM_BYTES: Final = 8
 
 
-class LayerCorrupt(LayerUnreadable):
+class LayerCorrupt(LayerUnreadableError):
     """An error that reports a fetched chunk that differs from the written one."""
 
     def __init__(self, where: str, what: str, expected: object, found: object) -> None:

@@ -30,11 +30,11 @@ UNPLACED: Final = RecordLocation(b"", 0, 0, 0)
 """The location of a record that is not durable yet."""
 
 
-class LayerUnreadable(MeanderError):
+class LayerUnreadableError(MeanderError):
     """An error that reports a record on the topic that is missing or unreadable."""
 
 
-class RecordMissing(LayerUnreadable):
+class RecordMissing(LayerUnreadableError):
     """An error that reports a record that the topic has lost, or another record at its location."""
 
 

@@ -67,7 +67,7 @@ def member(context: Context) -> Iterator[tuple[CurveLinks, zmq.Socket[bytes]]]:
 # -- strangers
 
 
-Knock = Callable[[Context, CurveLinks], zmq.Socket[bytes]]
+Request = Callable[[Context, CurveLinks], zmq.Socket[bytes]]
 
 
 def _with_another_key(context: Context, to: CurveLinks) -> zmq.Socket[bytes]:
@@ -96,7 +96,7 @@ def _with_a_password(context: Context, _: CurveLinks) -> zmq.Socket[bytes]:
 def test_a_stranger_gets_nothing_in_and_leaves_a_line_in_the_log(
     pair: Pair,
     context: Context,
-    knock: Knock,
+    knock: Request,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stranger = knock(context, pair.b)

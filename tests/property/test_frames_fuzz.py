@@ -13,7 +13,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 
-from meander.app.protocol.messages import FromWorker, Knock, PeerLeft, Reply, Report, ToWorker
+from meander.app.protocol.messages import FromWorker, PeerLeft, Reply, Report, Request, ToWorker
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.interfaces import Frame
 from meander.dataflow.wire import (
@@ -92,7 +92,7 @@ def test_every_kind_of_frame_is_among_those_that_are_damaged() -> None:
     }
     assert reports == set(get_args(WorkerReport))
     said = {*map(type, read)}
-    assert said == {PeerLeft}.union(*map(get_args, (Knock, Reply, ToWorker, FromWorker)))
+    assert said == {PeerLeft}.union(*map(get_args, (Request, Reply, ToWorker, FromWorker)))
 
 
 # -- what damage hits too seldom

@@ -3,6 +3,7 @@ and exit codes, each with its default."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import signal
@@ -63,6 +64,31 @@ def quoted(cell: str) -> list[str]:
     ['a', 'b']
     """
     return re.findall(r"`([^`]+)`", cell)
+
+
+# -- errors
+
+
+def sentences() -> str:
+    """Return all texts of the product, one per line; `{}` stands for each value."""
+    found, nodes = list[str](), list[ast.AST]()
+    for folder in "app", "connectors", "dataflow", "schemas", "state":
+        for file in (ROOT / folder).rglob("*.py"):
+            nodes += ast.walk(ast.parse(file.read_text()))
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            parts = (p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+            found.append("".join(map(str, parts)))
+    return "\n".join(found)
+
+
+def test_an_error_of_the_operations_page_is_one_of_the_product() -> None:
+    texts = sentences()
+    rows = table(page("operations.md"), "the sentence holds", "cause", "do")
+    missing = [words for row in rows for words in quoted(row[0]) if words not in texts]
+    assert not missing
 
 
 # -- settings

@@ -19,7 +19,7 @@ from meander.schemas.status import (
 )
 
 
-def show_staff(output: CommandOutput, events: Iterator[Event]) -> int:
+def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of workers and bins. Return the exit code: 1
     if some workers have not joined, or have got no bins."""
     with output.bar("steps") as progress:

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from meander.app.cli.views.checkpoints import given_up, taken
 from meander.app.cli.views.migrate import begins
 from meander.app.cli.views.rescale import sentence
-from meander.app.cli.views.summary import Summary
+from meander.app.cli.views.summary import RunSummary
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.status import (
     Accepted,
@@ -56,7 +56,7 @@ class Watch:
         self._task = self._line.add_task("starting Spark")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
-        self._summary = Summary()
+        self._summary = RunSummary()
 
     def __enter__(self) -> Self:
         self._line.start()

@@ -24,7 +24,7 @@ def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
         "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
         **{name: value for name, value in beat.items() if name not in _DRAWN_TOGETHER},
-        "staffing": to_builtins(seen.staffing),
+        "worker_changes": to_builtins(seen.worker_changes),
         "migrations": to_builtins(list(seen.migrations.values())),
         "migrations_ended_since_ms": seen.since_ms, "migrations_omitted": seen.omitted,
     }  # fmt: skip
@@ -58,7 +58,7 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         ["worker", "bins", "in flight", "on disk"],
         [[*row] for row in workers],
     )
-    comings = [[str(one.worker), sentence(one), one.id] for one in seen.staffing]
+    comings = [[str(one.worker), sentence(one), one.id] for one in seen.worker_changes]
     _table(output, "worker changes", ["worker", "change", "id"], comings)
     rows: list[list[object]] = [
         [

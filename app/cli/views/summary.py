@@ -14,7 +14,7 @@ EVERY = 10.0
 """Seconds from one summary line to the next."""
 
 
-class Summary:
+class RunSummary:
     """A summary of a flow that follows its events."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from meander.app.protocol.messages import (
     FromWorker,
     Log,
     PeerAdded,
-    Released,
+    PeerLeftAck,
     Report,
     StopExecution,
     Stopped,
@@ -264,14 +264,14 @@ class WorkerPool:
                 case Done(counters=counters):
                     handle.done = True
                     handle.heartbeat = structs.replace(handle.heartbeat, counters=counters)
-                case PeerAdded() | Released() as answer:
+                case PeerAdded() | PeerLeftAck() as answer:
                     self._receive_answer(sender, answer)
                 case Stopped():
                     handle.stopped = True
                 case Failure() as failure:
                     self._receive_failure(handle, failure)
 
-    def _receive_answer(self, sender: WorkerId, answer: PeerAdded | Released) -> None:
+    def _receive_answer(self, sender: WorkerId, answer: PeerAdded | PeerLeftAck) -> None:
         """Note that a member has opened its link to a joining worker, or closed it to one."""
         worker = WorkerId(answer.worker)
         if isinstance(answer, PeerAdded):

@@ -15,7 +15,7 @@ from meander.app.recovery.claiming import claim
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import Overview, overview
-from meander.app.status.publisher import MOST_MOVING, FlowStatus
+from meander.app.status.publisher import MAX_MIGRATIONS, FlowStatus
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.topics.status import StatusReader, StatusTopic
 from meander.dataflow.metrics.histogram import BOUNDS
@@ -111,8 +111,8 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
 ) -> None:
     told.starting()
     for number in range(3):
-        told.tell(accepted(number))
-    told.tell(Completed(id="m1", ms=1.0, bins=1, bytes=1))
+        told.write(accepted(number))
+    told.write(Completed(id="m1", ms=1.0, bins=1, bytes=1))
     told.alive(StatusSnapshot(2, 2, bins=BINS))
     topic.flush(30)
 
@@ -127,8 +127,8 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
 def test_heartbeats_stay_small_however_much_is_under_way(
     prepared: PreparedFlow, topic: StatusTopic, told: FlowStatus
 ) -> None:
-    for number in range(MOST_MOVING + 7):
-        told.tell(accepted(number))
+    for number in range(MAX_MIGRATIONS + 7):
+        told.write(accepted(number))
     lags = {("some.source.topic", partition): partition for partition in range(5000)}
     held = [held_back(f"probe-{number}") for number in range(300)]
     rates = [
@@ -140,9 +140,9 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     topic.flush(30)
 
     (beat,), known = seen(prepared)
-    assert (len(beat.moving), beat.omitted) == (MOST_MOVING, 7)
+    assert (len(beat.moving), beat.omitted) == (MAX_MIGRATIONS, 7)
     assert len(beat.to_bytes()) < 33_792
-    assert (len(known.migrations), known.omitted) == (MOST_MOVING, 7)
+    assert (len(known.migrations), known.omitted) == (MAX_MIGRATIONS, 7)
     assert beat.lag == sum(range(5000))
     assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]
     assert (

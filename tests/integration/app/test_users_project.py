@@ -142,6 +142,8 @@ def test_a_project_is_tested_by_pytest(python: Path, project: Path) -> None:
 
 
 def test_a_project_runs(python: Path, project: Path, broker: Broker, prefix: str) -> None:
+    # A worker imports a library of this name before it loads the flow.
+    (project / "msgspec.py").write_text("raise ImportError('a module of the user')")
     check_run(python, project, broker, prefix, "local[3]")
 
 

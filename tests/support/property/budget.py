@@ -20,7 +20,7 @@ RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
 """How long real workers come and go; `make soak` does this by itself, when the others are over."""
 REAL_SECONDS = float(os.environ.get("MEANDER_REAL_SECONDS", "120"))
 """How long anything happens at random to flows of real processes, all of them together."""
-REAL_SEEDS = int(os.environ.get("MEANDER_REAL_SEEDS", "2"))
+REAL_SEEDS = int(os.environ.get("MEANDER_REAL_SEEDS", "4"))
 """How many such flows there are, one after the other, from the first seed on."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))

@@ -13,27 +13,27 @@ import numpy as np
 from meander.app.protocol.messages import (
     FROM_PEER,
     FROM_WORKER,
-    KNOCK,
     REPLY,
+    REQUEST,
     TO_WORKER,
     AddPeer,
     Alive,
+    Connect,
     Done,
     DropPeer,
     Exit,
     Failure,
-    Go,
     HeartbeatAck,
     Log,
     MemberInfo,
     MemberList,
     PeerAdded,
     PeerLeft,
+    PeerLeftAck,
     Reader,
     Ready,
     Register,
     Rejection,
-    Released,
     Report,
     Restart,
     StopExecution,
@@ -243,9 +243,9 @@ def _of_app() -> Iterator[Kind]:
         token=b"t" * 32, address=address, public=key, pid=17, host="here", versions=versions
     )
     alive = Alive(token=b"t" * 32, operator="per_plane")
-    yield from _read_by(KNOCK, register, Ready(token=b"t" * 32), alive)
+    yield from _read_by(REQUEST, register, Ready(token=b"t" * 32), alive)
     turned = Rejection(reason="its launch token is unknown")
-    yield from _read_by(REPLY, MemberList(peers=listed), turned, Go(), HeartbeatAck())
+    yield from _read_by(REPLY, MemberList(peers=listed), turned, Connect(), HeartbeatAck())
     reads = PartitionsRead("lines", [0, 3], 4)
     again = Restart(
         worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, server=address,
@@ -275,7 +275,7 @@ def _of_app() -> Iterator[Kind]:
         Report([precopied, staged, unreadable, late, layer]),
         Report([*taken, stored, *sent, ResultsSuppressed("counts", tallies)]),
         PeerAdded(worker=2),
-        Released(worker=0),
+        PeerLeftAck(worker=0),
         Failure(of="lost", subject="worker 1", cause="x", remedy="", trace="t", peer=-1),
         Done(counters={"read": 1 << 40}),
         Stopped(),
@@ -289,7 +289,7 @@ def _standing() -> dict[str, object]:
     return {
         "counters": {"read": 17, "late_adjusted": 0},
         "inflight": 1 << 20,
-        "operators": {"per_plane": {"received": 17, "sent": 16, "busy": 0.25, "took": took}},
+        "operators": {"per_plane": {"received": 17, "sent": 16, "busy": 0.25, "durations": took}},
         "sources": {"lines": {**lines, "delays": took}},
         "sent": {0: 400, 2: 0},
         "taken": {0: 100},

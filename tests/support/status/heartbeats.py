@@ -19,7 +19,7 @@ def durations(*counts: int, seconds: float) -> Durations:
     return Durations(counts=[*counts, *[0] * (len(BOUNDS) + 1 - len(counts))], seconds=seconds)
 
 
-STAYS = durations(4, 1, seconds=0.5)
+DURATIONS = durations(4, 1, seconds=0.5)
 
 
 def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartbeat:
@@ -27,7 +27,11 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
         counters={"read": read, "written": 2 * read, "late_adjusted": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
-        operators={"count": OperatorStats(received=read, sent=2 * read, busy=0.25, took=STAYS)},
+        operators={
+            "count": OperatorStats(
+                received=read, sent=2 * read, busy=0.25, durations=DURATIONS
+            )
+        },
         sources={
             "lines": SourceStats(
                 partitions=[read, read + 10],

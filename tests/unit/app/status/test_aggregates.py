@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from meander.app.status.aggregates import latencies, partitions, queues, stays
+from meander.app.status.aggregates import latencies, operator_durations, partitions, queues
 from meander.app.status.worker_stats import WorkerStats
 from meander.schemas.status import Latency, LinkQueue, PartitionFrontier
 from meander.state.keys.ids import WorkerId
@@ -39,7 +39,11 @@ def test_durations_are_those_of_all_workers_also_of_those_that_have_left() -> No
             Latency(of="delivery", name="lines", count=4, seconds=0.001, p50=0.0003, p99=0.0003),
         ]
     )
-    assert stays(left) == stays(BOTH) == {"count": durations(8, 2, seconds=1.0)}
+    assert (
+        operator_durations(left)
+        == operator_durations(BOTH)
+        == {"count": durations(8, 2, seconds=1.0)}
+    )
 
 
 def test_what_has_not_been_timed_is_left_out() -> None:

@@ -41,7 +41,7 @@ def beat(*lanes: tuple[int, int, str], received: int = 0, sent: int = 0) -> Work
         },
         SourceStats,
     )
-    work = OperatorStats(received=received, sent=sent, busy=0.0, took=NONE)
+    work = OperatorStats(received=received, sent=sent, busy=0.0, durations=NONE)
     return WorkerHeartbeat(
         counters={"read": received}, sources={"in": reading}, operators={"n": work}
     )
@@ -71,9 +71,9 @@ def test_no_frontier_is_blocked_where_all_records_have_passed(observer: Observer
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("operator", "operator 'n': what it holds is not done yet"),
+        ("operator", "operator 'n': it has not processed its records yet"),
         ("sink", "sink 'n': its results are not delivered yet"),
-        ("input", "operator 'n': what is on its way to it has not been taken yet"),
+        ("input", "operator 'n': it has not received all messages yet"),
         ("migration", "operator 'n': state of bins is on its way"),
         ("partition_move", "a partition of source 'n' is on its way to another worker"),
         ("commands", "commands of that time have not been ruled out yet"),
@@ -147,7 +147,7 @@ def test_counters_are_summed_over_the_workers() -> None:
 
 
 def test_of_an_operator_that_has_timed_nothing_no_time_is_known(observer: Observer) -> None:
-    idle = OperatorStats(received=0, sent=0, busy=0.0, took=durations(seconds=0.0))
+    idle = OperatorStats(received=0, sent=0, busy=0.0, durations=durations(seconds=0.0))
     (shown,) = observer.throughput(heard(WorkerHeartbeat(operators={"n": idle})))
     assert (shown.count, shown.p50, shown.p99) == (0, None, None)
 
@@ -156,7 +156,7 @@ def test_status_and_metrics_say_the_same_of_how_long_records_are_in_an_operator(
     observer: Observer,
 ) -> None:
     quick, slow = (
-        OperatorStats(received=9, sent=9, busy=0.1, took=durations(*counts, seconds=1.0))
+        OperatorStats(received=9, sent=9, busy=0.1, durations=durations(*counts, seconds=1.0))
         for counts in ([90], [0, 9, 0, 0, 1])
     )
     both = heard(WorkerHeartbeat(operators={"n": quick}), WorkerHeartbeat(operators={"n": slow}))

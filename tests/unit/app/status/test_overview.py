@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
-from meander.app.status.overview import MOST_STAFFING, Overview, note, overview
+from meander.app.status.overview import MAX_WORKER_CHANGES, Overview, note, overview
 from meander.connectors.topics.status import StatusRecord
 from meander.schemas.status import (
     Accepted,
@@ -109,10 +109,10 @@ def test_worker_changes_of_this_execution_are_known() -> None:
     came, lost = Joined(id="r1", worker=2), JoinFailed(id="r1", worker=3, reason="it died")
     left = Left(id="r2", worker=2, counters={})
     known = seen(CLAIMED, beat(bins=[1, 1]), came, lost, left)
-    assert known.staffing == [came, lost, left]
-    assert seen(beat(), came, beat(driver="next")).staffing == []
+    assert known.worker_changes == [came, lost, left]
+    assert seen(beat(), came, beat(driver="next")).worker_changes == []
     many = seen(beat(), *[Joined(id="r1", worker=n) for n in range(100)])
-    assert [one.worker for one in many.staffing] == list(range(100 - MOST_STAFFING, 100))
+    assert [one.worker for one in many.worker_changes] == list(range(100 - MAX_WORKER_CHANGES, 100))
 
 
 def test_workers_are_known_by_their_numbers() -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from meander.app.cli.views.migrate import show
-from meander.app.cli.views.rescale import show_staff
+from meander.app.cli.views.rescale import show_rescale
 from meander.app.cli.views.status import tables
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview, note
@@ -114,5 +114,5 @@ def test_a_rescale_whose_joining_workers_get_no_bins_has_exit_code_1() -> None:
     ended = Rescaled(
         id="r", workers=3, ms=5.0, reason="the joined workers get no share: it is over"
     )
-    assert show_staff(output, iter([ended])) == 1
+    assert show_rescale(output, iter([ended])) == 1
     assert "3 workers, 5 ms; the joined workers get no share: it is over" in text.getvalue()

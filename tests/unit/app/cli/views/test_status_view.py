@@ -87,6 +87,6 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
         "frontier_blockers", "frontier_blockers_omitted",
         "calls", "calls_omitted",
         "queues", "queues_omitted", "partitions", "partitions_omitted",
-        "latencies", "latencies_omitted", "staffing", "migrations_completed", "bins_moved",
+        "latencies", "latencies_omitted", "worker_changes", "migrations_completed", "bins_moved",
         "migrations", "migrations_ended_since_ms", "migrations_omitted", "restoring",
     }  # fmt: skip

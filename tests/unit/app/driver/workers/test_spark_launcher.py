@@ -112,7 +112,7 @@ def test_all_that_an_end_may_wait_for_is_less_than_five_seconds() -> None:
         execution.STOP_WITHIN
         + 2 * survivors.EXIT_WITHIN
         + spark_launcher.JVM_END
-        + publisher.LAST_WORD
+        + publisher.LAST_EVENT_SECONDS
     )
     assert waits < 5
 
