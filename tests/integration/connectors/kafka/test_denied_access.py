@@ -133,9 +133,18 @@ def login(user: str, password: str, mechanism: str = "PLAIN") -> dict[str, str]:
     }  # fmt: skip
 
 
+def read_any(settings: dict[str, str]) -> None:
+    """Read until a refusal, as a worker does between its turns."""
+    reading = client.consumer(settings, "any")
+    while True:
+        reading.poll(0.05)
+        client.contact(settings).check()
+
+
 REFUSED = "the broker refused the login; .* correct the settings security.protocol and sasl"
 ENDS: dict[str, Callable[[dict[str, str]], object]] = {
     "questions": client_admin,
+    "reading": read_any,
     "records": lambda settings: RecordProducer(settings, "any"),
     "transactions": lambda settings: transactional(settings, "any"),
 }
