@@ -56,8 +56,11 @@ def test_the_changes_are_the_same_whatever_moves_joins_leaves_and_dies(
         history = random_history(rng, NODES, CHANGES)
         workers = rng.randint(1, 3)
         faults = random_faults(rng, workers, len(history.edges) + len(history.roots))
-        disturbed = run(graph, history, workers, seed, faults)
-        assert disturbed.changes == run(graph, history, 1, seed).changes, f"seed {seed}: {faults}"
-        found.update(schedules=1, faults=len(faults))
+        deaths = [rng.randrange(50, 2000) for _ in range(rng.randint(0, 2))]
+        disturbed = run(graph, history, workers, seed, faults, deaths)
+        undisturbed = run(graph, history, 1, seed)
+        assert disturbed.changes == undisturbed.changes, f"seed {seed}: {faults}, {deaths}"
+        found.update(schedules=1, faults=len(faults), deaths=len(deaths))
     record_property(f"{SCHEDULES}{name} with faults", found["schedules"])
     record_property(f"faults of {name}", found["faults"])
+    record_property(f"deaths of all processes of {name}", found["deaths"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from struct import Struct
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from meander.state.collections.description import Description
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
-from meander.state.encoding.codec import decode
+from meander.state.encoding.codec import decode, unseal
 from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
@@ -31,6 +32,8 @@ FIRST_ROWS = 64
 PIECE_ROWS = 2048
 """The most rows of an entry."""
 _EMPTY = b""
+_KEY = Struct(">HBBI")
+"""A bin, a trace, a level and a piece. A key belongs to one bin, as all keys of a store do."""
 
 Place = tuple[int, Bin]
 """A trace by its number, and a bin."""
@@ -75,7 +78,7 @@ class StoredUpdates:
         self.forget(bin)
         found = defaultdict[int, list[Updates]](list)
         for key, data in self._store.scan(bin):
-            trace, level, piece = key[0], key[1], int.from_bytes(key[2:], "big")
+            _, trace, level, piece = _KEY.unpack(key)
             some = _decoded(decode(data), self._depth)
             place = trace, bin
             pieces = self._pieces[place]
@@ -116,7 +119,7 @@ class StoredUpdates:
         keys, bins = _keys(entries)
         with self._store.open_batch(keys, bins) as batch:
             for (place, level, _), slot in zip(entries, batch.slots.tolist(), strict=True):
-                found[place, level].append(_decoded(batch.sealed[slot], self._depth))
+                found[place, level].append(_decoded(unseal(batch.sealed[slot]), self._depth))
         return {at: Updates.concat(some) for at, some in found.items()}
 
     def _write(self, levels: dict[tuple[Place, int], Updates]) -> None:
@@ -148,9 +151,7 @@ def _level(rows: int) -> int:
 
 
 def _keys(entries: list[tuple[Place, int, int]]) -> tuple[list[bytes], Int64s]:
-    keys = [
-        bytes((trace, level)) + piece.to_bytes(4, "big") for (trace, _), level, piece in entries
-    ]
+    keys = [_KEY.pack(bin, trace, level, piece) for (trace, bin), level, piece in entries]
     return keys, np.array([bin for (_, bin), _, _ in entries], np.int64)
 
 

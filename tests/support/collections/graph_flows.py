@@ -16,10 +16,9 @@ from meander import Checkpointing, Flow
 from meander.dataflow.api.collection import Collection
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.times.time import to_millis
-from meander.testing import At, Control, Crash, TestFlow
+from meander.testing import At, Control, TestFlow
 
 Edge = tuple[int, int]
 Answer = Counter[tuple[int, int]]
@@ -142,28 +141,30 @@ BINS = 3
 
 
 def random_faults(rng: random.Random, workers: int, records: int) -> list[At]:
-    """Return moves, rescales and deaths of workers in the course of so many records."""
+    """Return moves and rescales in the course of so many records."""
     faults = list[At]()
     for number in range(rng.randint(2, 5)):
         command: dict[str, object] = {"id": f"c{number}"}
-        match rng.choice(["migrate", "migrate", "rescale", "crash"]):
-            case "migrate":
-                bins = rng.sample(range(1 << BINS), rng.randint(1, 1 << BINS))
-                command |= {"type": "migrate", "bins": bins, "worker": rng.randrange(workers)}
-                command |= {"strategy": rng.choice(["batched", "fluid", "all-at-once"])}
-                fault: Fault = Control(command)
-            case "rescale":
-                fault = Control(command | {"type": "rescale", "workers": rng.randint(1, 4)})
-            case _:
-                fault = Crash(0)
-        faults.append(At(fault, records=rng.randrange(1, records)))
+        if rng.random() < 0.7:
+            bins = rng.sample(range(1 << BINS), rng.randint(1, 1 << BINS))
+            command |= {"type": "migrate", "bins": bins, "worker": rng.randrange(workers)}
+            command |= {"strategy": rng.choice(["batched", "fluid", "all-at-once"])}
+        else:
+            command |= {"type": "rescale", "workers": rng.randint(1, 4)}
+        faults.append(At(Control(command), records=rng.randrange(1, records)))
     return faults
 
 
 def run(
-    graph: GraphFlow, history: History, workers: int, seed: int, faults: Sequence[At] = ()
+    graph: GraphFlow,
+    history: History,
+    workers: int,
+    seed: int,
+    faults: Sequence[At] = (),
+    deaths: Sequence[int] = (),
 ) -> GraphRun:
-    """Run a flow over a history on simulated workers; with faults it takes checkpoints."""
+    """Run a flow over a history on simulated workers; with faults it takes checkpoints. All its
+    processes die after each number of steps in `deaths`, and the flow starts again."""
     checkpoints = Checkpointing(interval=0.01) if faults else Checkpointing()
     delivery: Guarantee = "exactly_once" if faults else "at_least_once"
     flow = Flow("graph", bins=BINS, delivery=delivery, checkpoints=checkpoints)
@@ -176,7 +177,15 @@ def run(
     edges = flow.source(ListSource(lists, patient)).collection(lambda change: change)
     roots = flow.source(ListSource([[*history.roots]], patient)).collection(lambda change: change)
     graph.build(edges, roots).changes().sink(sink)
-    with TestFlow(flow, workers, seed, faults=[*faults]) as test:
+    world = None
+    for steps in deaths:
+        with TestFlow(flow, workers, seed, faults=[*faults], world=world) as test:
+            while test.sim.actions < steps and not test.sim.done:
+                test.act()
+            world = test.world
+    # After a death too few records may be left for the faults.
+    left = [] if deaths else [*faults]
+    with TestFlow(flow, workers, seed, faults=left, world=world) as test:
         test.run()
     found = [(to_millis(one.time), *_row(one.value)) for one in sink.results]
     return GraphRun(sorted(found))
