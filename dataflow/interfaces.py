@@ -139,7 +139,7 @@ class SinkWriter(Protocol):
 
     @property
     def full(self) -> bool:
-        """Return whether so many results are not durable that the writer should get no more."""
+        """Return whether the writer takes no more results until earlier ones are durable."""
 
     def delivered(self) -> int:
         """Return the greatest ticket up to which all batches are durable. Raises an error of an

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.progress import Progress, TaskID
 
-from meander.app.cli.options import FlowConnection, connected
+from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.common.output import log_to, size
 from meander.app.config.options import Options
 from meander.schemas.errors import SetupError
@@ -32,9 +32,7 @@ _KINDS: dict[str, Kind] = {
 @connected
 def bootstrap(
     context: typer.Context,
-    module: Annotated[
-        Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
-    ],
+    module: FlowModule,
     operator: Annotated[str, typer.Option(help="The stateful operator that gets the states.")],
     data: Annotated[str, typer.Option(help="A file or folder that Spark can read.")],
     kind: Annotated[

@@ -45,6 +45,9 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print JSON lines (the default when stdout is not a terminal)."),
 ]
+FlowModule = Annotated[
+    Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
+]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
 CommandId = Annotated[
     str | None, typer.Option("--id", help="The command's id, unused so far. Default: a random one.")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from meander.app.cli.options import FlowConnection, connected
+from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.cli.views.run import Watch
 from meander.app.common.output import log_to
 from meander.app.common.signals import Interrupted, Signals
@@ -23,9 +22,7 @@ SIGNALS = Signals()
 @connected
 def run(
     context: typer.Context,
-    module: Annotated[
-        Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
-    ],
+    module: FlowModule,
     workers: Annotated[
         int, typer.Option(min=1, help="Number of workers; each takes one Spark slot.")
     ] = 2,

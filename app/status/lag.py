@@ -50,7 +50,7 @@ class Lag:
             self._partitions.append(place)
 
     def look(self) -> None:
-        """Take an answer that has come, and ask again."""
+        """Take an answer that has arrived, and send the next request."""
         if self._answer is not None:
             if not self._answer.done():
                 return

@@ -49,7 +49,7 @@ class StateWriter:
     ) -> None:
         self._me, self._at = me, CheckpointId(execution, number)
         self._outgoing = outgoing
-        self._traces = {one.keyed.name: one.keyed.bin_layers for one in outgoing}
+        self._bin_layers = {one.keyed.name: one.keyed.bin_layers for one in outgoing}
         self._manifests = {(one.operator, one.bin): one for one in unloaded}
         self._left = deque((o, bin) for o in outgoing for bin in o.keyed.bin_layers.frozen)
         """Bins that have not been examined."""
@@ -86,8 +86,10 @@ class StateWriter:
 
     def unreadable(self, manifests: Iterable[Manifest]) -> Manifest | None:
         """Return one of some manifests that names an unreadable layer, or None."""
-        named = (one for one in manifests if one.operator in self._traces)
-        return next((one for one in named if self._traces[one.operator].is_unreadable(one)), None)
+        named = (one for one in manifests if one.operator in self._bin_layers)
+        return next(
+            (one for one in named if self._bin_layers[one.operator].is_unreadable(one)), None
+        )
 
     def step(self) -> bool:
         """Write a slice; return whether anything was done."""
@@ -124,8 +126,8 @@ class StateWriter:
     def _gather_bin(self, outgoing: OutgoingState, bin: Bin) -> int:
         """Gather the delta of a bin, or note that it gets a layer; return the number of gathered
         keys."""
-        name, trace = outgoing.keyed.name, outgoing.keyed.bin_layers
-        delta = trace.frozen_delta(
+        name, layers = outgoing.keyed.name, outgoing.keyed.bin_layers
+        delta = layers.frozen_delta(
             bin, SMALL_DELTA, cumulative=(self._at.number + bin) % DEPTH == 0
         )
         if delta is None:
@@ -134,7 +136,7 @@ class StateWriter:
         links, remainder = delta
         for link in links:
             self._earlier[link, name].append(bin)
-        self._note(trace.manifest(bin))
+        self._note(layers.manifest(bin))
         if remainder != NO_DELTA:
             full = self._gathered_bytes >= BYTES
             if self._gathered and (full or self._gathered[0].operator != name):
@@ -161,7 +163,7 @@ class StateWriter:
         self._upload.poll()
         for sequence, one in enumerate(self._upload.placed[known:], known):
             link = Link(self._at.number, sequence, one.location)
-            self._traces[one.operator].record_bundle(self._at, one.bins, link)
+            self._bin_layers[one.operator].record_bundle(self._at, one.bins, link)
         return len(self._upload.placed) > known
 
     # -- layers
@@ -170,10 +172,10 @@ class StateWriter:
         while self._to_layer and len(self._writing) < AT_ONCE:
             outgoing, bin = one = next(filter(_leaves, self._to_layer), self._to_layer[0])
             self._to_layer.remove(one)
-            trace = outgoing.keyed.bin_layers
-            writer = trace.write_frozen(bin)
+            layers = outgoing.keyed.bin_layers
+            writer = layers.write_frozen(bin)
             if writer is None:
-                self._note(trace.manifest(bin))
+                self._note(layers.manifest(bin))
             else:
                 self._writing.append((outgoing, bin, writer))
 

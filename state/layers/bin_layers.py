@@ -49,9 +49,8 @@ class BinLayers:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
         self._retention = retention or Retention(topic.delete)
-        self._layers: dict[Bin, Layers] = {}
         self._manifests: dict[Bin, Manifest] = {}
-        """The newest manifest of each bin for a checkpoint, with its bytes."""
+        """The manifest of each bin that has layers."""
         self._timer_hashes: dict[Bin, int | None] = {}
         """The hash of the timers in the newest layer of each bin; None where it is unknown."""
         self._writing: dict[Bin, tuple[LayerWriter, Sequence[bytes]]] = {}
@@ -71,18 +70,16 @@ class BinLayers:
     @property
     def bins(self) -> list[Bin]:
         """Return the bins that have layers on the topic."""
-        return list(self._layers)
+        return list(self._manifests)
 
     def layers(self, bin: Bin) -> Layers:
         """Return the layers of a bin on the topic, in the order of installation."""
-        return self._layers.get(bin, ())
+        known = self._manifests.get(bin)
+        return () if known is None else known.layers
 
     def manifest(self, bin: Bin) -> Manifest:
         """Return the manifest of a bin for a checkpoint; the same one while no layer changes."""
-        layers, known = self.layers(bin), self._manifests.get(bin)
-        if known is None or known.layers is not layers:
-            known = self._manifests[bin] = Manifest(self._operator, bin, 0, layers)
-        return known
+        return self._manifests.get(bin) or Manifest(self._operator, bin, 0, ())
 
     def size(self, bin: Bin) -> int:
         """Return the bytes of a bin's layers."""
@@ -266,7 +263,7 @@ class BinLayers:
 
     def adopt(self, manifest: Manifest) -> None:
         """Adopt the layers from which this worker has installed a bin."""
-        self._layers[manifest.bin] = manifest.layers
+        self._set_layers(manifest.bin, manifest.layers)
         self._timer_hashes[manifest.bin] = None
         self._due[manifest.bin] = None
 
@@ -297,7 +294,7 @@ class BinLayers:
         self._delete(self._superseded.pop(bin, ()))
         for layer in self.layers(bin):
             self._retention.release(layer.id)
-        for known in (self._layers, self._manifests, self._timer_hashes, self._pins, self._due):
+        for known in (self._manifests, self._timer_hashes, self._pins, self._due):
             known.pop(bin, None)
 
     def pin(self, bin: Bin) -> None:
@@ -371,7 +368,11 @@ class BinLayers:
 
     def _supersede(self, bin: Bin) -> None:
         """Delete the layers of a bin once another layer is durable."""
-        self._superseded[bin] = (*self._superseded.get(bin, ()), *self._layers.pop(bin, ()))
+        self._superseded[bin] = (*self._superseded.get(bin, ()), *self.layers(bin))
+        self._manifests.pop(bin, None)
+
+    def _set_layers(self, bin: Bin, layers: Layers) -> None:
+        self._manifests[bin] = Manifest(self._operator, bin, 0, layers)
 
     def _append(self, bin: Bin, timers_hash: int, layer: LayerPointer) -> Layers:
         """Return the layers of a bin after a further layer is durable."""
@@ -379,7 +380,7 @@ class BinLayers:
         if bin in self._frozen:
             self._thaw(bin)
         if layer.chunks or timers_hash != self._timer_hashes.get(bin, _NO_TIMERS):
-            self._layers[bin] = (*self.layers(bin), layer)
+            self._set_layers(bin, (*self.layers(bin), layer))
             self._timer_hashes[bin] = timers_hash
             self._retention.record_durable(layer.id)
         self._queue_compaction(bin)
@@ -417,7 +418,7 @@ class BinLayers:
         layers = self.layers(bin)
         first = layers.index(old[0])
         self._retention.record_durable(new.id)
-        self._layers[bin] = (*layers[:first], new, *layers[first + len(old) :])
+        self._set_layers(bin, (*layers[:first], new, *layers[first + len(old) :]))
         self._due[bin] = None
         self._delete(old)
         return self.layers(bin)

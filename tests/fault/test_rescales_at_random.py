@@ -43,8 +43,7 @@ class Measured(RescaledFlow):
     def __init__(
         self, broker: Broker, prefix: str, folder: Path, log: pytest.LogCaptureFixture
     ) -> None:
-        # A larger write buffer of RocksDB would still be filling up after minutes.
-        super().__init__(broker, prefix, folder, paced=True, state_memory=8 << 20)
+        super().__init__(broker, prefix, folder, paced=True)
         self._log = log
         self.memory: dict[str, list[int]] = defaultdict(list)
         """Bytes, by who takes them."""

@@ -103,7 +103,7 @@ class Watched(CrampedFlow):
             under_way[sender, receiver, edge] += size
             self.largest[edge] = max(self.largest[edge], size, MESSAGE + HEAD)
         for loop in chain.from_iterable(map(loops, self.workers)):
-            assert loop.returned.size <= loop._max_waiting, "what has come back has its bound (I6)"
+            assert loop.returned.size <= loop._max_waiting, "returned records have a bound (I6)"
             self.loops_spilled |= loop.returned.spilled
         for way, size in under_way.items():
             # A message is of a bound, or of one record.
@@ -262,7 +262,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     "credit is never returned": (Credit, "pop_due", lambda self: iter(()), "I7"),
     "credit is returned twice": (Credit, "pop_due", _twice, "acknowledged more"),
     "more credit is returned than was used": (Credit, "pop_due", _more, "acknowledged more"),
-    "nobody looks at the credit": (Credit, "has_credit", lambda self, edge, to: True, "I6"),
+    "no sender looks at the credit": (Credit, "has_credit", lambda self, edge, to: True, "I6"),
     "a message has no bound": (Exchange, "_message", _all_at_once, "left at once"),
     "what is on disk is overtaken": (
         SpillBuffer,

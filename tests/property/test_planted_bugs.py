@@ -135,7 +135,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         f"{DIFFERS}|I5",
     ),
     "a move is folded in before it is decided": (Routing, "compact", _settle_early, "I7"),
-    "records are applied before all have come": (
+    "an operator applies records before all of its time have arrived": (
         KeyedOperator,
         "_complete_frontier",
         _only_control,

@@ -39,13 +39,10 @@ class RescaledFlow:
     def __init__(
         self, broker: Broker, prefix: str, folder: Path, *, workers: int = 1, paced: bool = False,
         delivery: str = "at_least_once", checkpoints: Checkpointing | None = None,
-        state_memory: int = 256 << 20,
     ) -> None:  # fmt: skip
         self.bootstrap, self.prefix, self._paced = broker.bootstrap, prefix, paced
         self._workers, checkpoints = workers, checkpoints or Checkpointing()
-        self.module = flow_folder(
-            folder, prefix, delivery=delivery, checkpoints=checkpoints, state_memory=state_memory
-        )
+        self.module = flow_folder(folder, prefix, delivery=delivery, checkpoints=checkpoints)
         lines(self.bootstrap, prefix, [])
         self.events: list[Event] = []
         self.ends: list[tuple[int, str]] = []

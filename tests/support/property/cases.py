@@ -115,15 +115,15 @@ def with_comings_and_goings(case: Case) -> Case:
     """The same case, into which workers join, get some of the bins, and leave again; and partitions
     come."""
     rng = random.Random(case.seed)
-    newcomers = rng.randint(1, 3)
-    everyone = case.workers + newcomers
+    joining = rng.randint(1, 3)
+    everyone = case.workers + joining
     commands = tuple(
         replace(command, worker=WorkerId(rng.randrange(everyone)), others={})
         if rng.random() < 0.6
         else command
         for command in case.commands
     )
-    changes: list[Join | Leave | MovePartition] = [Join() for _ in range(newcomers)]
+    changes: list[Join | Leave | MovePartition] = [Join() for _ in range(joining)]
     leavers = rng.sample(range(everyone), rng.randint(0, everyone - 1))
     changes.extend(Leave(f"l{number}", WorkerId(number)) for number in leavers)
     for n in range(rng.randint(0, 3)):

@@ -187,7 +187,7 @@ def _of_engine() -> Iterator[Kind]:
         ("progress", wire.encode_progress(changes)),
         ("progress, added up", wire.encode_progress(changes, 7)),
         ("progress with rulings", wire.encode_progress(changes[:3], 1, rulings)),
-        ("progress that has come", wire.encode_progress_ack(256)),
+        ("progress that has arrived", wire.encode_progress_ack(256)),
         ("progress, nested times", wire.encode_progress([(Location(1), (5, 6), -(1 << 40))])),
         ("opening", wire.encode_progress([])),
         ("taken", wire.encode_credit(EdgeId(3), 4 << 20)),

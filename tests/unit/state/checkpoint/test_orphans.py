@@ -163,4 +163,4 @@ def noted_by(worker: Worker) -> tuple[BinLayers, Manifest] | None:
         return None
     states = contents._states
     noted = (one for one in states.manifests if one.layers)
-    return next(((states._traces[one.operator], one) for one in noted), None)
+    return next(((states._bin_layers[one.operator], one) for one in noted), None)
