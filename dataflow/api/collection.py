@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import (
+    ArrangeNode,
     ChangesNode,
     ConsolidateNode,
     ExchangeNode,
@@ -103,6 +104,11 @@ class Collection:
 
     # -- with state
 
+    def arrange(self, name: str) -> ArrangedCollection:
+        """Keep this collection by key once, for all joins and reductions that use the result."""
+        node = ArrangeNode(self._flow.unused_name(name), self._by_key())
+        return ArrangedCollection(self._flow, Output.of(self._flow.add(node)))
+
     def join(self, name: str, other: Collection, function: JoinFunction) -> Collection:
         """Pair the values of equal keys. `function` turns columns of keys, own values and other
         values into columns of keys and values."""
@@ -188,3 +194,25 @@ class Collection:
 
     def _add(self, node: Node) -> Collection:
         return Collection(self._flow, Output.of(self._flow.add(node)))
+
+
+class ArrangedCollection(Collection):
+    """A collection that a flow keeps by key once, whatever joins and reductions use it.
+
+    >>> from meander import Flow, KafkaSink, KafkaSource
+    >>> from meander.testing import TestFlow
+    >>> flow = Flow("two hops")
+    >>> edges = flow.source(KafkaSource("edges")).collection(lambda edge: (*edge, 1))
+    >>> arranged = edges.arrange("edges")
+    >>> back = edges.map(lambda nodes, to: (to, nodes))
+    >>> hops = back.join("hops", arranged, lambda _, first, last: (first, last))
+    >>> hops.changes().sink(KafkaSink("hops"))
+    >>> with TestFlow(flow) as run:
+    ...     run.feed("edges", [1, 2], [2, 3])
+    ...     run.run()
+    ...     [(one["key"], one["value"]) for one in run.values("hops")]
+    [(1, 3)]
+    """
+
+    def _by_key(self) -> Output:
+        return self._at

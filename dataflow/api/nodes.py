@@ -186,6 +186,16 @@ class MapUpdatesNode:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrangeNode:
+    """A node that keeps the updates of a collection by key, for joins and reductions behind it."""
+
+    name: str
+    upstream: Output
+    codec: StateCodec = PLAIN
+    colocate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class JoinNode:
     """A node that joins two collections by key."""
 
@@ -223,8 +233,10 @@ class ChangesNode:
     upstream: Output
 
 
-CollectionNode = IngestNode | MapUpdatesNode | JoinNode | ReduceNode | ConsolidateNode
-StatefulNode = KeyedNode | JoinNode | ReduceNode
+StatefulCollectionNode = ArrangeNode | JoinNode | ReduceNode
+"""A node that keeps arrangements."""
+CollectionNode = IngestNode | MapUpdatesNode | StatefulCollectionNode | ConsolidateNode
+StatefulNode = KeyedNode | StatefulCollectionNode
 """A node that keeps state in bins."""
 
 
@@ -293,7 +305,7 @@ def has_keys(output: Output) -> bool:
     match output.node:
         case SourceNode() | IngestNode() | MapUpdatesNode() | ChangesNode():
             return False
-        case JoinNode() | ReduceNode() | ConsolidateNode():
+        case ArrangeNode() | JoinNode() | ReduceNode() | ConsolidateNode():
             return False
         case KeyedNode():
             return True

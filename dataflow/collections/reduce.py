@@ -16,14 +16,15 @@ from itertools import pairwise
 import numpy as np
 
 from meander.dataflow.collections import kernels
+from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.cursor import Rows
-from meander.state.collections.description import Description
+from meander.state.collections.frontiers import columns_of
 from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
-from meander.state.collections.merge import columns_of, layer_of
-from meander.state.collections.trace import Trace
+from meander.state.collections.merge import layer_of
+from meander.state.times.antichain import Antichain
 
 PIECE_KEYS = 1 << 12
 """The most keys that one piece of a step takes."""
@@ -97,13 +98,14 @@ class NegativeCount(MeanderError):
 class Reduction:
     """The output of a function over one arrangement, on one worker."""
 
-    def __init__(self, name: str, arranged: Trace, function: Function, factor: int = 2) -> None:
-        self._name, self._function, self._depth = name, function, arranged.depth
-        self._arranged, self._reader = arranged, arranged.reader()
-        self.output = Trace(arranged.depth, factor)
-        self._out = self.output.reader()
-        self._upper = self._reader.since
-        self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, self._depth), np.int64))
+    def __init__(
+        self, name: str, arranged: ArrangementReader, function: Function, depth: int
+    ) -> None:
+        self._name, self._function, self._depth, self._arranged = name, function, depth, arranged
+        self.output = Arrangement(depth, factor=2)
+        self.previous = self.output.reader(depth)
+        """The output of the steps so far."""
+        self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, depth), np.int64))
 
     @property
     def pending(self) -> tuple[Int64s, Int64s]:
@@ -123,28 +125,27 @@ class Reduction:
         due, self._pending = fresh.split(frontier)
         made: list[Updates] = []
         for some in due.by_keys(PIECE_KEYS):
-            piece = self._reduced(np.unique(some.hashes), some, frontier)
+            piece = self._reduced(np.unique(some.hashes), some, upper)
             made.append(piece)
             if len(piece):
                 yield piece
-        nothing = Updates.of([], self._depth)
-        description = Description(self._upper, upper, self.output.since)
-        self.output.insert(layer_of(Updates.concat([nothing, *made]), description))
-        self._upper = upper
-        self._reader.advance(upper)
-        self._out.advance(upper)
+        output = Updates.concat([Updates.of([], self._depth), *made])
+        self.output.insert(layer_of(output, batch.description))
+        self._arranged.advance(upper)
+        self.previous.advance(upper)
 
-    def _reduced(self, hashes: UInt64s, due: _Moments, frontier: Int64s) -> Updates:
+    def _reduced(self, hashes: UInt64s, due: _Moments, upper: Antichain) -> Updates:
         count = len(hashes)
-        into, out = (t.cursor().gather(hashes) for t in (self._arranged, self.output))
+        into, out = (reader.gather(hashes, upper) for reader in (self._arranged, self.previous))
         query = np.searchsorted(hashes, due.hashes)
         history = np.concatenate([into.query, out.query])
         times = np.concatenate([into.times, out.times])
         f_order, f_offsets = by_query(query, count)
         h_order, h_offsets = by_query(history, count)
         at, when, ready = kernels.interesting(
-            f_order, f_offsets, due.times, h_order, h_offsets, times, frontier
-        )
+            f_order, f_offsets, due.times, h_order, h_offsets, times,
+            columns_of(upper, self._depth),
+        )  # fmt: skip
         if not ready.all():
             late = _Moments(hashes[at[~ready]], when[~ready])
             self._pending = _Moments.concat([self._pending, late]).distinct()

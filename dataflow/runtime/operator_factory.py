@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 from meander.dataflow.api.nodes import (
     ChangesNode,
@@ -15,17 +16,16 @@ from meander.dataflow.api.nodes import (
     FeedbackNode,
     FoldLogic,
     IngestNode,
-    JoinNode,
     KeyedNode,
     LoopExitNode,
     LoopNode,
     Node,
     ProbeNode,
     ProcessLogic,
-    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
+    StatefulCollectionNode,
     StatefulNode,
     StepsNode,
     group_of,
@@ -74,7 +74,7 @@ from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Steps
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
-from meander.dataflow.records.loop_times import Iterations, outer_frontier
+from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -85,6 +85,11 @@ from meander.state.layers.topic import StateTopic
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
+from meander.state.times.time import END_TIME
+
+if TYPE_CHECKING:
+    # This loads numba, which takes half a second that flows without collections do without.
+    from meander.dataflow.collections.arrangement import Arrangement
 
 HANDOFF_BYTES = 64 << 10
 """The most bytes of a bin in a handoff without the state topic; less where all bins at once would
@@ -151,6 +156,7 @@ class OperatorFactory:
     disk: SpillBudget = field(init=False)
     throttle: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
+    _arrangements: dict[str, Arrangement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
@@ -338,11 +344,12 @@ class OperatorFactory:
 
         context = self._context(node.name, scope_of(node))
         inputs, output = self._inputs(node), self._output(node)
-        if isinstance(node, JoinNode | ReduceNode):
+        if isinstance(node, StatefulCollectionNode):
             store = self.environment.open_store(node.name, node.codec, None)
             keyed = stateful_collection(
-                node, context, inputs, output, store, self._max_handoff_bytes
-            )
+                node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
+                partial(self._outer_time, self.plan.readers_of(node)),
+            )  # fmt: skip
             self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
             return keyed
         guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
@@ -386,6 +393,12 @@ class OperatorFactory:
                 return Process(init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
+
+    def _outer_time(self, places: Sequence[Location]) -> int:
+        """Return the least outer time that may still come at some locations, on any worker, or
+        `END_TIME`."""
+        frontiers = (outer_frontier(self.progress.frontier(at)) for at in places)
+        return min((outer_time(time) for one in frontiers for time in one), default=END_TIME)
 
     def _next_layer(self) -> LayerId:
         return LayerId(self.environment.execution, self.environment.me, next(self._layers))

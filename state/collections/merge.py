@@ -19,28 +19,15 @@ import numpy as np
 from meander.state.collections import merge_kernel as kernel
 from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
 from meander.state.collections.description import Description
+from meander.state.collections.frontiers import columns_of
 from meander.state.collections.layer import CHUNK_ROWS, Chunk, Layer, Part, Updates
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time
 
 Width = np.dtype[np.int32] | np.dtype[np.int64]
 Columns = tuple[UInt64s, Int32s, Values, UInt64s, Int32s, Values, Int64s, Int64s, Int64s]
 """The columns of a chunk as the kernel takes them."""
 UNBOUNDED = 1 << 62
 """The fuel that ends any merge."""
-
-
-def columns_of(frontier: Antichain, depth: int) -> Int64s:
-    """Return the times of an antichain as rows, shape (n, depth).
-
-    >>> columns_of(Antichain.of((1, 5), (2, 3)), 2).tolist()
-    [[1, 5], [2, 3]]
-    """
-    return np.array([_coordinates(time) for time in frontier], np.int64).reshape(-1, depth)
-
-
-def _coordinates(time: Time) -> tuple[int, ...]:
-    return (time,) if isinstance(time, int) else time
 
 
 def layer_of(updates: Updates, description: Description) -> Layer:

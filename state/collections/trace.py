@@ -10,7 +10,7 @@ frontiers, so updates that no reader tells apart cancel. Cost: each row is merge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from meander.state.collections.cursor import Cursor, Run
@@ -117,9 +117,9 @@ class Trace:
         """
         return max(self.work(fuel), 1) if self._merging or self._start() else 0
 
-    def cursor(self) -> Cursor:
-        """Return a cursor over all updates of the trace."""
-        return Cursor(self._current_runs(), self.depth, self._by_estimate)
+    def cursor(self, more: Sequence[Run] = ()) -> Cursor:
+        """Return a cursor over all updates of the trace, and those of more runs."""
+        return Cursor([*self._current_runs(), *more], self.depth, self._by_estimate)
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Yield the rows of the hashes from `first` to `last`, both included."""

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meander.dataflow.collections import arrangement as arrangements
 from meander.dataflow.collections.join import Join
 from meander.dataflow.collections.reduce import Reduction
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.columns import Int64s
-from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.frontiers import columns_of
+from meander.state.collections.layer import Chunk, Layer, Updates
 from meander.state.collections.merge import Merge, layer_of
 from meander.state.collections.trace import Reader, Trace
 from meander.state.times.antichain import Antichain
@@ -26,7 +28,7 @@ from tests.support.collections.columns import joined, rows_of
 from tests.support.property.planted import expect_caught
 
 RUNS = 60
-_columns_of, _result, _advance = merges.columns_of, Merge.result, Reader.advance
+_columns_of, _result, _advance = columns_of, Merge.result, Reader.advance
 _open, _start, _current_runs = Merge.__init__, Trace._start, Trace._current_runs
 _pairs, _reduce = Join._pairs, Reduction.step
 
@@ -64,8 +66,14 @@ def _last_runs(trace: Trace) -> Any:
     return [run for _, run in trace._runs.values()]
 
 
-def _one_side(join: Join, batch: Layer, other: Any, swapped: bool) -> Iterator[Updates]:
-    return iter(()) if swapped else _pairs(join, batch, other, swapped)
+def _one_side(
+    join: Join, batch: Layer, other: Any, before: Antichain, swapped: bool
+) -> Iterator[Updates]:
+    return iter(()) if swapped else _pairs(join, batch, other, before, swapped)
+
+
+def _all_of(layer: Layer, _: Antichain) -> list[Chunk]:
+    return [*layer.chunks]
 
 
 def _without_pending(reduction: Reduction, batch: Layer) -> Iterator[Updates]:
@@ -105,6 +113,9 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
     "a join forgets the older side": ((Join, "_pairs", _one_side), _of_collections),
     "an arrangement is read beyond its since": (
         (Reader, "advance", _beyond), _of_collections,
+    ),
+    "a reader gets rows from its position on": (
+        (arrangements, "_before", _all_of), _of_collections,
     ),
     "a reduction forgets times at which changes join": (
         (Reduction, "step", _without_pending), _of_collections,

@@ -8,23 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from meander.state.collections.columns import Bools, Int64s
+from meander.state.collections.columns import Int64s
+from meander.state.collections.frontiers import not_before
 from meander.state.collections.layer import Updates
-from meander.state.collections.merge import columns_of
 from meander.state.times.antichain import Antichain
-
-
-def not_before(times: Int64s, frontier: Antichain) -> Bools:
-    """Return which times, shape (n, depth), are at or after a time of a frontier.
-
-    >>> not_before(np.array([[5, 2], [4, 1]]), Antichain.of((4, 2))).tolist()
-    [True, False]
-    """
-    bounds = columns_of(frontier, times.shape[1])
-    found = np.zeros(len(times), np.bool_)
-    for bound in bounds:
-        found |= (times >= bound).all(axis=1)
-    return found
 
 
 class PendingUpdates:

@@ -34,8 +34,10 @@ def degrees(edges: Collection, _: Collection) -> Collection:
 def distances(edges: Collection, roots: Collection) -> Collection:
     """Return each node that the roots reach, with its distance."""
 
+    arranged = edges.arrange("edges")
+
     def body(nodes: Collection) -> Collection:
-        further = nodes.join("further", edges, lambda _, distance, to: (to, distance + 1))
+        further = nodes.join("further", arranged, lambda _, distance, to: (to, distance + 1))
         return further.concat(roots).minimum("least")
 
     return roots.iterate("bfs", body)
@@ -43,7 +45,8 @@ def distances(edges: Collection, roots: Collection) -> Collection:
 
 def components(edges: Collection, _: Collection) -> Collection:
     """Return each node with the least node that edges in any direction connect it with."""
-    both = edges.concat(edges.map(lambda nodes, to: (to, nodes))).distinct("both ways")
+    arranged = edges.concat(edges.map(lambda nodes, to: (to, nodes))).arrange("both ways")
+    both = arranged.distinct("neighbours").arrange("neighbours of nodes")
     labels = both.map(lambda nodes, _: (nodes, nodes)).distinct("nodes")
 
     def body(found: Collection) -> Collection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.reduce import (
     Function,
     NegativeCount,
@@ -16,7 +17,6 @@ from meander.dataflow.collections.reduce import (
 from meander.state.collections.description import Description
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
-from meander.state.collections.trace import Trace
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 from tests.support.collections.columns import Row, rows_of
@@ -26,13 +26,13 @@ class Reduced:
     """A reduction with its input, as rows."""
 
     def __init__(self, function: Function, depth: int = 1) -> None:
-        self._arranged = Trace(depth)
-        self.reduction = Reduction("least", self._arranged, function)
+        self._arranged = Arrangement(depth)
+        self.reduction = Reduction("least", self._arranged.reader(depth), function, depth)
 
     def step(self, rows: list[Row], *upper: Time) -> list[Row]:
         """The changes before a frontier."""
         lower = self._arranged.upper
-        description = Description(lower, Antichain.of(*upper), self._arranged.since)
+        description = Description(lower, Antichain.of(*upper), lower)
         layer = layer_of(Updates.of(rows, self._arranged.depth), description)
         self._arranged.insert(layer)
         return sorted(rows_of(self.reduction.step(layer)))
@@ -92,7 +92,7 @@ def test_two_changes_change_the_output_where_they_join() -> None:
 def test_the_output_trace_holds_what_was_sent() -> None:
     reduced = Reduced(minimum)
     sent = reduced.step([(7, 5, (0,), 1)], 1)
-    output = reduced.reduction.output
+    output = reduced.reduction.output.trace
     assert [row for layer in output.layers for row in rows_of(layer.updates())] == sent
     assert output.upper == output.since == Antichain.of(1)
 
