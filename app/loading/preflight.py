@@ -28,7 +28,7 @@ from meander.connectors.kafka.topic_metadata import (
     visible_configs,
 )
 from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
-from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
+from meander.dataflow.api.nodes import ProbeNode, SinkNode, StatefulCollectionNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -97,7 +97,18 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
+    if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
+        _compile_loops(plan.flow.name)
     return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
+
+
+def _compile_loops(flow: str) -> None:
+    """Compile the loops of collections, so that no worker on this machine does it."""
+    # This loads numba, which takes half a second that flows without collections do without.
+    from meander.dataflow.collections.compilation import compile_loops
+
+    log.info("loops_compiling", flow=flow, reason="the first start takes some twenty seconds more")
+    compile_loops()
 
 
 def _expect_committable(plan: Plan) -> None:

@@ -142,23 +142,25 @@ class Reduction:
         times = np.concatenate([into.times, out.times])
         f_order, f_offsets = by_query(query, count)
         h_order, h_offsets = by_query(history, count)
-        at, when, ready = kernels.interesting(
+        moments, ready = kernels.interesting(
             f_order, f_offsets, due.times, h_order, h_offsets, times,
             columns_of(upper, self._depth),
         )  # fmt: skip
         if not ready.all():
-            late = _Moments(hashes[at[~ready]], when[~ready])
+            late = _Moments(hashes[moments[~ready, 0]], moments[~ready, 1:])
             self._pending = _Moments.concat([self._pending, late]).distinct()
-            at, when = at[ready], when[ready]
+            moments = moments[ready]
+        at, when = _columns(moments, 1)
         groups = self._accumulated(at, when, into, count)
         keys = keys_of(hashes)
         self._check(keys[at], when, groups)
         wanted = self._function(keys[at], groups)
         order, offsets = by_value(out.query, out.values, count)
-        place, values, when, diffs = kernels.corrections(
+        rows = kernels.corrections(
             at, when, wanted.starts, wanted.values, wanted.counts,
             order, offsets, out.values, out.times, out.diffs,
         )  # fmt: skip
+        place, values, diffs, when = _columns(rows, 3)
         return Updates(keys[place], values, when, diffs)
 
     def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
@@ -173,6 +175,12 @@ class Reduction:
             time = tuple(times[group].tolist())
             value, count = int(groups.values[place]), int(groups.counts[place])
             raise NegativeCount(self._name, int(keys[group]), value, time, count)
+
+
+def _columns(rows: Int64s, single: int) -> tuple[Int64s, ...]:
+    """Return the first columns of rows one by one, and the times behind them."""
+    columns = (np.ascontiguousarray(rows[:, n]) for n in range(single))
+    return (*columns, np.ascontiguousarray(rows[:, single:]))
 
 
 @dataclass(frozen=True, slots=True)
