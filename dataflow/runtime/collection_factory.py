@@ -15,13 +15,18 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.operators.collection.consolidation import Consolidation
+from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.logic import JoinLogic, ReduceLogic
 from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
     Pass,
+    Turn,
     changes,
+    filtered,
+    flat_mapped,
     ingest,
     mapped,
+    negated,
     unchanged,
 )
 from meander.dataflow.operators.context import OperatorContext
@@ -43,9 +48,10 @@ def stateful_collection(
     logic: JoinLogic | ReduceLogic
     match node:
         case JoinNode(function=function):
-            logic = JoinLogic(function, depth)
+            logic = JoinLogic(ColumnFunction(node.name, function).rows, depth)
         case ReduceNode(function=function):
-            logic = ReduceLogic(node.name, function, depth)
+            groups = ColumnFunction(node.name, function).groups
+            logic = ReduceLogic(node.name, groups, depth)
     *data, unsent, handoffs = inputs
     return CollectionOperator(
         context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth
@@ -64,9 +70,20 @@ def stateless_collection(
     match node:
         case IngestNode(read=read):
             return Pass(inputs, output, ingest(read, guard))
-        case MapUpdatesNode(function=function):
-            return Pass(inputs, output, unchanged if function is None else mapped(function))
+        case MapUpdatesNode():
+            return Pass(inputs, output, _turn(node))
         case ConsolidateNode():
             return Consolidation(context, inputs[0], output, scope_of(node).depth)
         case ChangesNode():
             return Pass(inputs, output, changes(plan.origin(node)))
+
+
+def _turn(node: MapUpdatesNode) -> Turn:
+    match node.kind:
+        case "concat":
+            return unchanged
+        case "negate":
+            return negated
+    assert node.function is not None
+    kinds = {"map": mapped, "filter": filtered, "flat_map": flat_mapped}
+    return kinds[node.kind](ColumnFunction(node.name, node.function))
