@@ -32,7 +32,6 @@ from meander.dataflow.api.nodes import (
     ReduceNode,
     SinkNode,
     SourceNode,
-    SplitNode,
     StatefulCollectionNode,
     StatefulNode,
     StepsNode,
@@ -439,9 +438,7 @@ def _functions(node: Node) -> list[str]:
     match node:
         case StepsNode(steps=steps):
             return [step.name for step in steps]
-        case KeyedNode() | SplitNode():
-            return [node.name]
-    return []
+    return [node.name] if [*functions_of(node)] else []
 
 
 def _fuse(nodes: list[Node]) -> list[Node]:

@@ -25,6 +25,7 @@ from meander.state.collections.kernels import by_query, by_value, hashes_of, key
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
+from meander.state.times.time import to_millis
 
 PIECE_KEYS = 1 << 12
 """The most keys that one piece of a step takes."""
@@ -85,12 +86,14 @@ def top(most: int) -> Function:
 class NegativeCount(MeanderError):
     """An error for a value that was removed more often than it was added."""
 
-    def __init__(
-        self, operator: str, key: int, value: int, time: tuple[int, ...], count: int
-    ) -> None:
-        super().__init__(
+    @staticmethod
+    def of(operator: str, key: int, value: int, time: tuple[int, ...], count: int) -> NegativeCount:
+        """Return the error for a value of a key."""
+        at, *iterations = time
+        inside = f", iteration {', '.join(map(str, iterations))}" * bool(iterations)
+        return NegativeCount(
             f"key {key} of operator {operator!r}",
-            f"its value {value} has count {count} at time {time}",
+            f"its value {value} has count {count} at time {at} ({to_millis(at)} ms){inside}",
             "send each removal once, and not before its addition",
         )
 
@@ -174,7 +177,7 @@ class Reduction:
             group = int(np.searchsorted(groups.starts, place, side="right")) - 1
             time = tuple(times[group].tolist())
             value, count = int(groups.values[place]), int(groups.counts[place])
-            raise NegativeCount(self._name, int(keys[group]), value, time, count)
+            raise NegativeCount.of(self._name, int(keys[group]), value, time, count)
 
 
 def _columns(rows: Int64s, single: int) -> tuple[Int64s, ...]:

@@ -19,13 +19,18 @@ from meander.dataflow.api.nodes import (
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.operators.collection.consolidation import Consolidation
+from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.logic import ArrangeLogic, JoinLogic, ReduceLogic
 from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
     Pass,
+    Turn,
     changes,
+    filtered,
+    flat_mapped,
     ingest,
     mapped,
+    negated,
     unchanged,
 )
 from meander.dataflow.operators.context import OperatorContext
@@ -54,9 +59,10 @@ def stateful_collection(
             logic = ArrangeLogic(depth, readers_passed)
             arrangements[node.name] = logic.arrangement
         case JoinNode(function=function):
-            logic = JoinLogic(function, depth, shared)
+            logic = JoinLogic(ColumnFunction(node.name, function).rows, depth, shared)
         case ReduceNode(function=function):
-            logic = ReduceLogic(node.name, function, depth, shared[0])
+            groups = ColumnFunction(node.name, function).groups
+            logic = ReduceLogic(node.name, groups, depth, shared[0])
     *data, unsent, handoffs = inputs
     return CollectionOperator(
         context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth
@@ -75,9 +81,20 @@ def stateless_collection(
     match node:
         case IngestNode(read=read):
             return Pass(inputs, output, ingest(read, guard))
-        case MapUpdatesNode(function=function):
-            return Pass(inputs, output, unchanged if function is None else mapped(function))
+        case MapUpdatesNode():
+            return Pass(inputs, output, _turn(node))
         case ConsolidateNode():
             return Consolidation(context, inputs[0], output, scope_of(node).depth)
         case ChangesNode():
             return Pass(inputs, output, changes(plan.origin(node)))
+
+
+def _turn(node: MapUpdatesNode) -> Turn:
+    match node.kind:
+        case "concat":
+            return unchanged
+        case "negate":
+            return negated
+    assert node.function is not None
+    kinds = {"map": mapped, "filter": filtered, "flat_map": flat_mapped}
+    return kinds[node.kind](ColumnFunction(node.name, node.function))

@@ -65,7 +65,7 @@ from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
 from meander.dataflow.operators.keyed.operator import KeyedOperator
-from meander.dataflow.operators.loop import Feedback, LoopEntry
+from meander.dataflow.operators.loop import EndlessLoop, Feedback, LoopEntry
 from meander.dataflow.operators.ports import Channels, InputPort, Operator, OutputPort
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
@@ -236,11 +236,7 @@ class OperatorFactory:
             case SinkNode():
                 return self._sink(node)
             case FeedbackNode():
-                guard = self._guard(node.name, node.on_error)
-                keyless = not has_keys(node.loop.upstream)
-                return Feedback(
-                    self._inputs(node)[0], self._output(node), node.max_iterations, guard, keyless
-                )
+                return self._feedback(node)
             case LoopNode():
                 entering, back = self._inputs(node)
                 return LoopEntry(self._context(node.name), entering, back, self._output(node))
@@ -306,6 +302,14 @@ class OperatorFactory:
         self.ordered_sinks.append(sink)
         self.order_keepers.setdefault(group_of(node), []).append(sink)
         return sink
+
+    def _feedback(self, node: FeedbackNode) -> Feedback:
+        guard, keyless = self._guard(node.name, node.on_error), not has_keys(node.loop.upstream)
+        if node.collection:
+            loop = node.loop.name
+            guard = EndlessLoop(loop, "fail", self.environment.dead, self.counters)
+        source, output = self._inputs(node)[0], self._output(node)
+        return Feedback(source, output, node.max_iterations, guard, keyless)
 
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""

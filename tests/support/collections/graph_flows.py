@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from meander import Checkpointing, Flow
-from meander.dataflow.api.collection import Collection
+from meander import Checkpointing, Collection, Flow
+from meander.app.flows.graphs import bfs, components, degrees
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -26,43 +26,13 @@ Change = tuple[int, int, int]
 """A key, a value and a diff."""
 
 
-def degrees(edges: Collection, _: Collection) -> Collection:
-    """Return how many nodes have each number of edges."""
-    return edges.count("degree").map(lambda nodes, counts: (counts, nodes)).count("nodes")
-
-
-def distances(edges: Collection, roots: Collection) -> Collection:
-    """Return each node that the roots reach, with its distance."""
-
-    arranged = edges.arrange("edges")
-
-    def body(nodes: Collection) -> Collection:
-        further = nodes.join("further", arranged, lambda _, distance, to: (to, distance + 1))
-        return further.concat(roots).minimum("least")
-
-    return roots.iterate("bfs", body)
-
-
-def components(edges: Collection, _: Collection) -> Collection:
-    """Return each node with the least node that edges in any direction connect it with."""
-    arranged = edges.concat(edges.map(lambda nodes, to: (to, nodes))).arrange("both ways")
-    both = arranged.distinct("neighbours").arrange("neighbours of nodes")
-    labels = both.map(lambda nodes, _: (nodes, nodes)).distinct("nodes")
-
-    def body(found: Collection) -> Collection:
-        further = found.join("further", both, lambda _, label, to: (to, label))
-        return further.concat(labels).minimum("least")
-
-    return labels.iterate("labels", body)
-
-
 def expected_degrees(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     """Compute `degrees` anew."""
     return Counter(Counter(Counter(node for node, _ in edges.elements()).values()).items())
 
 
-def expected_distances(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
-    """Compute `distances` anew."""
+def expected_bfs(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
+    """Compute `bfs` anew."""
     graph = nx.DiGraph(list(edges))
     graph.add_nodes_from(root for root, _ in roots)
     sources = {root for root, _ in roots}
@@ -87,9 +57,9 @@ class GraphFlow:
 
 
 GRAPH_FLOWS = {
-    "degrees": GraphFlow(degrees, expected_degrees),
-    "distances": GraphFlow(distances, expected_distances),
-    "components": GraphFlow(components, expected_components),
+    "degrees": GraphFlow(lambda edges, _: degrees(edges), expected_degrees),
+    "bfs": GraphFlow(bfs, expected_bfs),
+    "components": GraphFlow(lambda edges, _: components(edges), expected_components),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from meander.dataflow.collections.arrangement import Arrangement
@@ -18,7 +20,7 @@ from meander.state.collections.description import Description
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time
+from meander.state.times.time import Time, from_millis
 from tests.support.collections.columns import Row, rows_of
 
 
@@ -100,9 +102,16 @@ def test_the_output_trace_holds_what_was_sent() -> None:
 def test_a_value_removed_more_often_than_added_is_an_error() -> None:
     reduced = Reduced(minimum)
     assert reduced.step([(7, 5, (0,), 1), (8, 5, (0,), 1)], 1)
+    at = from_millis(7, sequence=3)
     with pytest.raises(NegativeCount) as error:
-        reduced.step([(8, 5, (1,), -3)], 2)
+        reduced.step([(8, 5, (at,), -3)], at + 1)
     assert str(error.value) == (
-        "key 8 of operator 'least': its value 5 has count -2 at time (1,); "
+        "key 8 of operator 'least': its value 5 has count -2 at time 7340035 (7 ms); "
         "send each removal once, and not before its addition."
     )
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_value_that_a_loop_removes_too_often_is_named_with_the_iteration() -> None:
+    with pytest.raises(NegativeCount, match=r"count -1 at time 0 \(0 ms\), iteration 2;"):
+        Reduced(minimum, depth=2).step([(8, 5, (0, 2), -1)], (1, 0))
