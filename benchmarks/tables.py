@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from benchmarks import asked, report
@@ -32,11 +32,16 @@ def picture(name: str) -> str:
 
 def fill(path: Path, outcome: Outcome) -> None:
     """Put the tables where a document has its marks for them."""
-    before, begin, rest = path.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    assert begin, f"{path} has no {BEGIN}"
-    assert end, f"{path} has no {END}"
-    path.write_text("\n".join([before + BEGIN, *lines(outcome), END + after]))
+    between(path, BEGIN, END, lines(outcome))
+
+
+def between(path: Path, begin: str, end: str, made: Iterable[str]) -> None:
+    """Put lines between two marks of a document, in place of those before."""
+    before, found, rest = path.read_text().partition(begin)
+    _, last, after = rest.partition(end)
+    assert found, f"{path} has no {begin}"
+    assert last, f"{path} has no {end}"
+    path.write_text("\n".join([before + begin, *made, end + after]))
 
 
 def lines(outcome: Outcome) -> Iterator[str]:

@@ -26,7 +26,7 @@ from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideH
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent
 from meander.dataflow.exactly_once.commit_history import History, Written
-from meander.dataflow.interfaces import Frame, Links
+from meander.dataflow.interfaces import Clock, Frame, Links
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
@@ -306,7 +306,7 @@ class DurableWorld:
         return durable
 
     def checkpoint_coordinator(
-        self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
+        self, plan: Plan, links: Links, clock: Clock, durable: Callable[[], bool]
     ) -> CheckpointCoordinator:
         """Return the checkpoint coordinator of this execution. `durable` tells when a checkpoint is
         durable."""

@@ -1,0 +1,115 @@
+"""One worker of the real engine in this process, which takes changes round by round.
+
+A round is closed: its changes arrive together, and it ends once the sink has passed the time of the
+last one. The coordinator belongs to another process of a real run. So its turns between rounds, and
+those in which the worker has work, do not count as time of a round.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from benchmarks.incremental.graph import Changes
+from benchmarks.incremental.members import ONE, DirectLinks, Feed, Members, Results
+from meander.dataflow.interfaces import SinkWriter
+from meander.dataflow.runtime.worker import Worker
+from meander.state.collections.columns import Int64s
+from meander.state.keys.ids import COORDINATOR, WorkerId
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import from_millis
+
+COORDINATED = 0.005
+"""Seconds from one turn of the coordinator to the next, at most."""
+
+
+class Engine:
+    """A worker, and its way from one round to the next."""
+
+    workers = 1
+
+    def __init__(self, members: Members, worker: Worker, feed: Feed, writer: SinkWriter) -> None:
+        self.worker, self.writer = worker, writer
+        self._members, self._feed = members, feed
+        (self._sink,) = members.plan.probes.values()
+        self._last = 0
+        self._aside = 0.0
+        """The seconds that the coordinator has taken from the worker."""
+
+    def round(self, changes: Changes, distinct: bool = True) -> float:
+        """Take changes that arrive now, at times of their own where they are `distinct`; return the
+        seconds until the sink has passed them."""
+        rows, count = self._share(changes).rows(), len(changes)
+        steps = np.arange(count) if distinct else np.zeros(count, np.int64)
+        begin = self._begin()
+        times, self._last = self._own(begin + steps), begin + int(steps[-1])
+        self._aside, began = 0.0, perf_counter()
+        self._feed.give(times, rows)
+        while self._frontier.less_equal(self._last):
+            self.turn()
+        return perf_counter() - began - self._aside
+
+    def turn(self) -> None:
+        """Take one turn."""
+        raise NotImplementedError
+
+    @property
+    def _frontier(self) -> Antichain:
+        return self.worker.parts.progress.frontier(self._sink)
+
+    def _begin(self) -> int:
+        """Return the first time of a round: now, as records get it that are produced now."""
+        return max(self._last + 1, from_millis(self._members.clock.now_ms()))
+
+    def _share(self, changes: Changes) -> Changes:
+        """Return the changes that this worker reads."""
+        return changes
+
+    def _own(self, times: Int64s) -> Int64s:
+        """Return the times of these changes."""
+        return times
+
+
+class SingleEngine(Engine):
+    """One worker, with its coordinator in the same process."""
+
+    def __init__(self, members: Members, folder: Path, writer: SinkWriter) -> None:
+        links, feed = DirectLinks.between(ONE), Feed(WorkerId(0), 1)
+        self._coordinator = members.coordinator(links[COORDINATOR])
+        worker = members.worker(WorkerId(0), links[WorkerId(0)], feed, writer, folder)
+        super().__init__(members, worker, feed, writer)
+        self._coordinated = 0.0
+
+    def turn(self) -> None:
+        """Let the worker take a turn, and the coordinator where the worker waits for it."""
+        worked, now = self.worker.step(), perf_counter()
+        if worked and now - self._coordinated < COORDINATED:
+            return
+        self._coordinate()
+        if worked:
+            self._aside += perf_counter() - now
+
+    def _coordinate(self) -> None:
+        for report in self.worker.reports():
+            self._coordinator.report(self.worker.me, report)
+        self._coordinator.step()
+        self._coordinator.events()
+        self._coordinated = perf_counter()
+
+    def _begin(self) -> int:
+        self._coordinate()
+        return super()._begin()
+
+
+@contextmanager
+def engine_of(name: str, writer: SinkWriter | None = None) -> Iterator[SingleEngine]:
+    """Yield one worker of a flow of `flows.BUILDS`."""
+    with tempfile.TemporaryDirectory(prefix="meander-bench-") as folder:
+        engine = SingleEngine(Members(name, 1), Path(folder), writer or Results())
+        yield engine
+        engine.worker.close()

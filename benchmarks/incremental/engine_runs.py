@@ -1,0 +1,196 @@
+"""The engine alone: latencies of single changes, changes per second, and the first answer.
+
+Between the points at which single changes are measured, changes come 1,000 a round, each at a time
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from time import perf_counter
+
+from benchmarks.incremental import pair
+from benchmarks.incremental.engine import Engine, engine_of
+from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, rss, timed
+from benchmarks.incremental.graph import Graph
+from benchmarks.incremental.scale import Scale
+from meander.state.collections import cursor, trace
+from meander.state.times.antichain import Antichain
+
+SIZES = {"1k": (1_000, 2_000), "1m": (1_000_000, 10_000_000)}
+"""Nodes and edges."""
+POINTS = {"degrees": tuple(10**n for n in range(3, 8)), "bfs": tuple(10**n for n in range(3, 7))}
+"""The changes before which single ones are measured."""
+BETWEEN = 1_000
+LOADED = 100_000
+"""The changes of a round while the graph is loaded, all at one time."""
+ROUNDS = (1, 10, 100, 1_000, 10_000)
+MOST_ROUNDS = 2_000
+WARM = 300
+"""The rounds of a small graph that compile all loops."""
+
+
+class Series:
+    """A graph in an engine, and how many changes it has taken."""
+
+    def __init__(self, engine: Engine, graph: Graph, tick: Tick) -> None:
+        self._engine, self._graph, self._tick = engine, graph, tick
+        self.changes = 0
+
+    def load(self) -> float:
+        """Load the graph; return the seconds."""
+        seconds = 0.0
+        for first in range(0, self._graph.edges, LOADED):
+            some = self._graph.initial(first, LOADED)
+            seconds += self._engine.round(some, distinct=False)
+            self._tick(len(some))
+        return seconds
+
+    def round(self, count: int) -> float:
+        """Take so many changes; return the seconds."""
+        some = self._graph.changes(self.changes, count)
+        self.changes += count
+        self._tick(count)
+        return self._engine.round(some)
+
+    def singles(self, count: int) -> list[float]:
+        """Take changes one by one; return the seconds of each."""
+        return [self.round(1) for _ in range(count)]
+
+    def latencies(self, found: Found, points: Sequence[int], count: int, seconds: float) -> None:
+        """Measure single changes after so many changes, at the points that come in time."""
+        until = perf_counter() + seconds
+        for point in points:
+            while self.changes < point and perf_counter() < until:
+                self.round(min(BETWEEN, point - self.changes))
+            if self.changes < point:
+                break
+            found.note(f"after_{point}", self.singles(count))
+            found.figures[f"after_{point}_rss"] = rss()
+
+    def rates(self, found: Found, seconds: float) -> None:
+        """Measure changes per second in rounds of each size, each for some seconds at least."""
+        for size in ROUNDS:
+            self.round(size)
+            rounds = list[float]()
+            while sum(rounds) < seconds and len(rounds) < MOST_ROUNDS:
+                rounds.append(self.round(size))
+            found.figures[f"{size}_per_s"] = size * len(rounds) / sum(rounds)
+            found.note(f"round_of_{size}", rounds)
+
+
+def warm(name: str) -> None:
+    """Compile all loops of a flow."""
+    with engine_of(name) as engine:
+        series = Series(engine, Graph(100, 300), no_tick)
+        _start(series, engine, name)
+        for _ in range(WARM):
+            series.round(1)
+            series.round(20)
+
+
+def _start(series: Series, engine: Engine, name: str) -> Found:
+    """Load the graph, and give a search its roots."""
+    before = rss()
+    found = Found(figures={"load_s": series.load()})
+    found.figures["load_rss"] = rss() - before
+    if name == "bfs":
+        found.figures["initial_s"] = engine.round(series._graph.roots, distinct=False)
+    return found
+
+
+def sized(size: str, scale: Scale) -> Graph:
+    """Return the graph of a size; the small one has one size at all scales."""
+    nodes, edges = SIZES[size]
+    return Graph(nodes, edges) if size == "1k" else Graph(scale(nodes), scale(edges))
+
+
+def latencies(scale: Scale, tick: Tick, name: str, size: str, compacts: bool = True) -> Found:
+    """Measure single changes after more and more changes."""
+    warm(name)
+    with nullcontext() if compacts else no_compaction(), engine_of(name) as engine:
+        series = Series(engine, sized(size, scale), tick)
+        found = _start(series, engine, name)
+        as_worker()
+        points = [scale(point) for point in POINTS[name]]
+        most = float("inf") if compacts else scale.seconds
+        series.latencies(found, points, scale.singles, most)
+        found.figures["peak_rss"] = rss()
+        if compacts:
+            _compare(found, points)
+    return found
+
+
+def _compare(found: Found, points: Sequence[int]) -> None:
+    """Note the single changes at the last point, and how those at a hundredth of it compare."""
+    for figure in ("p50", "p99"):
+        found.figures[f"single_{figure}_ms"] = found.figures[f"after_{points[-1]}_{figure}_ms"]
+        late, early = (found.figures[f"after_{points[n]}_{figure}_ms"] for n in (-1, -3))
+        found.figures[f"{figure}_drift"] = late / early
+
+
+def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> Found:
+    """Measure changes per second in rounds of each size."""
+    warm(name)
+    series = partial(_rated, name=name, graph=sized(size, scale), seconds=scale.rated)
+    if workers > 1:
+        return pair.run(name, series, tick)
+    with engine_of(name) as engine:
+        return series(engine, tick)
+
+
+def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, seconds: float) -> Found:
+    series = Series(engine, graph, tick)
+    found = _start(series, engine, name)
+    as_worker()
+    series.rates(found, seconds)
+    return found
+
+
+def seek(scale: Scale, tick: Tick, size: str) -> Found:
+    """Return the share of a search's time that goes into finding keys, with estimates and not."""
+    warm("bfs")
+    found = Found()
+    for by_estimate in (True, False):
+        with _estimating(by_estimate), engine_of("bfs") as engine:
+            series = Series(engine, sized(size, scale), tick)
+            _start(series, engine, "bfs")
+            as_worker()
+            for count in (1, BETWEEN):
+                with timed(cursor.kernels, "locate") as locating:
+                    seconds = sum(series.round(count) for _ in range(scale.singles // 10))
+                how = "estimated" if by_estimate else "galloping"
+                found.figures[f"seek_share_rounds_of_{count}_{how}"] = locating.seconds / seconds
+    return found
+
+
+@contextmanager
+def no_compaction() -> Iterator[None]:
+    """Let no reader of a trace give up a time, so merges tell all times apart."""
+    advance = trace.Reader.advance
+
+    def stay(reader: trace.Reader, since: Antichain) -> None:
+        """Give up nothing."""
+
+    trace.Reader.advance = stay  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        trace.Reader.advance = advance  # type: ignore[method-assign]
+
+
+@contextmanager
+def _estimating(by_estimate: bool) -> Iterator[None]:
+    """Let cursors estimate the place of a key, or not."""
+    start = trace.Trace.__init__
+
+    def create(made: trace.Trace, depth: int, factor: int = 1) -> None:
+        start(made, depth, factor, by_estimate)
+
+    trace.Trace.__init__ = create  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        trace.Trace.__init__ = start  # type: ignore[method-assign]
