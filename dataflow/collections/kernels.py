@@ -135,6 +135,15 @@ def _doubled(rows: Int64s) -> Int64s:
 
 
 @compiled
+def _longer(column: Int64s) -> Int64s:
+    """Return a column of twice the length, with the same first values."""
+    more = np.empty(2 * len(column), np.int64)
+    for i in range(len(column)):
+        more[i] = column[i]
+    return more
+
+
+@compiled
 def _closed(found: Int64s, count: int, every: Int64s, total: int) -> tuple[Int64s, int]:
     """Return the joins of `count` found times with any of `total` times of a key.
 
@@ -196,31 +205,84 @@ def interesting(
     return rows[:at], ready
 
 
+@inlined
+def _first_at(times: Int64s, first: int, last: int, time: int) -> int:
+    """Return the first of some ascending times, of one coordinate, that is at or after another."""
+    while first < last:
+        middle = (first + last) >> 1
+        if times[middle, 0] < time:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@inlined
+def _add_up(
+    rows: Int64s, start: int, end: int, row_times: Int64s, diffs: Int64s,
+    times: Int64s, first: int, last: int, sums: Int64s,
+) -> None:  # fmt: skip
+    """Write the sum of the diffs of some rows at each of the times `first` to `last`, ascending.
+
+    In one coordinate that costs a search per row; in more, a comparison per row and time.
+    """
+    for n in range(first, last):
+        sums[n - first] = 0
+    if times.shape[1] == 1:
+        for place in range(start, end):
+            row = rows[place]
+            n = _first_at(times, first, last, row_times[row, 0])
+            if n < last:
+                sums[n - first] += diffs[row]
+        for n in range(first + 1, last):
+            sums[n - first] += sums[n - first - 1]
+        return
+    for n in range(first, last):
+        for place in range(start, end):
+            if _before(row_times, rows[place], times, n):
+                sums[n - first] += diffs[rows[place]]
+
+
 @compiled
 def accumulate(
     query: Int64s, times: Int64s,
     order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
 ) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
     """Return per (query, time) the values with a count that is not zero, ascending: offsets,
-    values, counts. Rows are ordered by (query, value)."""
-    room = 0
-    for n in range(len(query)):
-        room += offsets[query[n] + 1] - offsets[query[n]]
-    starts = np.empty(len(query) + 1, np.int64)
-    found, counts = np.empty(room, np.int64), np.empty(room, np.int64)
-    at = 0
-    for n in range(len(query)):
-        starts[n] = at
-        row, end = offsets[query[n]], offsets[query[n] + 1]
-        while row < end:
-            value, count = values[order[row]], 0
-            while row < end and values[order[row]] == value:
-                if _before(row_times, order[row], times, n):
-                    count += diffs[order[row]]
-                row += 1
-            if count != 0:
-                found[at], counts[at] = value, count
-                at += 1
+    values, counts. Rows are ordered by (query, value), the times of a query by time."""
+    starts = np.zeros(len(query) + 1, np.int64)
+    # The counts of each value at each time of a query, then once more in the order of the times.
+    found, counts = np.empty(64, np.int64), np.empty(64, np.int64)
+    at, first = 0, 0
+    while first < len(query):
+        q, last = query[first], first + 1
+        while last < len(query) and query[last] == q:
+            last += 1
+        row, end, many = offsets[q], offsets[q + 1], last - first
+        groups = 0
+        for r in range(row, end):
+            groups += r == row or values[order[r]] != values[order[r - 1]]
+        ends, sums = np.empty(groups, np.int64), np.empty(groups * many, np.int64)
+        for group in range(groups):
+            stop = row + 1
+            while stop < end and values[order[stop]] == values[order[row]]:
+                stop += 1
+            _add_up(
+                order, row, stop, row_times, diffs, times, first, last,
+                sums[group * many : (group + 1) * many],
+            )  # fmt: skip
+            ends[group] = row
+            row = stop
+        for n in range(first, last):
+            starts[n] = at
+            for group in range(groups):
+                count = sums[group * many + n - first]
+                if count != 0:
+                    if at == len(found):
+                        found, counts = _longer(found), _longer(counts)
+                    found[at], counts[at] = values[order[ends[group]]], count
+                    at += 1
+        first = last
     starts[len(query)] = at
     return starts, found[:at], counts[:at]
 
@@ -238,6 +300,7 @@ def corrections(  # noqa: C901
     """
     depth = times.shape[1]
     out, places = np.empty((64, 3 + depth), np.int64), np.empty(len(query), np.int64)
+    sums = np.empty(len(query), np.int64)
     at, first = 0, 0
     while first < len(query):
         q, last = query[first], first
@@ -260,21 +323,24 @@ def corrections(  # noqa: C901
             stop = row
             while stop < end and values[order[stop]] == value:
                 stop += 1
-            own = at
+            own, so_far = at, np.int64(0)
+            _add_up(order, row, stop, row_times, diffs, times, first, last, sums)
             for n in range(first, last):
-                diff = np.int64(0)
+                diff = -sums[n - first]
                 if places[n] < starts[n + 1] and wanted[places[n]] == value:
-                    diff = counts[places[n]]
+                    diff += counts[places[n]]
                     places[n] += 1
-                for r in range(row, stop):
-                    if _before(row_times, order[r], times, n):
-                        diff -= diffs[order[r]]
-                for r in range(own, at):
-                    earlier = True
-                    for d in range(depth):
-                        earlier &= out[r, 3 + d] <= times[n, d]
-                    if earlier:
-                        diff -= out[r, 2]
+                if depth == 1:
+                    # All earlier corrections come before this time.
+                    diff -= so_far
+                    so_far += diff
+                else:
+                    for r in range(own, at):
+                        earlier = True
+                        for d in range(depth):
+                            earlier &= out[r, 3 + d] <= times[n, d]
+                        if earlier:
+                            diff -= out[r, 2]
                 if diff == 0:
                     continue
                 if at == len(out):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -169,6 +170,7 @@ class Chunk:
         )
 
     @staticmethod
+    @cache
     def empty(depth: int) -> Chunk:
         """Return a chunk without rows."""
         times, diffs = np.empty((0, depth), np.int64), np.empty(0, np.int64)

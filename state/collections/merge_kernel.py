@@ -114,6 +114,37 @@ def consolidate_times(times: Int64s, diffs: Int64s, count: int) -> int:  # noqa:
     return left
 
 
+@compiled
+def consolidate(
+    hashes: UInt64s, values: Int64s, times: Int64s, diffs: Int64s, order: Int64s, frontier: Int64s,
+    o_keys: UInt64s, o_offsets: Int32s, o_values: Int64s, o_times: Int64s, o_diffs: Int64s,
+) -> tuple[int, int]:  # fmt: skip
+    """Write rows that `order` sorts by (hash, value) as the dynamic part of a chunk, with times
+    advanced to `frontier`, equal times added up, and zeros dropped. Return its keys and rows."""
+    key, row, start, n = 0, 0, 0, len(order)
+    while start < n:
+        first, end, kept = order[start], start, row
+        while end < n:
+            other = order[end]
+            if hashes[other] != hashes[first] or values[other] != values[first]:
+                break
+            advance(times[other], frontier, o_times[row])
+            o_diffs[row] = diffs[other]
+            row, end = row + 1, end + 1
+        if row - kept > 1:
+            row = kept + consolidate_times(o_times[kept:], o_diffs[kept:], row - kept)
+        elif o_diffs[kept] == 0:
+            row = kept
+        for place in range(kept, row):
+            o_values[place] = values[first]
+        if row > kept and (key == 0 or o_keys[key - 1] != hashes[first]):
+            o_keys[key], o_offsets[key] = hashes[first], kept
+            key += 1
+        start = end
+    o_offsets[key] = row
+    return key, row
+
+
 @inlined
 def _put_static(
     keys: UInt64s, offsets: Int32s, values: Values, cursors: Int64s, key: np.uint64, value: np.int64

@@ -36,8 +36,10 @@ from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
+IDLE_SECONDS = 1.0
+"""The time without input after which layers merge all the same."""
 IDLE_FUEL = 1 << 14
-"""The rows that a turn without input merges."""
+"""The rows that a turn merges then."""
 REWRITE_FUEL = 1 << 12
 """The stored rows that a turn rewrites."""
 
@@ -100,6 +102,7 @@ class CollectionOperator(StatefulOperator):
         self._stored = StoredUpdates(store, context.space, depth, logic.between)
         self._pending = [PendingUpdates(depth) for _ in inputs]
         self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
+        self._clock, self._worked_at = context.clock, context.clock.monotonic()
         self._started = False
         """Whether the operator has begun a step."""
         self._running: Iterator[Updates] | None = None
@@ -115,9 +118,11 @@ class CollectionOperator(StatefulOperator):
         if self._running is not None or self._unsent:
             worked |= self._proceed()
         elif not worked:
-            return self._compact()
-        if worked and self._running is None:
-            self._downgrade()
+            return self._is_idle() and self._compact()
+        if worked:
+            self._worked_at = self._clock.monotonic()
+            if self._running is None:
+                self._downgrade()
         return worked
 
     def in_flight(self) -> Iterable[InFlight]:
@@ -200,6 +205,10 @@ class CollectionOperator(StatefulOperator):
             self._outputs.retain(message)
             self._unsent.append((message.time, message.payload))
         return received
+
+    def _is_idle(self) -> bool:
+        """Return whether nothing has come for long enough to merge without need."""
+        return self._clock.monotonic() - self._worked_at >= IDLE_SECONDS
 
     def _compact(self) -> bool:
         """Use a turn without input to rewrite stored rows, or to merge layers."""

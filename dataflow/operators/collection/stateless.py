@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from meander.dataflow.operators.collection.updates import batch_of, columns_of
 from meander.dataflow.operators.error_policy import Guard, failure, safe_repr
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
+from meander.state.collections.columns import Int64s
 from meander.state.collections.kernels import hashes_of
 
 Row = tuple[int, int, int]
@@ -26,6 +28,7 @@ ReadRow = Callable[[Any], Row]
 Turn = Callable[[Batch], Batch]
 """From a batch that an operator receives to one that it sends."""
 _WORD = range(-(1 << 63), 1 << 63)
+_ROWS = {tuple, list}
 
 
 class Pass(BaseOperator):
@@ -52,35 +55,54 @@ def ingest(read: ReadRow, guard: Guard) -> Turn:
     """Return a function from records of a stream to updates; `guard` gets those without one."""
 
     def turn(batch: Batch) -> Batch:
-        rows, found = list[int](), list[Row]()
+        rows, found = list[int](), list[object]()
         for row, value in enumerate(batch.values):
             try:
-                found.append(_checked(read(value)))
+                found.append(read(value))
             except failure() as error:
                 guard.failed(batch, row, error)
             else:
                 rows.append(row)
-        columns = np.array(found, np.int64).reshape(-1, 3)
+        columns = _as_columns(found)
+        if columns is None:
+            faults = [_fault(one) for one in found]
+            for row, fault in zip(rows, faults, strict=True):
+                if fault is not None:
+                    guard.failed(batch, row, ValueError(fault))
+            rows = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+            good = [one for one, fault in zip(found, faults, strict=True) if fault is None]
+            columns = np.array(good, np.int64).reshape(-1, 3)
         keys, values, diffs = (np.ascontiguousarray(columns[:, n]) for n in range(3))
         return batch_of(batch.times[rows], keys, values, diffs)
 
     return turn
 
 
-def _checked(row: object) -> Row:
-    match row:
-        case (int() as key, int() as value, int() as diff) if diff and all(map(_is_word, row)):
-            return key, value, diff
-    raise ValueError(_fault(row))
+def _as_columns(found: Sequence[object]) -> Int64s | None:
+    """Return good rows as columns, shape (n, 3), or None where a row has a fault.
+
+    A check of all types at once takes a tenth of a look at each row.
+    """
+    rows = cast(list[Row], found)
+    if not ({*map(type, found)} <= _ROWS and {*map(len, rows)} <= {3}):
+        return None
+    if not {*map(type, chain.from_iterable(rows))} <= {int}:
+        return None
+    try:
+        columns = np.array(rows, np.int64).reshape(-1, 3)
+    except OverflowError:
+        return None
+    return columns if columns[:, 2].all() else None
 
 
-def _fault(row: object) -> str:
+def _fault(row: object) -> str | None:
+    """Return the fault of a row, or None for a good one."""
     if not isinstance(row, tuple | list) or len(row) != 3:
         return f"{safe_repr(row)} is no key, value and diff"
     for name, part in zip(("key", "value", "diff"), row, strict=True):
         if not _is_word(part):
             return f"its {name} is {safe_repr(part)}, no integer of 64 bits"
-    return "its diff is 0, which changes nothing"
+    return None if row[2] else "its diff is 0, which changes nothing"
 
 
 def _is_word(part: object) -> bool:

@@ -42,6 +42,27 @@ def expected_bfs(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
     return Counter((node, int(distance)) for node, distance in found.items())
 
 
+def shared(edges: Collection, roots: Collection) -> Collection:
+    """Return each reached node with edges: its distance, and how many edges leave it. One
+    arrangement serves a join in a loop and a reduction outside, another one two joins."""
+    arranged = edges.arrange("edges")
+    degree = arranged.count("degree").arrange("degrees")
+    nodes = bfs(arranged, roots).arrange("nodes")
+    both = nodes.join("both", degree, lambda node, distance, edges: (node, distance * 100 + edges))
+    again = degree.join("again", nodes, lambda node, edges, distance: (node, distance))
+    return both.concat(again)
+
+
+def expected_shared(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
+    """Compute `shared` anew."""
+    degrees = Counter(node for node, _ in edges.elements())
+    found = Answer()
+    for node, distance in expected_bfs(edges, roots):
+        if degrees[node]:
+            found.update([(node, distance * 100 + degrees[node]), (node, distance)])
+    return found
+
+
 def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     """Compute `components` anew."""
     found = nx.connected_components(nx.Graph(list(edges)))
@@ -59,6 +80,7 @@ class GraphFlow:
 GRAPH_FLOWS = {
     "degrees": GraphFlow(lambda edges, _: degrees(edges), expected_degrees),
     "bfs": GraphFlow(bfs, expected_bfs),
+    "shared": GraphFlow(shared, expected_shared),
     "components": GraphFlow(lambda edges, _: components(edges), expected_components),
 }
 

@@ -15,8 +15,11 @@ from tests.support.collections.columns import Row, rows_of
 
 
 def layer(rows: list[Row], lower: int = 0, upper: int = 10, since: int = 0) -> Layer:
+    """A layer as a merge leaves it; a fresh one has no static rows."""
     interval = Description(Antichain.of(lower), Antichain.of(upper), Antichain.of(since))
-    return layer_of(Updates.of(rows), interval)
+    fresh = layer_of(Updates.of(rows), interval)
+    nothing = Layer((), Description(interval.upper, interval.upper, interval.since))
+    return merged(fresh, nothing, since)
 
 
 def rows(of: Layer) -> list[Row]:
