@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from meander.dataflow.operators.collection.pending import PendingUpdates
-from meander.dataflow.operators.collection.updates import batches_of, least_times, updates_of
+from meander.dataflow.operators.collection.updates import batches_of, updates_of
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import CapabilitySet
@@ -48,7 +48,7 @@ class Consolidation(BaseOperator):
             worked = True
         if worked:
             unsent = (time for time, _ in self._unsent)
-            self._capabilities.downgrade(*unsent, *least_times(self._pending.times))
+            self._capabilities.downgrade(*unsent, *self._pending.least_times)
         return worked
 
     def in_flight(self) -> Iterator[InFlight]:
@@ -62,7 +62,8 @@ class Consolidation(BaseOperator):
             received = True
             assert isinstance(message.payload, Batch)
             self._capabilities.retain(self._output.mint(message))
-            self._pending.add(updates_of(message.payload, iterations_of(message.time)))
+            iterations = iterations_of(message.time)
+            self._pending.add(updates_of(message.payload, iterations), iterations)
         return received
 
     def _consolidate(self, upper: Antichain) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -196,8 +197,9 @@ class CollectionOperator(StatefulOperator):
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
-                updates = updates_of(message.payload, iterations_of(message.time))
-                pending.add(updates)
+                iterations = iterations_of(message.time)
+                updates = updates_of(message.payload, iterations)
+                pending.add(updates, iterations)
                 np.add.at(self.heat, self._space.bins_of(hashes_of(updates.keys)), 1)
         for message in self._unsent_input.drain():
             received = True
@@ -224,11 +226,11 @@ class CollectionOperator(StatefulOperator):
             upper = upper.meet(Antichain.of(nested_time(time, inner)))
         if upper == self._upper or not self._upper.dominates(upper):
             return
-        waiting = [*(pending.times for pending in self._pending), self._logic.pending[1]]
-        if all(not_before(times, upper).all() for times in waiting):
+        some = any(pending.has_before(upper) for pending in self._pending)
+        if not some and not_before(self._logic.pending[1], upper).all():
             return
         if not self._started:
-            self._start_from(upper.meet(Antichain.of(*least_times(np.concatenate(waiting)))))
+            self._start_from(upper.meet(Antichain.of(*self._least_times)))
         ready = [pending.take(upper) for pending in self._pending]
         self._stored.compact(REWRITE_FUEL)
         description, self._upper = Description(self._upper, upper, self._upper), upper
@@ -265,7 +267,12 @@ class CollectionOperator(StatefulOperator):
     def _downgrade(self) -> None:
         if self._running is not None:
             return
-        times = [self._logic.pending[1], *(pending.times for pending in self._pending)]
         unsent = (time for time, _ in self._unsent)
-        held = (*self.incoming.pending_times, *unsent, *least_times(np.concatenate(times)))
-        self._outputs.downgrade(*held)
+        self._outputs.downgrade(*self.incoming.pending_times, *unsent, *self._least_times)
+
+    @property
+    def _least_times(self) -> Iterator[Time]:
+        """Yield lower bounds of the times that wait at the inputs, or at which an output may
+        change."""
+        yield from chain.from_iterable(pending.least_times for pending in self._pending)
+        yield from least_times(self._logic.pending[1])
