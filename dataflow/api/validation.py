@@ -1,8 +1,8 @@
 """The checks of an operator at its definition, before any worker starts.
 
 Guarantees that functions are callable, and that policies, orders and codecs exist. Guarantees that
-a loop holds no operator that cannot work in a loop, and that no operator reads from another flow or
-from a loop that it is not in. Cost: once per operator, O(operators).
+a loop holds no operator that cannot work in a loop, and that no operator reads from another flow.
+Cost: once per operator, O(operators).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from meander.dataflow.api.nodes import (
     IngestNode,
     JoinNode,
     KeyedNode,
-    LoopExitNode,
     MapUpdatesNode,
     Node,
     ProcessLogic,
@@ -62,21 +61,14 @@ def check(node: Node) -> None:
 
 
 def check_upstreams(node: Node, nodes: Sequence[Node]) -> None:
-    """Raise SetupError for an operator that reads what it cannot reach; `nodes` are those before it
-    in its flow."""
-    ended = {scope_of(one.loop) for one in nodes if isinstance(one, FeedbackNode)}
+    """Raise SetupError for an operator that reads from any other node than those before it in its
+    flow."""
     for output in upstreams(node):
-        before = output.node.name
         if not any(output.node is one for one in nodes):
-            raise SetupError(f"operator {node.name!r}", f"it reads {before!r} of another flow",
-                             "connect operators of one flow")  # fmt: skip
-        if isinstance(node, LoopExitNode):
-            continue
-        if output.scope in ended or not scope_of(node).within(output.scope):
             raise SetupError(
                 f"operator {node.name!r}",
-                f"it reads {before!r} of loop {output.scope.name!r} from outside of the loop",
-                "have the body of the loop return what leaves it",
+                f"it reads {output.node.name!r} of another flow",
+                "connect operators of one flow",
             )
 
 
