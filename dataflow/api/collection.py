@@ -210,7 +210,7 @@ class ArrangedCollection(Collection):
 
     >>> from meander import Flow, KafkaSink, KafkaSource
     >>> from meander.testing import TestFlow
-    >>> flow = Flow("two hops")
+    >>> flow = Flow("two_hops")
     >>> edges = flow.source(KafkaSource("edges")).collection(lambda edge: (*edge, 1))
     >>> arranged = edges.arrange("edges")
     >>> back = edges.map(lambda nodes, to: (to, nodes))
