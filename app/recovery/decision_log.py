@@ -34,7 +34,7 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 
 class DecisionLog:
-    """A writer of one execution's decisions; implements `dataflow.control.decisions.Journal`."""
+    """A writer of one execution's decisions; a `dataflow.control.decisions.WriteDecision`."""
 
     def __init__(self, decisions: DecisionTopic, execution: ExecutionId) -> None:
         self._decisions, self._execution = decisions, execution

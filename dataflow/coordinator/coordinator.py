@@ -1,9 +1,9 @@
 """The coordinator: the only source of commands (design 2, control frontier).
 
-Guarantees that no command gets a closed time, and that the journal holds every decision before any
-worker receives it. Invariant: the coordinator holds the capability of the control source at T, the
-least time that is not closed. T lies just past the furthest time that any source has read, plus a
-lead that follows the rate of the data. A command without a time gets T, and an advance request
+Guarantees that no command gets a closed time, and that the decision log holds every decision before
+any worker receives it. Invariant: the coordinator holds the capability of the control source at T,
+the least time that is not closed. T lies just past the furthest time that any source has read, plus
+a lead that follows the rate of the data. A command without a time gets T, and an advance request
 moves idle sources there. Cost: O(1) per turn in which no source moves.
 """
 
@@ -21,9 +21,9 @@ from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.command import MoveBins, Refused, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
-    Journal,
     LeaveDecision,
     PendingDecisions,
+    WriteDecision,
 )
 from meander.dataflow.control.instructions import Instruction, Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
@@ -82,7 +82,7 @@ class Coordinator:
         start: RestorePlan,
         links: Links,
         clock: Clock,
-        journal: Journal,
+        write_decision: WriteDecision,
         checkpoints: CheckpointCoordinator,
         allow_nondeterminism: bool = False,
     ) -> None:
@@ -90,7 +90,7 @@ class Coordinator:
         committed results."""
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
-        self._clock, self.decisions = clock, PendingDecisions(journal)
+        self._clock, self.decisions = clock, PendingDecisions(write_decision)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
         self._membership = Membership(plan.graph, self._progress, links)

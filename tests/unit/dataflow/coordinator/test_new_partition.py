@@ -27,7 +27,7 @@ from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import lane_times, replace_journal, until
+from tests.support.sim.manual_flow import lane_times, replace_decision_writer, until
 
 RECORDS, PARTITIONS = 500, 3
 ZERO, ONE, TWO = map(WorkerId, range(3))
@@ -50,7 +50,7 @@ class Growing:
         self.written: list[Decision] = []
         self.durable = True
         self.coordinator = self.run.sim.coordinator
-        replace_journal(self.coordinator, self._write)
+        replace_decision_writer(self.coordinator, self._write)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
