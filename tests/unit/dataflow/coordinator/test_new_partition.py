@@ -261,7 +261,8 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
 def test_a_decision_says_where_it_begins() -> None:
     order = ReassignPartition(0, Partition(PARTITIONS), 7, ONE, 0)
     assert written(order) == {
-        "type": "partition", "source": 0, "partition": PARTITIONS, "worker": 1, "offset": 0
+        "type": "reassign_partition", "source": 0, "partition": PARTITIONS, "worker": 1,
+        "offset": 0,
     }  # fmt: skip
 
 
