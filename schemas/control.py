@@ -191,7 +191,7 @@ class Rescale(_Command):
     workers: Annotated[int, Field(ge=1, lt=MAX_WORKERS, description="The new number of workers.")]
 
 
-class TakeCheckpoint(_Command):
+class RequestCheckpoint(_Command):
     """Take a checkpoint of the running flow, from which its next run restarts."""
 
     type: Literal["checkpoint"]
@@ -211,11 +211,11 @@ class Stop(_Command):
     savepoint: Savepoint = None
 
 
-Command = Migrate | Rescale | Abort | TakeCheckpoint | Stop
+Command = Migrate | Rescale | Abort | RequestCheckpoint | Stop
 
 
 _TYPES: Mapping[object, type[Command]] = {
-    "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint, "stop": Stop,
+    "rescale": Rescale, "abort": Abort, "checkpoint": RequestCheckpoint, "stop": Stop,
 }  # fmt: skip
 
 

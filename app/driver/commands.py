@@ -145,7 +145,7 @@ class CommandHandler:
                 self._rescaler.enqueue(command, offset)
             case control.Abort(id=by, command=other):
                 yield from self._rescaler.abort(other, by)
-            case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
+            case control.RequestCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
             case control.Stop(id=name, savepoint=savepoint):

@@ -43,8 +43,8 @@ MAX_AHEAD = 1000
 """The limit by which a new worker's id may exceed the next free id."""
 
 
-class JoiningWorkers(Protocol):
-    """A set of all joining workers."""
+class JoiningPool(Protocol):
+    """A pool of the joining workers, real or simulated."""
 
     @property
     def ready(self) -> Sequence[WorkerId]:
@@ -60,15 +60,15 @@ class JoiningWorkers(Protocol):
         """Return the workers dropped since the last call, with the reasons."""
 
 
-class WorkerPool(Protocol):
-    """A pool of the workers of one execution, real or simulated."""
+class RescalablePool(Protocol):
+    """A worker pool, real or simulated, as the rescaler sees it."""
 
     @property
     def handles(self) -> Collection[WorkerId]:
         """The workers that are members."""
 
     @property
-    def joining(self) -> JoiningWorkers:
+    def joining(self) -> JoiningPool:
         """The joining workers."""
 
     @property
@@ -114,7 +114,7 @@ class Rescaler:
     """
 
     def __init__(
-        self, coordinator: Coordinator, pool: WorkerPool, clock: Clock, slots: int | None
+        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None
     ) -> None:
         self._controller, self._pool, self._clock = coordinator, pool, clock
         self._slots = slots

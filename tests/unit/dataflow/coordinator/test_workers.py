@@ -11,11 +11,10 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.rescaler import RescalablePool, Rescaler
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
@@ -95,7 +94,7 @@ def test_a_rescale_starts_when_all_workers_have_reported_their_partitions() -> N
     with TestFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], dropped=list, launch=lambda workers: None)
         crew = SimpleNamespace(handles=[ZERO, ONE], working=True, removed=list, joining=none)
-        rescaler = Rescaler(run.sim.coordinator, cast(WorkerPool, crew), run.sim.clock, None)
+        rescaler = Rescaler(run.sim.coordinator, cast(RescalablePool, crew), run.sim.clock, None)
         rescaler.enqueue(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
         until(lambda: run.sim.coordinator.ready, run.act)
