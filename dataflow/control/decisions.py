@@ -126,11 +126,11 @@ class PendingDecisions:
 
     >>> durable, sent = [], []
     >>> decisions = PendingDecisions(lambda decision: lambda: bool(durable))
-    >>> decisions.add(JoinDecision(WorkerId(2), 7), lambda: sent.append("joins"))
+    >>> decisions.add(JoinDecision(WorkerId(2), 7), lambda: sent.append("join"))
     >>> decisions.send(), sent, decisions.least
     (None, [], 7)
     >>> durable.append(True); decisions.send(); sent, decisions.least
-    (['joins'], None)
+    (['join'], None)
     """
 
     def __init__(self, write: WriteDecision) -> None:

@@ -19,7 +19,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
@@ -31,6 +31,7 @@ from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
 from meander.dataflow.wire import check_size, is_ordered
+from meander.schemas.control import CommandError
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import CommandRejected
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -480,9 +481,9 @@ class Simulation:
         """Submit a command. A rejection becomes an event."""
         try:
             self._submit(command)
-        except Refused as refusal:
+        except CommandError as error:
             id = "" if isinstance(command, Join | AddPartition | TakeCheckpoint) else command.id
-            self.events.append(CommandRejected(id, 0, str(refusal)))
+            self.events.append(CommandRejected(id, 0, str(error)))
         self.collect()
 
     def _submit(self, command: Command) -> None:
