@@ -208,7 +208,7 @@ class WorkerProcess:
         id = transactional_id(context.topic_prefix, context.flow, self._me)
         disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
-            context.settings, id, topics.marks, context.wakeup, context.max_waiting,
+            context.settings, id, topics.commit_markers, context.wakeup, context.max_waiting,
             partial(TransactionBuffer, disk, self._state.folder),
             max_batch_bytes(context.sink_topics, context.sink_topics),
         )  # fmt: skip

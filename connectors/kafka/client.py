@@ -27,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from meander.connectors.kafka.addresses import try_connect
-from meander.connectors.kafka.source.topic_ids import TopicIds
+from meander.connectors.kafka.topic_ids import TopicIds
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
 

@@ -81,10 +81,10 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Timestamp
     """All rulings, as soon as there are so many about records of the future."""
 
     def read(records: list[Record]) -> list[TimestampOverride]:
-        marks = [CommitMarker.from_bytes(record.value or b"") for record in records]
-        return [ruling for mark in marks for ruling in mark.overrides]
+        markers = [CommitMarker.from_bytes(record.value or b"") for record in records]
+        return [ruling for marker in markers for ruling in marker.overrides]
 
-    topic = topic_names(prefix, "trail").marks
+    topic = topic_names(prefix, "trail").commit_markers
     return read(
         await_records(
             broker.bootstrap,

@@ -94,19 +94,19 @@ def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
 
 
 def test_unneeded_commit_markers_are_deleted(broker: Broker, prefix: str) -> None:
-    create_topic(broker.bootstrap, prefix + "marks")
+    create_topic(broker.bootstrap, prefix + "commit_markers")
     one = Opened(broker, prefix + "one")
-    one.commit(prefix + "marks", b"early", b"late")
+    one.commit(prefix + "commit_markers", b"early", b"late")
     # Kafka says that it is committed before readers come past it.
-    until(lambda: read(broker, prefix + "marks") == [b"early", b"late"], "both are there")
+    until(lambda: read(broker, prefix + "commit_markers") == [b"early", b"late"], "both are there")
     with closing(
-        TruncatedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")
-    ) as marks:
-        end = marks.request_end()
+        TruncatedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "commit_markers")
+    ) as markers:
+        end = markers.request_end()
         until(lambda: end() is not None, "the answer has come")
         assert end() == 3, "with the transaction's own"
-        marks.truncate(1)
-        until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
+        markers.truncate(1)
+        until(lambda: read(broker, prefix + "commit_markers") == [b"late"], "the first has gone")
     one.close()
 
 
@@ -115,11 +115,13 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
 ) -> None:
     """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
     rig, most = Rig(broker.bootstrap, prefix), 100_000
-    topic, marks = rig.topic("large"), rig.topic("marks")
+    topic, markers = rig.topic("large"), rig.topic("commit_markers")
     spools = partial(
         TransactionBuffer, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path
     )
-    made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
+    made = KafkaTransactions(
+        rig.settings, prefix + "one", markers, rig.wakeup, most, spools, 1 << 20
+    )
     writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
     values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
     for value in values:
