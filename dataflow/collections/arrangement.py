@@ -16,10 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from meander.state.collections.columns import Int64s, UInt64s
-from meander.state.collections.cursor import Cursor, Rows, Run
-from meander.state.collections.description import Description
+from meander.state.collections.cursor import Cursor, CursorRows, Run
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import columns_of, not_before
-from meander.state.collections.layer import Chunk, Layer, Updates
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import Trace
 from meander.state.times.antichain import Antichain
@@ -35,11 +35,11 @@ class ArrangementReader:
         self.position = arrangement.lowest
         """The frontier up to which it has read, in the scope of the arrangement."""
 
-    def gather(self, hashes: UInt64s, before: Antichain) -> Rows:
+    def gather(self, hashes: UInt64s, before: Antichain) -> CursorRows:
         """Return the rows of sorted distinct hashes with times before a frontier."""
         return self._entered(self._cursor(before).gather(hashes))
 
-    def pieces(self, hashes: UInt64s, before: Antichain) -> Iterator[Rows]:
+    def pieces(self, hashes: UInt64s, before: Antichain) -> Iterator[CursorRows]:
         """Yield the same rows in pieces."""
         return map(self._entered, self._cursor(before).pieces(hashes))
 
@@ -62,7 +62,7 @@ class ArrangementReader:
         entering = (times[:, depth:] == 0).all(axis=1)
         return Antichain.of(*map(_time, times[entering, :depth].tolist()))
 
-    def _entered(self, rows: Rows) -> Rows:
+    def _entered(self, rows: CursorRows) -> CursorRows:
         depth = self._arrangement.depth
         if depth == self._depth:
             return rows
@@ -79,7 +79,7 @@ class Arrangement:
     >>> reader = arrangement.reader(1)
     >>> zero, five, nine = Antichain.of(0), Antichain.of(5), Antichain.of(9)
     >>> some = Updates.of([(7, 1, (4,), 1), (7, 2, (6,), 1)])
-    >>> arrangement.insert(layer_of(some, Description(zero, nine, zero)))
+    >>> arrangement.insert(layer_of(some, LayerDescription(zero, nine, zero)))
     >>> reader.gather(hashes_of(np.array([7])), before=five).values.tolist()
     [1]
     """
@@ -89,7 +89,7 @@ class Arrangement:
         self.depth, self.trace = depth, Trace(depth, factor)
         self.lowest = self.upper = self.trace.upper
         """The frontier before which all updates are in the arrangement."""
-        self._recent, self._moved = deque[Layer](), list[Chunk]()
+        self._recent, self._moved = deque[Layer](), list[UpdateChunk]()
         self._readers: list[ArrangementReader] = []
 
     def reader(self, depth: int) -> ArrangementReader:
@@ -108,7 +108,7 @@ class Arrangement:
     def install(self, updates: Updates) -> None:
         """Add updates of any times, of a bin that has come."""
         if len(updates):
-            self._moved.append(Chunk.sorted(updates))
+            self._moved.append(UpdateChunk.sorted(updates))
             self.absorb()
 
     def remove(self, first: int, last: int, at: int) -> None:
@@ -132,7 +132,7 @@ class Arrangement:
                 self._moved.append(chunk)
             else:
                 upper, since = self.trace.upper, self.trace.since
-                self.trace.insert(layer_of(updates, Description(upper, upper, since)))
+                self.trace.insert(layer_of(updates, LayerDescription(upper, upper, since)))
 
     def _is_passed(self, layer: Layer) -> bool:
         upper = layer.description.upper
@@ -172,19 +172,19 @@ def settled(updates: Updates, before: int) -> Updates:
     return replace(updates, times=times)
 
 
-def _before(layer: Layer, frontier: Antichain) -> list[Chunk]:
+def _before(layer: Layer, frontier: Antichain) -> list[UpdateChunk]:
     """Return the rows of a layer with times before a frontier."""
     if layer.description.upper.dominates(frontier):
         return [*layer.chunks]
     return _rows_before(layer.updates(), frontier)
 
 
-def _rows_before(some: Iterable[Updates], frontier: Antichain) -> list[Chunk]:
-    found = list[Chunk]()
+def _rows_before(some: Iterable[Updates], frontier: Antichain) -> list[UpdateChunk]:
+    found = list[UpdateChunk]()
     for updates in some:
         rows: Int64s = np.flatnonzero(~not_before(updates.times, frontier))
         if len(rows):
-            found.append(Chunk.sorted(updates.take(rows)))
+            found.append(UpdateChunk.sorted(updates.take(rows)))
     return found
 
 

@@ -8,10 +8,10 @@ seconds of CPU once per machine and version, then half a second per process.
 from __future__ import annotations
 
 from meander.dataflow.collections.arrangement import Arrangement
-from meander.dataflow.collections.join import Join, Side
+from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Reduction, minimum
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
@@ -29,7 +29,7 @@ def compile_loops() -> None:
     for width in (1, WIDE):
         arrangement = Arrangement(DEPTH)
         reduction = Reduction("compilation", arrangement.reader(DEPTH), minimum, DEPTH)
-        join = Join(Side.own(DEPTH), Side.own(DEPTH), _paired)
+        join = IncrementalJoin(Side.own(DEPTH), Side.own(DEPTH), _paired)
         for now in range(STEPS):
             layer = _layer(now, width)
             arrangement.insert(layer)
@@ -43,7 +43,7 @@ def _layer(now: int, width: int) -> Layer:
     added = [(7, width * n, time, 1) for n, time in enumerate(times)]
     removed = [(7, width * n, (now, 2), -1) for n in range(ROWS)] if now else []
     lower, upper = Antichain.of((now, 0)), Antichain.of((now + 1, 0))
-    return layer_of(Updates.of([*added, *removed], DEPTH), Description(lower, upper, lower))
+    return layer_of(Updates.of([*added, *removed], DEPTH), LayerDescription(lower, upper, lower))
 
 
 def _paired(keys: Int64s, left: Int64s, right: Int64s) -> tuple[Int64s, Int64s]:

@@ -16,7 +16,7 @@ import numpy as np
 from meander.dataflow.collections import kernels
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.state.collections.columns import Int64s
-from meander.state.collections.cursor import PIECE_ROWS, Rows
+from meander.state.collections.cursor import PIECE_ROWS, CursorRows
 from meander.state.collections.kernels import by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.times.antichain import Antichain
@@ -50,7 +50,7 @@ class Side:
             self.arrangement.insert(batch)
 
 
-class Join:
+class IncrementalJoin:
     """The join of two arrangements on one worker."""
 
     def __init__(self, left: Side, right: Side, function: Function) -> None:
@@ -84,7 +84,7 @@ class Join:
         updates: Updates,
         order: Int64s,
         offsets: Int64s,
-        rows: Rows,
+        rows: CursorRows,
         swapped: bool,
     ) -> Iterator[Updates]:
         row, skip, left = 0, 0, kernels.count_pairs(offsets, rows.query)

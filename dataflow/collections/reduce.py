@@ -19,7 +19,7 @@ from meander.dataflow.collections import kernels
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s, UInt64s
-from meander.state.collections.cursor import Rows
+from meander.state.collections.cursor import CursorRows
 from meander.state.collections.frontiers import columns_of
 from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
@@ -166,7 +166,7 @@ class Reduction:
         place, values, diffs, when = _columns(rows, 3)
         return Updates(keys[place], values, when, diffs)
 
-    def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
+    def _accumulated(self, query: Int64s, times: Int64s, rows: CursorRows, count: int) -> Groups:
         order, offsets = by_value(rows.query, rows.values, count)
         columns = rows.values, rows.times, rows.diffs
         return Groups(*kernels.accumulate(query, times, order, offsets, *columns))

@@ -18,7 +18,7 @@ from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, 
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
@@ -68,7 +68,7 @@ class Consolidation(BaseOperator):
 
     def _consolidate(self, upper: Antichain) -> bool:
         ready = self._pending.take(upper)
-        description = Description(self._upper, upper, self._upper)
+        description = LayerDescription(self._upper, upper, self._upper)
         self._upper = upper
         if len(ready):
             for some in layer_of(ready, description).updates():

@@ -10,7 +10,7 @@ from meander.dataflow.collections import join, reduce
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader, settled
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import END_TIME, MIN_TIME
@@ -30,7 +30,7 @@ class _Arrangements:
     def start(self, position: Antichain) -> None:
         """Count all updates before a frontier as those of an earlier execution."""
         for arrangement in self._kept:
-            arrangement.insert(Layer((), Description(arrangement.upper, position, position)))
+            arrangement.insert(Layer((), LayerDescription(arrangement.upper, position, position)))
         for reader in self._readers:
             reader.advance(position)
 
@@ -130,7 +130,7 @@ class JoinLogic(_WithoutPending):
         own = [side.arrangement for side in self._sides if not side.is_shared]
         super().__init__(depth, own, [side.reader for side in self._sides])
         left, right = self._sides
-        self._join = join.Join(left, right, function)
+        self._join = join.IncrementalJoin(left, right, function)
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the output for the next layers of both sides."""

@@ -26,7 +26,7 @@ from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of, nested_time
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Layer, Updates
@@ -233,7 +233,7 @@ class CollectionOperator(StatefulOperator):
             self._start_from(upper.meet(Antichain.of(*self._least_times)))
         ready = [pending.take(upper) for pending in self._pending]
         self._stored.compact(REWRITE_FUEL)
-        description, self._upper = Description(self._upper, upper, self._upper), upper
+        description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
         self._running = self._logic.step([layer_of(one, description) for one in ready])
 
     def _start_from(self, position: Antichain) -> None:

@@ -17,7 +17,7 @@ from struct import Struct
 
 import numpy as np
 
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
@@ -124,7 +124,7 @@ class StoredUpdates:
 
     def _by_bin(self, updates: Updates) -> Iterator[tuple[Bin, Updates]]:
         """Yield updates by bin, each row once per time."""
-        layer = layer_of(updates, Description(_UNCHANGED, _UNCHANGED, _UNCHANGED))
+        layer = layer_of(updates, LayerDescription(_UNCHANGED, _UNCHANGED, _UNCHANGED))
         for some in layer.updates():
             bins = self._space.bins_of(hashes_of(some.keys))
             order = np.argsort(bins, kind="stable")

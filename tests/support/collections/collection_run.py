@@ -16,13 +16,13 @@ import numpy as np
 from meander.dataflow.collections import join as joins
 from meander.dataflow.collections import reduce as reductions
 from meander.dataflow.collections.arrangement import Arrangement
-from meander.dataflow.collections.join import Join, Side
+from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Function, Reduction
 from meander.state.collections import cursor as cursors
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
@@ -198,7 +198,7 @@ class CollectionRun:
         readers = [one.reader(self.depth) for one in self.arrangements]
         sides = zip(self.arrangements, readers, strict=True)
         left, right, _ = (Side(*side, schedule.ahead > 0) for side in sides)
-        self.join = Join(left, right, paired)
+        self.join = IncrementalJoin(left, right, paired)
         self.reduction = Reduction("r", readers[INPUT], function, self.depth)
         self.waiting: list[list[Layer]] = []
         """The layers of steps that the arrangements are ahead."""
@@ -251,7 +251,9 @@ class CollectionRun:
                 case _:
                     pass
         batches = [Updates.of(some, self.depth) for some in rows]
-        layers = [layer_of(batch, Description(self.lower, upper, self.lower)) for batch in batches]
+        layers = [
+            layer_of(batch, LayerDescription(self.lower, upper, self.lower)) for batch in batches
+        ]
         self.inputs = [joined(some, self.depth) for some in zip(self.inputs, batches, strict=True)]
         self.waiting.append(layers)
         self.added, self.lower = [], upper
@@ -265,7 +267,7 @@ class CollectionRun:
             if layers:
                 updates = joined([u for layer in layers for u in layer.updates()], self.depth)
                 lower, upper = layers[0].description.lower, layers[-1].description.upper
-                arrangement.insert(layer_of(updates, Description(lower, upper, lower)))
+                arrangement.insert(layer_of(updates, LayerDescription(lower, upper, lower)))
         for step in self.waiting:
             self._follow(step)
         self.waiting = []

@@ -16,7 +16,7 @@ from meander.dataflow.collections.reduce import (
     minimum,
     top,
 )
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
@@ -34,7 +34,7 @@ class Reduced:
     def step(self, rows: list[Row], *upper: Time) -> list[Row]:
         """The changes before a frontier."""
         lower = self._arranged.upper
-        description = Description(lower, Antichain.of(*upper), lower)
+        description = LayerDescription(lower, Antichain.of(*upper), lower)
         layer = layer_of(Updates.of(rows, self._arranged.depth), description)
         self._arranged.insert(layer)
         return sorted(rows_of(self.reduction.step(layer)))

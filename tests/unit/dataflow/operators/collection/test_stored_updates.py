@@ -11,7 +11,7 @@ import pytest
 
 from meander.dataflow.operators.collection import stored_updates
 from meander.dataflow.operators.collection.stored_updates import StoredUpdates
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
@@ -47,7 +47,7 @@ class Traces:
         """One step of one trace, at one time."""
         lower, upper = Antichain.of(now), Antichain.of(now + 1)
         held = self.traces[trace].upper
-        layer = layer_of(Updates.of([*rows]), Description(held, upper, held))
+        layer = layer_of(Updates.of([*rows]), LayerDescription(held, upper, held))
         self.traces[trace].insert(layer)
         self.readers[trace].advance(lower)
         for some in layer.updates():
