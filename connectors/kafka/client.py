@@ -436,6 +436,11 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
+def is_too_large(error: KafkaError) -> bool:
+    """Return whether an error reports that the broker refuses records because of their size."""
+    return _refusal(error).code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
 def is_missing(error: KafkaError) -> bool:
     """Return whether an error reports that a topic or a partition does not exist."""
     return error.code() in _MISSING

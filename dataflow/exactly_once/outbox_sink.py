@@ -237,7 +237,7 @@ class OutboxSink(BaseOperator):
             self._put(message.time, batch)
 
     def _put(self, time: Time, batch: Batch) -> None:
-        ticket = write_valid(self._writer, self._guard, batch)
+        ticket, _ = write_valid(self._writer, self._guard, batch)
         self._uncommitted.append(_Uncommitted(ticket, time, batch))
 
     def _hold_back(self, batch: Batch, iterations: Iterations) -> Batch:

@@ -50,8 +50,8 @@ def test_logs_and_rulings_give_the_results_again(
         answered(broker, prefix, fed)
         rulings = committed(broker, prefix, of_the_future=PARTITIONS)
 
-    results = [value for _, value in sorted(said(broker, prefix))]
-    assert len(results) == fed
+    numbers, results = map(list, zip(*said(broker, prefix), strict=True))
+    assert numbers == [*range(1, fed + 1)], "as they lie on the topic (I9)"
     assert replay(broker, prefix, OverrideHistory(FOREVER, rulings)) == results
     assert replay(broker, prefix, OverrideHistory()) != results, (
         "left to themselves they come otherwise"
