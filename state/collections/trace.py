@@ -198,9 +198,8 @@ class Trace:
                 if since == self.since:
                     self._levels[only] = layer
                     return False
-                self._levels[only] = self._merge(
-                    layer, Layer((), LayerDescription(upper, upper, since))
-                )
+                nothing = Layer((), LayerDescription(upper, upper, since))
+                self._levels[only] = self._merge(layer, nothing)
             case _:
                 return False
         return True
