@@ -41,11 +41,11 @@ class Engine:
         self._aside = 0.0
         """The seconds that the coordinator has taken from the worker."""
 
-    def round(self, changes: Changes, distinct: bool = True) -> float:
-        """Take changes that arrive now, at times of their own where they are `distinct`; return the
-        seconds until the sink has passed them."""
+    def round(self, changes: Changes, each: int = 1) -> float:
+        """Take changes that arrive now, so `each` many of a time; return the seconds until the sink
+        has passed them."""
         rows, count = self._share(changes).rows(), len(changes)
-        steps = np.arange(count) if distinct else np.zeros(count, np.int64)
+        steps = np.arange(count) // each
         begin = self._begin()
         times, self._last = self._own(begin + steps), begin + int(steps[-1])
         self._aside, began = 0.0, perf_counter()

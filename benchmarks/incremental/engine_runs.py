@@ -6,17 +6,17 @@ of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 
 from benchmarks.incremental import pair
 from benchmarks.incremental.engine import Engine, engine_of
-from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, rss, timed
-from benchmarks.incremental.graph import Graph
+from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, replaced, rss, timed
+from benchmarks.incremental.graph import ROOTS, Graph
 from benchmarks.incremental.scale import Scale
-from meander.state.collections import cursor, trace
+from meander.state.collections import kernels, trace
 from meander.state.times.antichain import Antichain
 
 SIZES = {"1k": (1_000, 2_000), "1m": (1_000_000, 10_000_000)}
@@ -24,11 +24,11 @@ SIZES = {"1k": (1_000, 2_000), "1m": (1_000_000, 10_000_000)}
 POINTS = {"degrees": tuple(10**n for n in range(3, 8)), "bfs": tuple(10**n for n in range(3, 7))}
 """The changes before which single ones are measured."""
 BETWEEN = 1_000
-LOADED = 100_000
-"""The changes of a round while the graph is loaded, all at one time."""
+LOADED, TOGETHER = 100_000, 1_000
+"""The changes of a round while the graph is loaded, and those of one time."""
 ROUNDS = (1, 10, 100, 1_000, 10_000)
 MOST_ROUNDS = 2_000
-WARM = 300
+WARM = 30
 """The rounds of a small graph that compile all loops."""
 
 
@@ -44,7 +44,7 @@ class Series:
         seconds = 0.0
         for first in range(0, self._graph.edges, LOADED):
             some = self._graph.initial(first, LOADED)
-            seconds += self._engine.round(some, distinct=False)
+            seconds += self._engine.round(some, TOGETHER)
             self._tick(len(some))
         return seconds
 
@@ -97,7 +97,7 @@ def _start(series: Series, engine: Engine, name: str) -> Found:
     found = Found(figures={"load_s": series.load()})
     found.figures["load_rss"] = rss() - before
     if name == "bfs":
-        found.figures["initial_s"] = engine.round(series._graph.roots, distinct=False)
+        found.figures["initial_s"] = engine.round(series._graph.roots, ROOTS)
     return found
 
 
@@ -159,38 +159,27 @@ def seek(scale: Scale, tick: Tick, size: str) -> Found:
             _start(series, engine, "bfs")
             as_worker()
             for count in (1, BETWEEN):
-                with timed(cursor.kernels, "locate") as locating:
+                with timed(kernels, "locate") as locating:
                     seconds = sum(series.round(count) for _ in range(scale.singles // 10))
                 how = "estimated" if by_estimate else "galloping"
                 found.figures[f"seek_share_rounds_of_{count}_{how}"] = locating.seconds / seconds
     return found
 
 
-@contextmanager
-def no_compaction() -> Iterator[None]:
+def no_compaction() -> AbstractContextManager[None]:
     """Let no reader of a trace give up a time, so merges tell all times apart."""
-    advance = trace.Reader.advance
 
     def stay(reader: trace.Reader, since: Antichain) -> None:
         """Give up nothing."""
 
-    trace.Reader.advance = stay  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        trace.Reader.advance = advance  # type: ignore[method-assign]
+    return replaced(trace.Reader, "advance", stay)
 
 
-@contextmanager
-def _estimating(by_estimate: bool) -> Iterator[None]:
+def _estimating(by_estimate: bool) -> AbstractContextManager[None]:
     """Let cursors estimate the place of a key, or not."""
     start = trace.Trace.__init__
 
     def create(made: trace.Trace, depth: int, factor: int = 1) -> None:
         start(made, depth, factor, by_estimate)
 
-    trace.Trace.__init__ = create  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        trace.Trace.__init__ = start  # type: ignore[method-assign]
+    return replaced(trace.Trace, "__init__", create)

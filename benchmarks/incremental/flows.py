@@ -16,8 +16,10 @@ Build = Callable[[Collection], Collection]
 
 
 def degrees(edges: Collection) -> Collection:
-    """Return how many nodes have each number of edges."""
-    return edges.count("degree").map(lambda nodes, counts: (counts, nodes)).count("nodes")
+    """Return how many nodes have each number of edges. Which nodes makes no difference, so the
+    rows of a number add up to one."""
+    degrees = edges.count("degree").map(lambda _, counts: (counts, np.zeros_like(counts)))
+    return degrees.count("nodes")
 
 
 def distances(changes: Collection) -> Collection:

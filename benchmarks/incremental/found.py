@@ -99,18 +99,28 @@ class Stopwatch:
 
 
 @contextmanager
-def timed(owner: object, name: str) -> Iterator[Stopwatch]:
+def replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    """Replace a function of a module or class, while the block runs."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def timed(
+    owner: object, name: str, clock: Callable[[], float] = perf_counter
+) -> Iterator[Stopwatch]:
     """Time all calls of a function of a module, while the block runs."""
     watch, function = Stopwatch(), getattr(owner, name)
 
     def call(*arguments: Any) -> Any:  # noqa: ANN401 - of any function
-        started = perf_counter()
+        started = clock()
         result = function(*arguments)
-        watch.seconds += perf_counter() - started
+        watch.seconds += clock() - started
         return result
 
-    setattr(owner, name, call)
-    try:
+    with replaced(owner, name, call):
         yield watch
-    finally:
-        setattr(owner, name, function)

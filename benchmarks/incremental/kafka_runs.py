@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -125,7 +126,10 @@ def _drained(bootstrap: str, source: str) -> tuple[Float64s, Float64s]:
     with running.flow(bootstrap, source, {}, module=FLOW, kafka=SETTINGS) as flow:
         _until_quiet(flow)
         with load.reading(bootstrap, flow.topic) as messages:
-            found = [(message.timestamp()[1], _millis(message)) for message in messages]
+            found = [
+                (message.timestamp()[1], _millis(cast(ConsumedMessage, message)))
+                for message in messages
+            ]
     arrived, times = np.array(found, np.float64).T
     return arrived, times
 

@@ -57,7 +57,8 @@ class Feed(InMemoryReader):
         (partition,) = self.partitions
         offsets = np.arange(self._offset, self._offset + len(rows))
         self._offset += len(rows)
-        self._chunks.append(Chunk(partition, offsets, times, [*rows], ROW_BYTES * len(rows)))
+        if rows:
+            self._chunks.append(Chunk(partition, offsets, times, [*rows], ROW_BYTES * len(rows)))
 
     def poll(self) -> list[Chunk]:
         """Return the next chunk."""

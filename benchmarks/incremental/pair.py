@@ -10,21 +10,22 @@ import multiprocessing
 import pickle
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.managers import DictProxy
 from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from benchmarks.incremental.engine import Engine
 from benchmarks.incremental.found import Found, Tick
 from benchmarks.incremental.graph import Changes
 from benchmarks.incremental.members import Feed, Members, Results
-from meander.connectors.links.links import CurveKeys, CurveLinks, Peer
+from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.runtime.worker import members_of
+from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -47,6 +48,8 @@ class _Shared:
     """The first time of this round."""
     ended: Synchronized[int] = field(default_factory=lambda: _SPAWN.Value("q", 0))
     """The number of workers that have taken all rounds."""
+    over: Event = field(default_factory=_SPAWN.Event)
+    """Set once no member needs the links any more."""
     done: Synchronized[int] = field(default_factory=lambda: _SPAWN.Value("q", 0))
     """The number of changes that the first worker has noted as done."""
 
@@ -72,11 +75,13 @@ class PairedEngine(Engine):
             self._links.wait(WAIT)
 
     def end(self) -> None:
-        """Take turns until the other worker has taken all rounds as well."""
+        """Take turns until the other worker has taken all rounds as well, and let the links go."""
         with self._shared.ended.get_lock():
             self._shared.ended.value += 1
-        while self._shared.ended.value < WORKERS:
+        while not self._shared.over.is_set():
             self.turn()
+        self._links.detach()
+        self._shared.meeting.wait()
 
     def _begin(self) -> int:
         self._number += 1
@@ -107,11 +112,18 @@ def run(name: str, series: Series, tick: Tick) -> Found:
             coordinator = Members(name, WORKERS).coordinator(links)
             ticked = 0
             while shared.ended.value < WORKERS and not any(one.done() for one in work):
-                _coordinate(coordinator, links)
+                try:
+                    _coordinate(coordinator, links)
+                except LinkBroken:
+                    # The error of the worker that has closed it says why.
+                    wait(work, return_when=FIRST_COMPLETED)
                 done = shared.done.value
                 tick(done - ticked)
                 ticked = done
             links.detach()
+            shared.over.set()
+            if shared.ended.value == WORKERS:
+                shared.meeting.wait()
             found = [one.result() for one in work]
     return found[0]
 
@@ -146,9 +158,12 @@ def _member(name: str, me: WorkerId, series: Series) -> Found:
         tempfile.TemporaryDirectory(prefix="meander-bench-") as folder,
     ):
         engine = PairedEngine(Members(name, WORKERS), me, links, Path(folder), _here)
-        found = series(engine, tick)
+        try:
+            found = series(engine, tick)
+        except MeanderError as error:
+            # Its text alone passes between processes.
+            raise RuntimeError(str(error)) from None
         engine.end()
-        links.detach()
         engine.worker.close()
     return found
 

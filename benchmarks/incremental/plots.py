@@ -120,14 +120,15 @@ def _rates(outcome: Outcome) -> Figure | None:
         known = [(size, rate) for size, rate in zip(ROUNDS, rates, strict=True) if rate]
         if known:
             shown = True
-            axes.plot(*zip(*known, strict=True), style, color=colour, marker="o", label=label)
+            sizes, per_s = zip(*known, strict=True)
+            axes.plot(sizes, per_s, style, color=colour, marker="o", label=label)
     for label, colour, figure_name in (
         ("degrees by numpy", GREY, "numpy_degrees_s"), ("search by scipy", INK, "scipy_bfs_s"),
         ("search by igraph", RED, "igraph_bfs_s"),
     ):  # fmt: skip
         if seconds := outcome.get("recompute 1m", figure_name):
-            rates = [size / seconds for size in ROUNDS]
-            axes.plot(ROUNDS, rates, ":", color=colour, label=f"{label}, anew each round")
+            anew = [size / seconds for size in ROUNDS]
+            axes.plot(ROUNDS, anew, ":", color=colour, label=f"{label}, anew each round")
     _logarithmic(axes, "changes of a round", "changes per second")
     axes.legend(frameon=False, fontsize=8)
     return figure if shown else None

@@ -1,20 +1,21 @@
 """Traces alone, in one process: how they load, what they hold, and how long a step takes.
 
 A step is what an operator does with a batch: sort it into a layer, insert that, let the reader
-follow, and read the rows of its keys.
+follow, and read the rows of its keys. Seconds are CPU time, as a trace waits for nothing but the
+other processes of a machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
+from time import thread_time
 
 import numpy as np
 
 from benchmarks.incremental.found import Float64s, Found, Tick, as_worker, no_tick, rss, timed
 from benchmarks.incremental.graph import Changes, Graph
 from benchmarks.incremental.scale import Scale
-from meander.state.collections import cursor
+from meander.state.collections import kernels
 from meander.state.collections.columns import UInt64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
@@ -84,9 +85,9 @@ def load(scale: Scale, tick: Tick) -> Found:
     sort_s, load_s = _at_once(graph)
     tick(2 * graph.edges)
     before = rss()
-    began = perf_counter()
+    began = thread_time()
     arrangement = loaded(graph, 1, tick)
-    batches_s = perf_counter() - began
+    batches_s = thread_time() - began
     return Found(figures={
         "lexsort_s": sort_s, "load_s": load_s, "load_in_batches_s": batches_s,
         "load_over_lexsort": load_s / sort_s, "load_in_batches_over_lexsort": batches_s / sort_s,
@@ -105,9 +106,9 @@ def _at_once(graph: Graph) -> tuple[float, float]:
 
 
 def _seconds_of(function: Callable[[], object]) -> float:
-    began = perf_counter()
+    began = thread_time()
     function()
-    return perf_counter() - began
+    return thread_time() - began
 
 
 def updates(scale: Scale, tick: Tick, factor: int) -> Found:
@@ -131,9 +132,9 @@ def steps(arrangement: Arrangement, graph: Graph, count: int, tick: Tick) -> tup
     for number in range(len(took)):
         changes = graph.changes(number * BATCH, BATCH)
         hashes = np.unique(hashes_of(changes.keys))
-        began = perf_counter()
+        began = thread_time()
         arrangement.step(changes, hashes)
-        took[number] = perf_counter() - began
+        took[number] = thread_time() - began
         if number % SAMPLES == 0:
             rows = max(rows, len(arrangement.trace))
             tick(BATCH * min(SAMPLES, len(took) - number))
@@ -161,10 +162,10 @@ def seek(scale: Scale, tick: Tick) -> Found:
 def _gather(trace: Trace, nodes: int, keys: int, sought: int) -> tuple[float, float]:
     """Return the seconds of reading keys in turns, and of finding their places alone."""
     chance, seconds = np.random.default_rng(0), 0.0
-    with timed(cursor.kernels, "locate") as locating:
+    with timed(kernels, "locate", thread_time) as locating:
         for _ in range(max(1, sought // keys)):
             hashes = np.unique(hashes_of(chance.integers(0, nodes, keys)))
-            began = perf_counter()
+            began = thread_time()
             trace.cursor().gather(hashes)
-            seconds += perf_counter() - began
+            seconds += thread_time() - began
     return seconds, locating.seconds

@@ -13,13 +13,13 @@ import pytest
 from benchmarks.incremental import engine_runs, pair, plots, recompute, text, trace_runs, wanted
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Distribution, Found, Tick, no_tick
-from benchmarks.incremental.graph import ROOT, Graph
+from benchmarks.incremental.graph import ROOT, ROOTS, Graph
 from benchmarks.incremental.members import Results
 from benchmarks.incremental.outcome import Outcome
 from benchmarks.incremental.scale import Scale
 from meander.dataflow.records.batch import Batch
 
-TINY = Scale(share=1e-4, singles=10, rated=0.01, seconds=1.0)
+TINY = Scale(share=1e-4, singles=10, rated=0.01, seconds=100.0)
 SPARSE = Graph(40, 100)
 
 
@@ -45,9 +45,9 @@ def answer_of(name: str, changes: int) -> set[tuple[int, int]]:
     """The answer of the engine after so many changes, in rounds of several sizes."""
     answer = Answer()
     with engine_of(name, answer) as engine:
-        engine.round(SPARSE.initial(0, SPARSE.edges), distinct=False)
+        engine.round(SPARSE.initial(0, SPARSE.edges), 10)
         if name == "bfs":
-            engine.round(SPARSE.roots, distinct=False)
+            engine.round(SPARSE.roots, ROOTS)
         taken = 0
         while taken < changes:
             size = min(1 + taken % 7, changes - taken)
@@ -126,9 +126,10 @@ def test_two_workers_take_their_shares_of_each_round() -> None:
 
 
 def test_a_distribution_keeps_its_longest_times() -> None:
-    curve = Distribution.of(np.arange(1, 100_001) / 1000)
-    assert curve.ms[:3] == [100_000, 99_999, 99_998]
-    assert (curve.at(0.99), curve.most) == (pytest.approx(99_000, rel=0.03), 100_000)
+    curve = Distribution.of(np.arange(1, 100_001) / 1_000_000)
+    assert curve.ms[:3] == [100.0, 100.0, 100.0], "four digits"
+    assert curve.at(0.99) == pytest.approx(99, rel=0.03)
+    assert curve.most == 100
     assert len(curve.ms) < 400
 
 
