@@ -84,6 +84,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
     # A broker with a default byte limit would otherwise delete records ahead of their time.
     week: dict[str, int] = {"retention.ms": _WEEK, "retention.bytes": _UNLIMITED}
     ever: dict[str, int] = {"retention.ms": _UNLIMITED, "retention.bytes": _UNLIMITED}
+    compacted = {"retention.bytes": _UNLIMITED, "max.message.bytes": MAX_STATE_RECORD}
     return [
         InternalTopic(names.control, "commands to the running flow", 1, log, week),
         # The topic is not compacted, as a command has several events under one key. It has the
@@ -97,7 +98,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
         InternalTopic(
             names.state, "keyed state, in layers", STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
-            {"min.compaction.lag.ms": _DAY, "max.message.bytes": MAX_STATE_RECORD},
+            compacted | {"min.compaction.lag.ms": _DAY},
         ),
         InternalTopic(
             names.decisions, "decisions, in order, before they take effect", 1, log, ever
@@ -110,7 +111,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
             names.in_flight, "in-flight records of checkpoints, and parts of large checkpoints",
             STATE_PARTITIONS,
             {"cleanup.policy": "compact"},
-            {"min.compaction.lag.ms": _HOUR, "max.message.bytes": MAX_STATE_RECORD},
+            compacted | {"min.compaction.lag.ms": _HOUR},
         ),
         InternalTopic(
             names.dead, "records that could not be read or processed, with the reason", 1,

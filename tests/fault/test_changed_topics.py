@@ -3,6 +3,7 @@ launched, and none of its results leaves a second time; it never begins anew una
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from confluent_kafka import OFFSET_END, TopicPartition
@@ -94,6 +95,13 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         assert third.exit_code() == 0, third.said
     assert answers() == 2 * len(TEXTS) + 1
     assert "records_skipped" in third.said
+    lines(bootstrap, prefix, ["w0"], create=False, after=len(TEXTS) + 1)
+    run = ["run", str(module), "--prefix", prefix]
+    with meander(tmp_path, bootstrap, *run, "--until-end") as more:
+        assert more.exit_code() == 0, more.said
+    results = [json.loads(one.value or b"") for one in consume_all(bootstrap, prefix + "counts")]
+    greatest = max(result["count"] for result in results if result["word"] == "w0")
+    assert greatest == sum(text.split().count("w0") for text in TEXTS) + 1, "the states are kept"
 
     gone(source)
     create_topic(bootstrap, source, 2)

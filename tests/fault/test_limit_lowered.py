@@ -52,9 +52,9 @@ def lower_limit(bootstrap: str, topic: str) -> None:
 @pytest.mark.parametrize(
     ("delivery", "order", "interval"),
     [
-        ("at_least_once", "time", None),
+        ("at_least_once", "event", None),
         # No checkpoint but the first: all is replayed.
-        ("exactly_once", "time", 600),
+        ("exactly_once", "event", 600),
         ("exactly_once", "processing", 0.5),
     ],
     ids=["at least once", "exactly once", "outboxes"],
