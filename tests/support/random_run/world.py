@@ -31,7 +31,7 @@ from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of
 from tests.support.random_run.answers import unanswered
 from tests.support.random_run.configuration import Configuration
-from tests.support.random_run.drivers import HEARTBEAT_TIMEOUT, Drivers
+from tests.support.random_run.drivers import HEARTBEAT_TIMEOUT, LOSSES, Drivers
 from tests.support.random_run.feed import Feed
 from tests.support.random_run.results import Results, totals
 
@@ -40,8 +40,6 @@ LOOK = 0.05
 MOST_PARTITIONS = 12
 QUIET = 3
 """Summaries without a result, after which the flow is over the repeats of its last recovery."""
-LOSSES = 2
-"""Strikes on workers between two checkpoints: four executions in a row without one end a flow."""
 KEPT = Path("build") / "random-runs"
 """Where the logs of a failing run stay."""
 
@@ -81,7 +79,10 @@ class World:
             module, self._prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE),
             "--master", self._master,
         )  # fmt: skip
-        self.drivers = Drivers(self._folder, bootstrap, words, self.note)
+        self.drivers = Drivers(
+            self._folder, bootstrap, words, self.note,
+            starts_over=some.delivery == "exactly_once",
+        )  # fmt: skip
         self._opened.callback(self.drivers.close)
         self.results = self._results()
         self.feed = Feed(
