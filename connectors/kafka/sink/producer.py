@@ -52,8 +52,9 @@ class RecordsRefused(Exception):
 
 
 def batch_limit(settings: Settings, max_batch_bytes: int) -> int:
-    """Return the most bytes of a batch of a producer."""
-    return min(max_batch_bytes, int(settings.get("batch.size", max_batch_bytes)))
+    """Return the most bytes of a batch of a producer with these settings."""
+    own = settings.get("batch.size", "")
+    return min(max_batch_bytes, int(own)) if own.isdecimal() else max_batch_bytes
 
 
 def payload_bytes(record: Message) -> int:

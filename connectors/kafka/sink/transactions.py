@@ -159,7 +159,7 @@ class LimitLowered(WorkerLost):
         """The `max.message.bytes` by topic."""
         super().__init__(
             f"topic {topic!r}",
-            f"it refuses a record of more than {limit:,} bytes, which is less than the flow knew",
+            f"it refuses a record, as its max.message.bytes is {limit:,} at most, and was more",
             "run the flow again",
         )
 
