@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import numpy as np
+
 from meander import Checkpointing, Collection, Flow, KafkaSink, KafkaSource
 
 Change = tuple[int, int, int]
@@ -43,7 +45,9 @@ def root(record: object) -> Change:
 
 def degrees(edges: Collection) -> Collection:
     """Return how many nodes have each number of edges."""
-    return edges.count("degree").map(lambda nodes, counts: (counts, nodes)).count("nodes")
+    # Without the nodes, all nodes of one degree are one row.
+    counted = edges.count("degree").map(lambda nodes, counts: (counts, np.zeros_like(nodes)))
+    return counted.count("nodes")
 
 
 def bfs(edges: Collection, roots: Collection) -> Collection:

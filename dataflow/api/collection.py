@@ -121,7 +121,8 @@ class Collection:
         return self._add(ReduceNode(self._flow.unused_name(name), self._by_key(), function))
 
     def count(self, name: str) -> Collection:
-        """Return the number of values of each key."""
+        """Return the number of values of each key. It looks at all rows of a key that changes, so
+        map the values of a key with many of them to 0 first."""
         from meander.dataflow.collections.reduce import count
 
         return self.reduce(name, count)
