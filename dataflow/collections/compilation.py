@@ -7,10 +7,13 @@ seconds of CPU once per machine and version, then half a second per process.
 
 from __future__ import annotations
 
+import numpy as np
+
 from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Reduction, minimum
-from meander.state.collections.columns import Int64s
+from meander.state.collections import kernels
+from meander.state.collections.columns import Int64s, Values
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
@@ -19,6 +22,7 @@ from meander.state.times.antichain import Antichain
 DEPTH = 2
 WIDE = 1 << 40
 """A value that does not fit 32 bits."""
+LAST_HASH = (1 << 64) - 1
 STEPS = 6
 ROWS = 40
 """Rows of one key, so that the sorts of many rows run, too."""
@@ -35,6 +39,15 @@ def compile_loops() -> None:
             arrangement.insert(layer)
             for _ in (*reduction.step(layer), *join.step(layer, layer)):
                 pass
+        arrangement.remove(0, LAST_HASH, STEPS)
+    for dtype in (np.int32, np.int64):
+        _gather_static(np.zeros(1, dtype))
+
+
+def _gather_static(values: Values) -> None:
+    """Gather no rows of the static part of a chunk, which the layers above may lack."""
+    none, times = np.zeros(1, np.int64), np.zeros((1, DEPTH), np.int64)
+    kernels.gather_static(values, none, none, times[0], 0, none, none, times, none, 0)
 
 
 def _layer(now: int, width: int) -> Layer:
