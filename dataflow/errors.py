@@ -1,4 +1,4 @@
-"""The error for a lost worker, real or simulated."""
+"""Errors of workers that the engine or the driver handles."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ KILLED = "its process was killed, or crashed"
 
 class WorkerLost(MeanderError):
     """An error that ends a flow without a checkpoint where a worker is lost."""
+
+
+class WritesDropped(Exception):
+    """An error of a writer that has dropped all undelivered batches. Its sink writes them again."""
 
 
 def worker_lost(worker: str, cause: str) -> WorkerLost:

@@ -143,7 +143,7 @@ class SinkWriter(Protocol):
 
     def delivered(self) -> int:
         """Return the greatest ticket up to which all batches are durable. Raises an error of an
-        earlier write."""
+        earlier write, and WritesDropped where `write` may refuse more rows than before."""
 
     def close(self) -> None:
         """Close connections, and abandon batches that are not durable."""

@@ -21,18 +21,20 @@ if TYPE_CHECKING:
     from meander.connectors.kafka.sink.sink import KafkaSink
     from meander.connectors.kafka.source.source import KafkaSource
     from meander.dataflow.api.checkpointing import Checkpointing
+    from meander.dataflow.api.collection import Collection
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
     from meander.schemas.errors import MeanderError, SetupError
 
 __all__ = [
-    "Checkpointing", "Context", "Flow", "KafkaSink", "KafkaSource", "KeyedStream", "MeanderError",
-    "Options", "SetupError", "SourceOptions", "Stream", "bootstrap", "columns", "field", "header",
-    "nondeterministic",
+    "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
+    "KeyedStream", "MeanderError", "Options", "SetupError", "SourceOptions", "Stream", "bootstrap",
+    "columns", "field", "header", "nondeterministic",
 ]  # fmt: skip
 
 _MODULES = {
@@ -42,9 +44,11 @@ _MODULES = {
     "connectors.kafka.sink.sink": ["KafkaSink"],
     "connectors.kafka.source.source": ["KafkaSource"],
     "dataflow.api.checkpointing": ["Checkpointing"],
+    "dataflow.api.collection": ["Collection"],
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.collections.reduce": ["Groups"],
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],

@@ -27,8 +27,6 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import from_json
 
-from meander.schemas.errors import MeanderError
-
 MAX_COMMAND = 512 << 10
 """The most bytes of a command: enough to name each bin of the greatest bin count."""
 
@@ -81,13 +79,13 @@ def _require_choice(schema: JsonDict) -> None:
     schema["oneOf"] = _CHOICE
 
 
-class CommandError(MeanderError):
-    """An error that rejects a command; its message names the remedy."""
+class CommandError(Exception):
+    """An error that rejects a command. Its message names the remedy."""
 
-    def __init__(self, command: str | None, cause: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, command: str | None = None) -> None:
         self.command = command
-        """The command's id, as far as it is readable, cut to its greatest length."""
-        super().__init__("command" if command is None else f"command {command!r}", cause, remedy)
+        """The id of an invalid command, as far as it is readable, cut to its greatest length."""
+        super().__init__(reason)
 
 
 Id = Annotated[
@@ -191,7 +189,7 @@ class Rescale(_Command):
     workers: Annotated[int, Field(ge=1, lt=MAX_WORKERS, description="The new number of workers.")]
 
 
-class TakeCheckpoint(_Command):
+class RequestCheckpoint(_Command):
     """Take a checkpoint of the running flow, from which its next run restarts."""
 
     type: Literal["checkpoint"]
@@ -211,11 +209,11 @@ class Stop(_Command):
     savepoint: Savepoint = None
 
 
-Command = Migrate | Rescale | Abort | TakeCheckpoint | Stop
+Command = Migrate | Rescale | Abort | RequestCheckpoint | Stop
 
 
 _TYPES: Mapping[object, type[Command]] = {
-    "rescale": Rescale, "abort": Abort, "checkpoint": TakeCheckpoint, "stop": Stop,
+    "rescale": Rescale, "abort": Abort, "checkpoint": RequestCheckpoint, "stop": Stop,
 }  # fmt: skip
 
 
@@ -259,22 +257,27 @@ def parse_command(data: bytes | None, bins: int) -> Command:
     return parsed
 
 
+def _invalid(command: str | None, cause: str, remedy: str) -> CommandError:
+    subject = "command" if command is None else f"command {command!r}"
+    return CommandError(f"{subject}: {cause}; {remedy}.", command)
+
+
 def _object(data: bytes | None) -> Mapping[str, object]:
     example = (
         'write one JSON object such as {"meander":"command","type":"migrate","id":"m1","bins":[0],'
         '"worker":1}'
     )
     if not data:
-        raise CommandError(None, "the record is empty", example)
+        raise _invalid(None, "the record is empty", example)
     if len(data) > MAX_COMMAND:
         cause = f"the record takes {len(data):,} bytes, and a command at most {MAX_COMMAND:,}"
-        raise CommandError(None, cause, 'name fewer bins or keys, or "bins": "all"')
+        raise _invalid(None, cause, 'name fewer bins or keys, or "bins": "all"')
     try:
         value = from_json(data, allow_inf_nan=False)
     except ValueError as error:
-        raise CommandError(None, f"it is not JSON ({error})", example) from None
+        raise _invalid(None, f"it is not JSON ({error})", example) from None
     if not isinstance(value, dict):
-        raise CommandError(None, "it is not a JSON object", example)
+        raise _invalid(None, "it is not a JSON object", example)
     return value
 
 
@@ -307,10 +310,10 @@ def _translate(
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden":
-        return CommandError(command, f"it has an unknown field {_quote(name)}", _known(kind))
+        return _invalid(command, f"it has an unknown field {_quote(name)}", _known(kind))
     if first["type"] == "missing":
-        return CommandError(command, f"it has no {name!r}", _REMEDIES[name])
-    return CommandError(command, f"{name!r} cannot be {_quote(fields[name])}", _REMEDIES[name])
+        return _invalid(command, f"it has no {name!r}", _REMEDIES[name])
+    return _invalid(command, f"{name!r} cannot be {_quote(fields[name])}", _REMEDIES[name])
 
 
 def _known(kind: type[Command]) -> str:
@@ -327,17 +330,17 @@ def _shorten(text: str, most: int) -> str:
 
 def _check(migrate: Migrate, bins: int) -> None:
     if migrate.bins is None and migrate.keys is None:
-        raise CommandError(migrate.id, "it has neither 'bins' nor 'keys'", _REMEDIES["bins"])
+        raise _invalid(migrate.id, "it has neither 'bins' nor 'keys'", _REMEDIES["bins"])
     if migrate.bins is not None and migrate.keys is not None:
-        raise CommandError(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
+        raise _invalid(migrate.id, "it has both 'bins' and 'keys'", "give one of them")
     if migrate.keys is not None and not migrate.whole_bins:
-        raise CommandError(
+        raise _invalid(
             migrate.id,
             "all keys of a bin move together, so more would move than the keys named",
             'confirm that with "whole_bins": true, or name bins',
         )
     if isinstance(migrate.bins, list) and max(migrate.bins) >= bins:
-        raise CommandError(
+        raise _invalid(
             migrate.id,
             f"there is no bin {_quote(max(migrate.bins))}",
             f"name bins from 0 to {bins - 1}",

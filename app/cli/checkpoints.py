@@ -12,7 +12,7 @@ from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, conne
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
 from meander.app.recovery import admin
 from meander.connectors.topics.internal_topics import topic_names
-from meander.schemas.control import Stop, TakeCheckpoint
+from meander.schemas.control import RequestCheckpoint, Stop
 
 Savepoint = Annotated[
     str | None,
@@ -39,7 +39,7 @@ def checkpoint(
 
     Exit code 0: the checkpoint is complete; 1: the command was rejected, or the checkpoint failed.
     """
-    command = TakeCheckpoint.model_construct(
+    command = RequestCheckpoint.model_construct(
         type="checkpoint", id=name or new_id(), policy=policy, savepoint=savepoint
     )
     submit(command, flow, to, show_checkpoint if wait else None)

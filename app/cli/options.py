@@ -46,7 +46,11 @@ Json = Annotated[
     typer.Option("--json", help="Print JSON lines (the default when stdout is not a terminal)."),
 ]
 FlowModule = Annotated[
-    Path, typer.Argument(metavar="FLOW.py", help="The Python file that defines the flow.")
+    Path,
+    typer.Argument(
+        metavar="FLOW.py",
+        help="The Python file that defines the flow; FLOW.py:NAME where it defines several.",
+    ),
 ]
 Flow = Annotated[str, typer.Argument(help="The flow's name.", show_default=False)]
 CommandId = Annotated[

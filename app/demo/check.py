@@ -133,7 +133,7 @@ FROM demo_expected_{topic}
 """
 _TOTALS = {
     "records": "true",
-    "bumped": "time > reached",
+    "late_adjusted": "time > reached",
     "early": "time < reached",
     "backwards": "time < before",
     "missing_tailnums": "expected.tailnum = '(none)'",
@@ -197,7 +197,7 @@ class Findings:
     """Rows of the table and records of the source topic that have no partner."""
     planes: Compared
     carriers: Compared
-    bumped: int
+    late_adjusted: int
     early: int
     backwards: int
     missing_tailnums: int

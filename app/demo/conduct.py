@@ -88,9 +88,9 @@ class DemoMigration:
     keys: int
     bytes: int
     """Of state, through the state topic."""
-    seen_ms: float
+    measured_ms: float
     """From the command, or from when data of its time was due, to the event of its end."""
-    told_ms: float
+    ms: float
     """From its acceptance to its end, as the status topic says."""
 
 
@@ -180,7 +180,7 @@ class DemoRun:
                 id=event.id, strategy=command.strategy, to=command.worker, asked=command.time,
                 time=to_millis(at), at=at, bins=event.bins,
                 keys=sum(moved.keys for moved in self._of(BinMoved) if moved.id == event.id),
-                bytes=event.bytes, seen_ms=1000 * (ended - start), told_ms=event.ms,
+                bytes=event.bytes, measured_ms=1000 * (ended - start), ms=event.ms,
             ), Band(f"{event.id}: {event.bins} bins, {command.strategy}", start, ended)))
             # fmt: on
         return sorted(found, key=lambda one: one[0].at)

@@ -91,7 +91,8 @@ def figures(
         **latencies,
         "latency_records": {phase: one.records for phase, one in phases.items()},
         "backlog": {"kept_up": not backlog.records, **asdict(backlog)},
-        **{name: getattr(found, name) for name in ("bumped", "missing_tailnums", "missing_delays")},
+        "late_adjusted": found.late_adjusted,
+        **{name: getattr(found, name) for name in ("missing_tailnums", "missing_delays")},
         "moved_bins": found.moved,
         **more,
     }
@@ -111,25 +112,27 @@ def show(
         ("records in", found.records),
         ("results out (one per plane, one per carrier)", found.results),
         ("differences", found.differences),
-        ("bumped to their partition's frontier", found.bumped),
+        ("late, adjusted to their partition's frontier", found.late_adjusted),
         ("without a tail number, counted under (none)", found.missing_tailnums),
         ("without an arrival delay, counted as missing", found.missing_delays),
     ])  # fmt: skip
-    columns = ["command", "how", "bins", "to", "from (UTC)", "keys", "bytes", "seen ms", "told ms"]
+    columns = [
+        "command", "strategy", "bins", "to", "time (UTC)", "keys", "bytes", "measured ms", "ms"
+    ]  # fmt: skip
     table("Migrations", columns, [
         (
             one.id, one.strategy, one.bins, one.to,
             at_millis(one.time)[:16] + " *"[one.asked is not None], one.keys, one.bytes,
-            round(one.seen_ms), round(one.told_ms),
+            round(one.measured_ms), round(one.ms),
         ) for one in migrations
     ])  # fmt: skip
     console.print(
         "[dim]* a time that the command named; the others: as soon as possible\n"
-        "seen: from the command, or from when data of its time was due, to the news of its end\n"
-        "told: by the status topic, from the command's acceptance to its end[/]"
+        "measured ms: from the command, or from when data of its time was due, to its last event\n"
+        "ms: as in that event, from the command's acceptance to its end[/]"
     )
     directions = sorted({(one["from"], one["to"]) for one in found.moved})
-    columns = ["moved", "bins", "before: old worker", "from then on: new worker", "anyone else"]
+    columns = ["moved", "bins", "before: old owner", "from then on: new owner", "other workers"]
     rows = []
     for old, new in directions:
         mine = [one for one in found.moved if (one["from"], one["to"]) == (old, new)]
@@ -137,7 +140,7 @@ def show(
             f"from {old} to {new}", len(mine), sum(one["before_by_old"] for one in mine),
             sum(one["after_by_new"] for one in mine), sum(one["by_others"] for one in mine),
         ))  # fmt: skip
-    table("Who answered for the moved bins that hold keys", columns, rows)
+    table("Results of the moved bins that hold keys", columns, rows)
     console.print("[dim]each moved bin: results before | from its time on[/]")
     each = sorted(found.moved, key=lambda one: (one["bin"], one["at"]))
     texts = [f"{one['bin']}: {one['before_by_old']:,} | {one['after_by_new']:,}" for one in each]
@@ -220,7 +223,7 @@ def show_next_steps(console: Console, bootstrap: str, prefix: str, *, local: boo
     moves = '{"meander":"command","type":"migrate","id":"mine","bins":[0,1,2,3],"worker":0}'
     steps = {
         "Run the flow again: it reads the year from the start, adds its results to the demo's\n"
-        "(what came late there, and was bumped, may come in time now), and waits for more": (
+        "(records that came late there may come in time now), and waits for more": (
             f"MEANDER_FLIGHTS_PREFIX={prefix} {meander} run {_near(Path(flights.__file__))} {flow}"
         ),
         "Meanwhile, in a second terminal, move bins": (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
@@ -130,22 +130,20 @@ class CommandHandler:
                 name = command.id
                 self._rescaler.expect_fresh(name)
                 yield from self._handle(command, raw.offset)
-            except control.CommandError as refusal:
-                name = refusal.command or name
-                yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
-            except Refused as refusal:
-                yield CommandRejected(id=name, offset=raw.offset, reason=str(refusal))
+            except control.CommandError as error:
+                name = error.command or name
+                yield CommandRejected(id=name, offset=raw.offset, reason=str(error))
         yield from self._rescaler.step()
         self._note_handled()
 
     def _handle(self, command: control.Command, offset: int) -> Iterator[Event]:
-        """Start a command, or let it wait for its turn. Raises Refused."""
+        """Start a command, or let it wait for its turn. Raises CommandError."""
         match command:
             case control.Rescale():
                 self._rescaler.enqueue(command, offset)
             case control.Abort(id=by, command=other):
                 yield from self._rescaler.abort(other, by)
-            case control.TakeCheckpoint(id=name, policy=policy, savepoint=savepoint):
+            case control.RequestCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
             case control.Stop(id=name, savepoint=savepoint):
@@ -203,7 +201,10 @@ class CommandHandler:
                 self._stop = None
 
     def _planned(self, command: MoveBins, offset: int) -> Iterator[Event]:
-        """Yield the planned moves of a command, in events that fit a record. Raises Refused."""
+        """Yield the planned moves of a command, in events that fit a record.
+
+        Raises CommandError.
+        """
         if self._rescaler.must_wait(command):
             self._rescaler.expect(command)
             plan = self._controller.migrations.plan(command)

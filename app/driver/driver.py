@@ -130,11 +130,12 @@ def _run_executions(
                 if newest is None:
                     # The states of survivors belong to no checkpoint.
                     survivors.close()
-                if not isinstance(lost.cause, Unreachable):
+                # A limit of a topic only falls, so an end is certain.
+                if not (lost.limits or isinstance(lost.cause, Unreachable)):
                     failures = failures + 1 if _offset(newest) == _offset(found) else 1
                 if failures > FAILURES:
                     raise _failed_in_a_row(lost) from lost
-                found, prepared = newest, prepared.next_execution(lost.workers)
+                found, prepared = newest, prepared.next_execution(lost.workers, lost.limits)
                 number = 0 if newest is None else newest.checkpoint.number
                 driver.status.write_recovering(prepared, number, reason)
 

@@ -60,12 +60,14 @@ class ExecutionLost(Exception):
     """A failure of an execution that has lost a worker while others may have survived."""
 
     def __init__(
-        self, cause: MeanderError, workers: int, survivors: Survivors, nothing_committed: bool
-    ) -> None:
-        """`nothing_committed` says that no result can have left before the first checkpoint."""
+        self, cause: MeanderError, workers: int, survivors: Survivors, nothing_committed: bool,
+        limits: dict[str, int],
+    ) -> None:  # fmt: skip
+        """`nothing_committed` says that no result can have left before the first checkpoint, and
+        `limits` holds the new `max.message.bytes` of topics."""
         super().__init__(str(cause))
         self.cause, self.workers, self.survivors = cause, workers, survivors
-        self.nothing_committed = nothing_committed
+        self.nothing_committed, self.limits = nothing_committed, limits
 
 
 def run_execution(
@@ -113,8 +115,9 @@ def run_execution(
             closing_links.pop_all()  # survivors stay on these links
             exactly_once = prepared.plan.flow.delivery == "exactly_once"
             nothing_committed = exactly_once or loop is None or not loop.started
-            lost = ExecutionLost(cause, workers, pool.detach_survivors(), nothing_committed)
-            raise lost from error
+            raise ExecutionLost(
+                cause, workers, pool.detach_survivors(), nothing_committed, pool.limits
+            ) from error
         except BaseException:
             pool.close(STOP_WITHIN)
             raise

@@ -36,7 +36,7 @@ def opened(prepared: PreparedFlow) -> Iterator[DriverTopics]:
         written = opening.open(lambda: CheckpointsTopic(kafka, names))
         markers, checkpoints = (
             opening.open(partial(TruncatedTopic, kafka, topic))
-            for topic in (names.marks, names.checkpoints)
+            for topic in (names.commit_markers, names.checkpoints)
         )
         ends = {
             topic: opening.ask(partial(tombstones.end_offsets, kafka, topic))

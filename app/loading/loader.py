@@ -57,11 +57,11 @@ class Source:
     """A source of a flow: its module and all files that it may import, by path below a folder."""
 
     entry: str
-    """The module's file below that folder, such as `my_flow.py` or `pack/flow.py`."""
+    """The module below that folder, such as `my_flow.py` or `pack/flows.py:NAME`."""
     files: dict[str, bytes]
 
     def unpack(self, folder: Path) -> Path:
-        """Write all files below a folder; return the file of the module."""
+        """Write all files below a folder; return the module."""
         for name, content in self.files.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -69,8 +69,9 @@ class Source:
         return folder / self.entry
 
 
-def collect(file: Path) -> Source:
+def collect(module: Path) -> Source:
     """Collect the source of a flow. Raises SetupError where it is missing or too large."""
+    file, name = file_and_flow(module)
     file = file.resolve()
     if file.suffix != ".py" or not file.is_file():
         cause = "there is no such Python file"
@@ -87,26 +88,50 @@ def collect(file: Path) -> Source:
                 f"the Python files beside it are more than {MAX_BYTES >> 20} MiB",
                 "put the flow into a folder of its own",
             )
-    return Source(PurePosixPath(file.relative_to(root)).as_posix(), files)
+    entry = PurePosixPath(file.relative_to(root)).as_posix()
+    return Source(f"{entry}:{name}" if name else entry, files)
 
 
-def load_flow(file: Path) -> Flow:
-    """Import a module and return its only Flow. Raises SetupError where that fails."""
+def file_and_flow(module: Path) -> tuple[Path, str]:
+    """Return the file of a module and the name of its flow; '' where the file has only one.
+
+    >>> file_and_flow(Path("graphs.py:bfs")), file_and_flow(Path("counts.py"))
+    ((PosixPath('graphs.py'), 'bfs'), (PosixPath('counts.py'), ''))
+    """
+    file, colon, name = module.name.partition(".py:")
+    return (module.with_name(f"{file}.py"), name) if colon else (module, "")
+
+
+def load_flow(module: Path) -> Flow:
+    """Import a module and return its flow: the only one, or that of the name. Raises SetupError
+    where that fails."""
+    file, name = file_and_flow(module)
     file = file.resolve()
     try:
         with _no_silent_exit(file):
-            module = _load(file)
+            loaded = _load(file)
     except MeanderError:
         raise
     except failure() as error:
         cause = f"it cannot be imported: {describe(error)}{_line(file, error)}"
         raise SetupError(f"flow module {file}", cause, "correct it") from error
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Flow)}
+    flows = {id(value): value for value in vars(loaded).values() if isinstance(value, Flow)}
+    found = [flow for flow in flows.values() if name in ("", flow.name)]
     if len(found) != 1:
-        cause = "it defines no flow" if not found else f"it defines {len(found)} flows"
-        remedy = "assign exactly one Flow at its top level: flow = Flow('name')"
+        cause = f"it defines {len(found) or 'no'} flow{'s' * (len(found) > 1)}"
+        cause += f" of the name {name!r}" * bool(name)
+        remedy = _remedy(file, [flow.name for flow in flows.values()])
         raise SetupError(f"flow module {file}", cause, remedy)
-    return next(iter(found.values()))
+    return found[0]
+
+
+def _remedy(file: Path, names: list[str]) -> str:
+    """Return how a module with flows of these names would define one."""
+    if not names:
+        return "assign a Flow at its top level: flow = Flow('name')"
+    if len(set(names)) < len(names):
+        return "give each flow a name of its own"
+    return f"name one: {', '.join(f'{file.name}:{name}' for name in sorted(names))}"
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from meander.app.config.options import Options
 from meander.app.loading.loader import Source, collect, load_flow
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
+from meander.connectors.kafka.sink.record_limits import with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, parse_start
 from meander.connectors.kafka.topic_metadata import (
@@ -28,7 +29,7 @@ from meander.connectors.kafka.topic_metadata import (
     visible_configs,
 )
 from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
-from meander.dataflow.api.nodes import ProbeNode, SinkNode, has_keys
+from meander.dataflow.api.nodes import ProbeNode, SinkNode, StatefulCollectionNode, has_keys
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -57,13 +58,17 @@ class PreparedFlow:
         """Return the flow with the execution id of a claim."""
         return replace(self, execution=execution)
 
-    def next_execution(self, workers: int) -> PreparedFlow:
-        """Return the flow for the driver's next execution, with this number of workers.
+    def next_execution(self, workers: int, limits: Mapping[str, int]) -> PreparedFlow:
+        """Return the flow for the driver's next execution, with this number of workers and these
+        `max.message.bytes` of topics.
 
         The id does not depend on the clock, so all ids of a claim precede those of a later claim.
         """
-        next_ = ExecutionId(self.execution + 1)
-        return replace(self, execution=next_, options=replace(self.options, workers=workers))
+        return replace(
+            self, execution=ExecutionId(self.execution + 1),
+            options=replace(self.options, workers=workers),
+            outside=with_limits(self.outside, limits),
+        )  # fmt: skip
 
     @property
     def flow(self) -> str:
@@ -97,7 +102,18 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
+    if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
+        _compile_loops(plan.flow.name)
     return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
+
+
+def _compile_loops(flow: str) -> None:
+    """Compile the loops of collections, so that no worker on this machine does it."""
+    # This loads numba, which takes half a second that flows without collections do without.
+    from meander.dataflow.collections.compilation import compile_loops
+
+    log.info("loops_compiling", flow=flow, reason="the first start takes some twenty seconds more")
+    compile_loops()
 
 
 def _expect_committable(plan: Plan) -> None:

@@ -61,7 +61,7 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
         return Restart(
             worker=self.worker, workers=self.workers, execution=self.execution,
             checkpoint=self.checkpoint, token=self.token, server=self.server,
-            server_key=self.server_key,
+            server_key=self.server_key, outside=self.outside,
         )  # fmt: skip
 
     def to_bytes(self) -> bytes:

@@ -111,7 +111,7 @@ def reset_topics(names: TopicNames) -> list[str]:
     Without its checkpoints a flow does not start while its decision log exists, and without its
     decision log it starts from scratch.
     """
-    return [names.checkpoints, names.decisions, names.marks, names.state, names.in_flight]
+    return [names.checkpoints, names.decisions, names.commit_markers, names.state, names.in_flight]
 
 
 def reset(settings: Settings, names: TopicNames, prefix: str, flow: str) -> None:

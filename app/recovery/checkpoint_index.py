@@ -19,9 +19,9 @@ from meander.dataflow.checkpoint.record_writer import Recorded
 from meander.dataflow.control.decisions import (
     DropDecision,
     FirstCheckpointDecision,
-    Journal,
     SavepointDecision,
     StartDecision,
+    WriteDecision,
 )
 from meander.dataflow.exactly_once.commit_history import Written, effective
 from meander.schemas.errors import SetupError
@@ -271,7 +271,7 @@ class CheckpointRecorder:
         write: Callable[[Checkpoint], Callable[[], Recorded | None]],
         forget: Callable[[Sequence[RecordLocation], Sequence[RecordLocation]], None],
         truncate: Callable[[int], None],
-        decision_log: Journal,
+        write_decision: WriteDecision,
         retained: Mapping[int, Checkpoint],
         has_checkpoint: bool,
     ) -> None:
@@ -280,7 +280,7 @@ class CheckpointRecorder:
         `has_checkpoint` says whether the decision log already notes a checkpoint.
         """
         self._write, self._forget, self._truncate = write, forget, truncate
-        self._decision_log, self._has_checkpoint = decision_log, has_checkpoint
+        self._write_decision, self._has_checkpoint = write_decision, has_checkpoint
         self._offsets = {one.number: offset for offset, one in retained.items()}
 
     def write(self, checkpoint: Checkpoint) -> Callable[[], Checkpoint | None]:
@@ -308,11 +308,11 @@ class CheckpointRecorder:
         offset, checkpoint = found
         self._offsets[checkpoint.number] = offset
         if checkpoint.savepoint:
-            logged = self._decision_log(
+            logged = self._write_decision(
                 SavepointDecision(checkpoint.savepoint, offset, checkpoint.cut.time)
             )
         elif not self._has_checkpoint:
-            logged = self._decision_log(FirstCheckpointDecision(checkpoint.cut.time))
+            logged = self._write_decision(FirstCheckpointDecision(checkpoint.cut.time))
         else:
             logged = _at_once
         while not logged():

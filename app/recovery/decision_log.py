@@ -34,7 +34,7 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 
 
 class DecisionLog:
-    """A writer of one execution's decisions; implements `dataflow.control.decisions.Journal`."""
+    """A writer of one execution's decisions; a `dataflow.control.decisions.WriteDecision`."""
 
     def __init__(self, decisions: DecisionTopic, execution: ExecutionId) -> None:
         self._decisions, self._execution = decisions, execution
@@ -57,7 +57,7 @@ def to_bytes(execution: ExecutionId, decision: Decision) -> bytes:
 
     >>> data = to_bytes(ExecutionId(5), JoinDecision(WorkerId(2), 7))
     >>> data
-    b'{"execution": 5, "at": 7, "type": "joins", "worker": 2}'
+    b'{"execution": 5, "at": 7, "type": "join", "worker": 2}'
     >>> from_bytes(data)
     (5, JoinDecision(worker=2, time=7))
     """
@@ -81,24 +81,24 @@ def written(decision: Decision) -> dict[str, object]:
     """Return the fields of a decision, without those that all decisions have."""
     match decision:
         case StartDecision(
-            _, owners, workers, number, sources, groups, anew, retained, topics, oldest
+            _, owners, workers, number, sources, groups, replay_from, retained, topics, oldest
         ):
             start = {"owners": pack_numbers(owners), "workers": workers, "checkpoint": number,
                      "retained": retained, "oldest": oldest}  # fmt: skip
             names = {"sources": list(sources), "topics": list(topics), "groups": list(groups)}
-            return {"type": "begins", **start, **names, "anew": dict(anew)}
+            return {"type": "start", **start, **names, "replay_from": dict(replay_from)}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": pack_numbers(bins)}
         case Revoke(command):
-            return {"type": "revoked", "id": command}
+            return {"type": "revoke", "id": command}
         case ReassignPartition(source, partition, _, target, offset):
             place = {"source": source, "partition": partition}
             new = {} if offset is None else {"offset": offset}
-            return {"type": "partition", **place, "worker": target, **new}
+            return {"type": "reassign_partition", **place, "worker": target, **new}
         case JoinDecision(worker):
-            return {"type": "joins", "worker": worker}
+            return {"type": "join", "worker": worker}
         case LeaveDecision(worker):
-            return {"type": "leaves", "worker": worker}
+            return {"type": "leave", "worker": worker}
         case (
             FirstCheckpointDecision()
             | SavepointDecision()
@@ -114,46 +114,53 @@ def _reference(
     """Return the fields of a decision that refers to a record of another topic."""
     match decision:
         case FirstCheckpointDecision():
-            return {"type": "takes"}
+            return {"type": "first_checkpoint"}
         case SavepointDecision(savepoint, offset):
-            return {"type": "keeps", "savepoint": savepoint, "offset": offset}
+            return {"type": "savepoint", "savepoint": savepoint, "offset": offset}
         case DropDecision(savepoint):
-            return {"type": "drops", "savepoint": savepoint}
+            return {"type": "drop", "savepoint": savepoint}
         case CommandsDoneDecision(offset):
-            return {"type": "obeys", "offset": offset}
+            return {"type": "commands_done", "offset": offset}
 
 
 def _read(fields: dict[str, Any]) -> Decision:
     at = fields["at"]
     match fields:
-        case {"type": "begins", "owners": owners, "workers": workers, "checkpoint": number}:
+        case {"type": "start", "owners": owners, "workers": workers, "checkpoint": number}:
             names = tuple(fields["sources"]), tuple(fields["groups"])
-            anew = tuple(starmap(ReplayFrom, fields["anew"].items()))
+            replay_from = tuple(starmap(ReplayFrom, fields["replay_from"].items()))
             retained, topics = fields["retained"], tuple(fields["topics"])
             owned, oldest = tuple(map(WorkerId, unpack_numbers(owners))), fields["oldest"]
-            return StartDecision(at, owned, workers, number, *names, anew, retained, topics, oldest)
+            return StartDecision(
+                at, owned, workers, number, *names, replay_from, retained, topics, oldest
+            )
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))
-        case {"type": "revoked", "id": id}:
+        case {"type": "revoke", "id": id}:
             return Revoke(id, at)
-        case {"type": "partition", "source": source, "partition": partition, "worker": worker}:
+        case {
+            "type": "reassign_partition",
+            "source": source,
+            "partition": partition,
+            "worker": worker,
+        }:
             offset = fields.get("offset")
             return ReassignPartition(source, Partition(partition), at, WorkerId(worker), offset)
-        case {"type": "joins", "worker": worker}:
+        case {"type": "join", "worker": worker}:
             return JoinDecision(WorkerId(worker), at)
-        case {"type": "leaves", "worker": worker}:
+        case {"type": "leave", "worker": worker}:
             return LeaveDecision(WorkerId(worker), at)
     return _read_reference(fields, at)
 
 
 def _read_reference(fields: dict[str, Any], at: int) -> Decision:
     match fields:
-        case {"type": "takes"}:
+        case {"type": "first_checkpoint"}:
             return FirstCheckpointDecision(at)
-        case {"type": "keeps", "savepoint": savepoint, "offset": offset}:
+        case {"type": "savepoint", "savepoint": savepoint, "offset": offset}:
             return SavepointDecision(savepoint, offset, at)
-        case {"type": "drops", "savepoint": savepoint}:
+        case {"type": "drop", "savepoint": savepoint}:
             return DropDecision(savepoint, at)
-        case {"type": "obeys", "offset": offset}:
+        case {"type": "commands_done", "offset": offset}:
             return CommandsDoneDecision(offset, at)
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

@@ -233,7 +233,7 @@ def full_history(
     """Return the history before the start of an execution; of all executions for None."""
     with open_concurrently() as reading:
         decided = reading.ask(lambda: read_decisions(settings, names.decisions))
-        markers = map(CommitMarker.from_bytes, read_all(settings, names.marks))
+        markers = map(CommitMarker.from_bytes, read_all(settings, names.commit_markers))
         before = up_to_start(decided.result(), execution)
     return History(plan.flow.space, before, (one for one in markers if one.execution != execution))
 

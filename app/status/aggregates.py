@@ -1,6 +1,6 @@
-"""What the workers' beats say of links, partitions and durations: the same for status and metrics.
+"""The links, partitions and durations in the heartbeats of workers, for the status and the metrics.
 
-Cost: one pass over the beats each.
+Cost: one pass over the heartbeats each.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def queues(heard: WorkerStats) -> list[LinkQueue]:
             to=peer,
             bytes=max(0, sent - working[WorkerId(peer)].taken.get(worker, 0)),
         )
-        for worker, beat in working.items()
-        for peer, sent in beat.sent.items()
+        for worker, heartbeat in working.items()
+        for peer, sent in heartbeat.sent.items()
         if peer in working
     ]
     return sorted(found, key=lambda one: -one.bytes)
@@ -35,8 +35,8 @@ def partitions(heard: WorkerStats) -> list[PartitionFrontier]:
     """How far each partition of each source is, the earliest first."""
     found = [
         PartitionFrontier(source=source, partition=partition, worker=worker, millis=to_millis(time))
-        for worker, beat in heard.working.items()
-        for source, reading in beat.sources.items()
+        for worker, heartbeat in heard.working.items()
+        for source, reading in heartbeat.sources.items()
         for partition, time in zip(reading.partitions, reading.times, strict=True)
     ]
     return sorted(found, key=lambda one: one.millis)
@@ -46,8 +46,8 @@ def latencies(heard: WorkerStats) -> list[Latency]:
     """Return the durations of deliveries on all workers by source, the slowest first."""
     delays = (
         (name, reading.delays)
-        for beat in heard.everyone.values()
-        for name, reading in beat.sources.items()
+        for heartbeat in heard.everyone.values()
+        for name, reading in heartbeat.sources.items()
     )
     found = [
         Latency(
@@ -64,8 +64,8 @@ def operator_durations(heard: WorkerStats) -> dict[str, Durations]:
     """Return the durations of records in each operator, on all workers."""
     return _together(
         (name, work.durations)
-        for beat in heard.everyone.values()
-        for name, work in beat.operators.items()
+        for heartbeat in heard.everyone.values()
+        for name, work in heartbeat.operators.items()
     )
 
 

@@ -1,7 +1,7 @@
 """The figures of a running flow as Prometheus reads them, served over HTTP by the driver.
 
-Guarantees that they are served on 127.0.0.1 alone, that nobody who reads them holds up the flow,
-and that the server ends with it. Figures are those of the last heartbeat. Cost: one thread; text is
+Guarantees that the driver serves them on 127.0.0.1 alone, that no reader holds up the flow, and
+that the server ends with it. Figures are those of the last heartbeat. Cost: one thread; text is
 made when it is asked for.
 """
 
@@ -62,7 +62,7 @@ class MetricsCollector(Collector):
         self._shown: tuple[StatusSnapshot, int, Mapping[str, int]] = (StatusSnapshot(0, 0), 0, {})
 
     def show(self, figures: StatusSnapshot, moving: int, told: Mapping[str, int]) -> None:
-        """Replace them; so many commands are under way, and so many events of each type were."""
+        """Replace them, with the number of running commands and that of the events of each type."""
         self._shown = figures, moving, dict(told)
 
     def collect(self) -> Iterable[Metric]:
@@ -115,8 +115,8 @@ def serving(port: int | None) -> Iterator[MetricsCollector]:
 def _counters(heard: WorkerStats) -> Iterator[Metric]:
     for counter, (name, help) in COUNTERS.items():
         family = CounterMetricFamily(name, help, labels=["worker"])
-        for worker, beat in heard.everyone.items():
-            family.add_metric([worker], beat.counters.get(counter, 0))
+        for worker, heartbeat in heard.everyone.items():
+            family.add_metric([worker], heartbeat.counters.get(counter, 0))
         yield family
 
 
@@ -141,8 +141,8 @@ def _operators(heard: WorkerStats) -> Iterator[Metric]:
         " They include waits for credit, for frontiers, on disk and for its bin.",
         labels=labels,
     )
-    for worker, beat in heard.everyone.items():
-        for operator, work in beat.operators.items():
+    for worker, heartbeat in heard.everyone.items():
+        for operator, work in heartbeat.operators.items():
             values = [worker, operator]
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
@@ -173,8 +173,8 @@ def _sources(figures: StatusSnapshot) -> Iterator[Metric]:
         " that became of it; what records wait on their topic before does not count.",
         labels=["worker", "source"],
     )
-    for name, beat in figures.heard.everyone.items():
-        for source, reading in beat.sources.items():
+    for name, heartbeat in figures.heard.everyone.items():
+        for source, reading in heartbeat.sources.items():
             _observe(delays, [name, source], reading.delays)
     yield from (frontiers, lags, delays)
 
@@ -183,7 +183,7 @@ def _links(figures: StatusSnapshot) -> Iterator[Metric]:
     working = figures.heard.working
     yield _gauge(
         "meander_link_queued_bytes",
-        "Bytes sent to a worker that it had not taken at its last beat, to a beat's precision.",
+        "Bytes sent to a worker that it had not taken, by the last heartbeats of both.",
         ["worker", "to"],
         [([str(one.worker), str(one.to)], one.bytes) for one in queues(figures.heard)],
     )
@@ -191,13 +191,13 @@ def _links(figures: StatusSnapshot) -> Iterator[Metric]:
         "meander_inflight_bytes",
         "Bytes that a worker has read and the sinks have not passed.",
         ["worker"],
-        [([str(worker)], beat.inflight) for worker, beat in working.items()],
+        [([str(worker)], heartbeat.inflight) for worker, heartbeat in working.items()],
     )
     yield _gauge(
         "meander_spilled_bytes",
         "Bytes of records that wait on a worker's disk.",
         ["worker"],
-        [([str(worker)], beat.spilled) for worker, beat in working.items()],
+        [([str(worker)], heartbeat.spilled) for worker, heartbeat in working.items()],
     )
     yield _gauge(
         "meander_bins",

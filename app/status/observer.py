@@ -1,8 +1,8 @@
 """A running flow at one moment, for all who look at it: `status`, metrics, the log.
 
 Guarantees that one look shows figures of one moment as far as the driver knows it: workers' are as
-old as their last beat, at most a second. Since when something stands is known to within the time
-between two looks. Cost: a pass over the workers' beats and the frontiers per look.
+old as their last heartbeat, at most a second. Since when something stands is known to within the
+time between two looks. Cost: a pass over the workers' heartbeats and the frontiers per look.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class StatusSnapshot:
     calls: Sequence[LongCall] = ()
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
-    outlooks: Mapping[str, dict[str, object]] = field(default_factory=dict)
-    """What is to be said of each command that moves bins, by its id."""
+    estimates: Mapping[str, dict[str, object]] = field(default_factory=dict)
+    """The estimate of each command that moves bins, by its id."""
 
 
 class Observer:
@@ -81,7 +81,7 @@ class Observer:
             self.frontier_blockers(coordinator.frontier_blockers(), coordinator.furthest(), heard),
             throughput=self.throughput(heard),
             restoring=self.restoring(heard),
-            outlooks={
+            estimates={
                 name: {"fetched": ready, "eta": eta}
                 for name, (ready, eta) in coordinator.migrations.estimates().items()
             },
@@ -89,8 +89,8 @@ class Observer:
 
     def restoring(self, heard: WorkerStats) -> Restoring | None:
         """How far the workers are with what they have begun with; None once all is here."""
-        beats = heard.working.values()
-        read, total = sum(beat.restored for beat in beats), sum(beat.restoring for beat in beats)
+        working = heard.working.values()
+        read, total = sum(one.restored for one in working), sum(one.restoring for one in working)
         if read >= total:
             return None
         seconds = self._clock.monotonic() - self._began
@@ -117,8 +117,8 @@ class Observer:
         """Throughput by operator over the last looks, and how long records have been in each."""
         took = operator_durations(heard)
         totals: dict[str, tuple[int, int]] = {}
-        for beat in heard.everyone.values():
-            for name, work in beat.operators.items():
+        for heartbeat in heard.everyone.values():
+            for name, work in heartbeat.operators.items():
                 received, sent = totals.get(name, (0, 0))
                 totals[name] = (received + work.received, sent + work.sent)
         self._totals.append((self._clock.monotonic(), totals))
@@ -163,12 +163,12 @@ def _blocked(
 def _partition(
     holding: FrontierBlocker, heard: WorkerStats
 ) -> tuple[int, WorkerId, int, str] | None:
-    """The earliest partition of a source by the last beats: time, worker, partition, state."""
+    """The earliest partition of a source by the last heartbeats: time, worker, partition, state."""
     return min(
         (
             (time, worker, partition, state)
-            for worker, beat in heard.working.items()
-            for reading in [beat.sources.get(holding.name)]
+            for worker, heartbeat in heard.working.items()
+            for reading in [heartbeat.sources.get(holding.name)]
             if reading is not None
             for partition, time, state in zip(
                 reading.partitions, reading.times, reading.states, strict=True

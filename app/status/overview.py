@@ -55,7 +55,7 @@ class Overview:
     reason: str = ""
     heartbeat_ms: int | None = None
     """The time of the last heartbeat at the broker, milliseconds since 1970."""
-    beat: Heartbeat = SILENCE
+    heartbeat: Heartbeat = SILENCE
     """The last heartbeat, with later events."""
     worker_changes: list[Joined | JoinFailed | Left] = field(default_factory=list)
     """The last workers that joined or left, at most `MAX_WORKER_CHANGES`."""
@@ -72,7 +72,7 @@ class Overview:
 
     def silent(self, now_ms: int) -> bool:
         """Return whether the heartbeats of a driver stopped before its end."""
-        heard, timeout = self.heartbeat_ms or 0, self.beat.heartbeat_timeout
+        heard, timeout = self.heartbeat_ms or 0, self.heartbeat.heartbeat_timeout
         if self._claim is not None and isinstance(self._claim.event, Claimed):
             heard, timeout = self._claim.millis, self._claim.event.heartbeat_timeout
         alive = self.state in {"starting", "running"}
@@ -81,8 +81,8 @@ class Overview:
     def take(self, told: StatusRecord) -> None:
         """Add an event."""
         match told.event:
-            case Heartbeat() as beat:
-                self._hear(told.millis, beat)
+            case Heartbeat() as heartbeat:
+                self._hear(told.millis, heartbeat)
             case Claimed(driver=driver):
                 self._claimed.add(driver)
                 if self.state not in {"starting", "running"}:
@@ -99,7 +99,7 @@ class Overview:
                 self._claim = None
             case Finished(counters=counters):
                 self._end("stopped" if self.state == "starting" else "finished", "")
-                self._learn(counters=self.beat.counters | counters)
+                self._learn(counters=self.heartbeat.counters | counters)
             case Failed(reason=reason):
                 self._end("failed", reason)
             case Joined() | JoinFailed() | Left() as event:
@@ -107,19 +107,19 @@ class Overview:
             case event:
                 note(self.migrations, event)
 
-    def _hear(self, millis: int, beat: Heartbeat) -> None:
-        if beat.driver != self.beat.driver:
+    def _hear(self, millis: int, heartbeat: Heartbeat) -> None:
+        if heartbeat.driver != self.heartbeat.driver:
             self.migrations, self.worker_changes = {}, []
-            self.since_ms = None if beat.driver in self._claimed else millis
-        self.state, self.reason = "running" if beat.bins else "starting", ""
-        self.heartbeat_ms, self.beat, self._claim = millis, beat, None
-        self.migrations |= {one.id: one for one in beat.moving}
+            self.since_ms = None if heartbeat.driver in self._claimed else millis
+        self.state, self.reason = "running" if heartbeat.bins else "starting", ""
+        self.heartbeat_ms, self.heartbeat, self._claim = millis, heartbeat, None
+        self.migrations |= {one.id: one for one in heartbeat.moving}
         known = sum(one.state in OPEN for one in self.migrations.values())
-        self.omitted = len(beat.moving) + beat.omitted - known
+        self.omitted = len(heartbeat.moving) + heartbeat.omitted - known
 
     def _learn(self, **fields: object) -> None:
         """Add fields to the last heartbeat."""
-        self.beat = replace(self.beat, **fields)
+        self.heartbeat = replace(self.heartbeat, **fields)
 
     def _end(self, state: str, reason: str) -> None:
         self.state, self.reason, self._claim = state, reason, None

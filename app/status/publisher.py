@@ -61,7 +61,7 @@ class FlowStatus:
         self._board = board
         self._migrations: dict[str, Migration] = {}
         self._event_counts: Counter[str] = Counter()
-        self._beat = time.monotonic()
+        self._heartbeat_at = time.monotonic()
 
     def write(self, event: Event) -> None:
         """Write and show an event. The call never blocks."""
@@ -86,11 +86,11 @@ class FlowStatus:
         """Write the heartbeat of the driver. Raise SetupError where a heartbeat was so late that
         another driver has claimed the flow."""
         options = self._prepared.options
-        last, self._beat = self._beat, time.monotonic()
-        if max(self._beat - last, self._status.silence()) >= options.heartbeat_timeout:
+        last, self._heartbeat_at = self._heartbeat_at, time.monotonic()
+        if max(self._heartbeat_at - last, self._status.silence()) >= options.heartbeat_timeout:
             self.expect_ours()
         moving = [
-            structs.replace(one, **figures.outlooks.get(one.id, {}))
+            structs.replace(one, **figures.estimates.get(one.id, {}))
             for one in self._migrations.values()
             if one.state in OPEN
         ]
@@ -117,8 +117,8 @@ class FlowStatus:
                 counters=figures.heard.counters,
                 frontiers=dict(figures.frontiers), worker_ids=list(map(int, figures.bins)),
                 bins=list(figures.bins.values()),
-                inflight=[beat.inflight for beat in figures.heard.working.values()],
-                spilled=[beat.spilled for beat in figures.heard.working.values()],
+                inflight=[heartbeat.inflight for heartbeat in figures.heard.working.values()],
+                spilled=[heartbeat.spilled for heartbeat in figures.heard.working.values()],
                 moving=moving[:MAX_MIGRATIONS], omitted=max(0, len(moving) - MAX_MIGRATIONS),
                 lags=lags, lags_omitted=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_omitted=len(figures.throughput) - len(throughput),

@@ -39,13 +39,13 @@ class WorkerStats:
     @property
     def everyone(self) -> dict[str, WorkerHeartbeat]:
         """Return the heartbeats by worker, and the sum of those that have left under 'left'."""
-        working = {str(worker): beat for worker, beat in self.working.items()}
+        working = {str(worker): heartbeat for worker, heartbeat in self.working.items()}
         return working if self.left == WorkerHeartbeat() else working | {"left": self.left}
 
     @property
     def counters(self) -> dict[str, int]:
         """Return the sum of all counters since the start."""
-        return _added(*(beat.counters for beat in self.everyone.values()))
+        return _added(*(heartbeat.counters for heartbeat in self.everyone.values()))
 
 
 def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:

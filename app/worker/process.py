@@ -54,7 +54,8 @@ from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters
-from meander.connectors.kafka.sink.sink import KafkaSink, max_batch_bytes
+from meander.connectors.kafka.sink.record_limits import max_batch_bytes
+from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions, transactional_id
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer, member_name
@@ -208,7 +209,7 @@ class WorkerProcess:
         id = transactional_id(context.topic_prefix, context.flow, self._me)
         disk = MemoryLimit(f"transactions of {id!r}", plan.flow.max_spill, "max_spill")
         return KafkaTransactions(
-            context.settings, id, topics.marks, context.wakeup, context.max_waiting,
+            context.settings, id, topics.commit_markers, context.wakeup, context.max_waiting,
             partial(TransactionBuffer, disk, self._state.folder),
             max_batch_bytes(context.sink_topics, context.sink_topics),
         )  # fmt: skip

@@ -169,10 +169,10 @@ def seek(scale: Scale, tick: Tick, size: str) -> Found:
 def no_compaction() -> AbstractContextManager[None]:
     """Let no reader of a trace give up a time, so merges tell all times apart."""
 
-    def stay(reader: trace.Reader, since: Antichain) -> None:
+    def stay(reader: trace.TraceReader, since: Antichain) -> None:
         """Give up nothing."""
 
-    return replaced(trace.Reader, "advance", stay)
+    return replaced(trace.TraceReader, "advance", stay)
 
 
 def _estimating(by_estimate: bool) -> AbstractContextManager[None]:

@@ -17,7 +17,7 @@ from benchmarks.incremental.graph import Changes, Graph
 from benchmarks.incremental.scale import Scale
 from meander.state.collections import kernels
 from meander.state.collections.columns import UInt64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import IMMEDIATE, Trace
@@ -48,7 +48,7 @@ class Arrangement:
         times = self._now + np.arange(len(changes)) % count
         upper = self._now + count
         lower = self.trace.upper
-        description = Description(lower, Antichain.of(upper), lower)
+        description = LayerDescription(lower, Antichain.of(upper), lower)
         self.trace.insert(layer_of(changes.updates(times), description))
         self._reader.advance(Antichain.of(upper))
         self._now = upper
@@ -98,7 +98,7 @@ def _at_once(graph: Graph) -> tuple[float, float]:
     """Return the seconds of a bare sort of all edges, and of a trace of one batch."""
     edges, trace = graph.initial(0, graph.edges), Trace(1)
     updates = edges.updates(np.zeros(len(edges), np.int64))
-    description = Description(Antichain.of(0), Antichain.of(1), Antichain.of(0))
+    description = LayerDescription(Antichain.of(0), Antichain.of(1), Antichain.of(0))
     sort_s = _seconds_of(lambda: np.lexsort((edges.values, edges.keys)))
     return sort_s, _seconds_of(lambda: trace.insert(layer_of(updates, description)))
 

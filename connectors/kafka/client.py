@@ -27,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from meander.connectors.kafka.addresses import try_connect
-from meander.connectors.kafka.source.topic_ids import TopicIds
+from meander.connectors.kafka.topic_ids import TopicIds
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
 
@@ -434,6 +434,11 @@ def is_expired(error: KafkaError) -> bool:
 def is_refused(error: KafkaError) -> bool:
     """Return whether an error reports that the broker denies this user access."""
     return error.code() in _REFUSED
+
+
+def is_too_large(error: KafkaError) -> bool:
+    """Return whether an error reports that the broker refuses records because of their size."""
+    return _refusal(error).code() == KafkaError.MSG_SIZE_TOO_LARGE
 
 
 def is_missing(error: KafkaError) -> bool:

@@ -164,7 +164,7 @@ def _runs(process: subprocess.Popen[bytes]) -> bool:
 def _ivy() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SetupError("Ivy", "pyspark, which ships it, is not installed", "run 'make venv'")
+        raise SetupError("Ivy", "pyspark, which contains it, is not installed", "run 'make venv'")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar"))
     if not found:
         raise SetupError("Ivy", f"{Path(spec.origin).parent}/jars holds none", "run 'make venv'")

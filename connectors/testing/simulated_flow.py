@@ -49,7 +49,7 @@ from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, worker_lost
@@ -294,10 +294,9 @@ class TestFlow:
                     self._report(self._rescaler.abort(other, name))
                 case control.Migrate():
                     self._submit(MoveBins.from_command(parsed, space, self._commands))
-        except (CommandError, Refused) as refusal:
-            if isinstance(refusal, CommandError):
-                name = refusal.command or ""
-            self.sim.events.append(CommandRejected(name, self._commands, str(refusal)))
+        except CommandError as error:
+            name = error.command or name
+            self.sim.events.append(CommandRejected(name, self._commands, str(error)))
         self.sim.collect()
         self._await_workers()
 

@@ -43,7 +43,7 @@ class TopicNames:
     status: str
     state: str
     decisions: str
-    marks: str
+    commit_markers: str
     checkpoints: str
     in_flight: str
     dead: str
@@ -102,7 +102,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
         InternalTopic(
             names.decisions, "decisions, in order, before they take effect", 1, log, ever
         ),
-        InternalTopic(names.marks, "commit markers of all workers", 1, log, ever),
+        InternalTopic(names.commit_markers, "commit markers of all workers", 1, log, ever),
         InternalTopic(names.checkpoints, "checkpoints that a flow may start from", 1, log, ever),
         # A shorter lag suffices, as each checkpoint writes its in-flight records again. It still
         # far exceeds the time in which a driver notices that another has replaced it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meander.dataflow.api.nodes import ExchangeNode, Guarantee, Node, Output, group_of
-from meander.dataflow.api.validation import check
+from meander.dataflow.api.validation import check, check_upstreams
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
@@ -21,6 +21,7 @@ class Definition:
         """Add a node to the flow; only streams call this. Raises SetupError for a node that cannot
         work."""
         check(node)
+        check_upstreams(node, self.nodes)
         self.nodes.append(node)
         return node
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import (
+    ArrangeNode,
     ChangesNode,
     ConsolidateNode,
     ExchangeNode,
@@ -19,10 +20,12 @@ from meander.dataflow.api.nodes import (
     JoinNode,
     LoopExitNode,
     LoopNode,
+    MapKind,
     MapUpdatesNode,
     Node,
     Output,
     ReduceNode,
+    upstreams,
 )
 from meander.dataflow.api.stream import Stream
 from meander.schemas.errors import SetupError
@@ -30,7 +33,6 @@ from meander.schemas.errors import SetupError
 if TYPE_CHECKING:
     from meander.dataflow.collections import reduce
     from meander.dataflow.collections.join import Function as JoinFunction
-    from meander.dataflow.operators.collection.stateless import MapColumns, MappedColumns
     from meander.state.collections.columns import Bools, Int64s
 
 MAX_ITERATIONS = 1 << 20
@@ -61,60 +63,66 @@ class Collection:
         self, function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s]], name: str = "map"
     ) -> Collection:
         """Turn columns of keys and values into other keys and values, row for row."""
-
-        def mapped(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
-            return (*function(keys, values), diffs, slice(None))
-
-        return self._map(mapped, name)
+        return self._map(name, "map", function)
 
     def filter(
         self, function: Callable[[Int64s, Int64s], Bools], name: str = "filter"
     ) -> Collection:
         """Keep the rows for which a function of columns of keys and values is true."""
-
-        def kept(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
-            (rows,) = function(keys, values).nonzero()
-            return keys[rows], values[rows], diffs[rows], rows
-
-        return self._map(kept, name)
+        return self._map(name, "filter", function)
 
     def flat_map(
         self,
         function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s, Int64s]],
         name: str = "flat_map",
     ) -> Collection:
-        """Turn columns of keys and values into any number of rows: keys, values, and the number of
+        """Turn columns of keys and values into any number of rows: keys, values, and the place of
         the row of which each is a result."""
-
-        def turned(keys: Int64s, values: Int64s, diffs: Int64s) -> MappedColumns:
-            new_keys, new_values, rows = function(keys, values)
-            return new_keys, new_values, diffs[rows], rows
-
-        return self._map(turned, name)
+        return self._map(name, "flat_map", function)
 
     def negate(self) -> Collection:
         """Turn additions into removals, and removals into additions."""
-        return self._map(lambda keys, values, diffs: (keys, values, -diffs, slice(None)), "negate")
+        return self._map("negate", "negate")
 
     def concat(self, *others: Collection) -> Collection:
         """Return the rows of this collection and of others."""
-        upstreams = (self._at, *(other._at for other in others))
-        return self._add(MapUpdatesNode(self._name("concat"), upstreams, None))
+        name = self._name("concat")
+        read = (self._at, *(_expected(f"operator {name!r}", one)._at for one in others))
+        return self._add(MapUpdatesNode(name, read, "concat"))
 
     # -- with state
+
+    def arrange(self, name: str) -> ArrangedCollection:
+        """Keep this collection by key once, for all joins and reductions that use the result."""
+        node = ArrangeNode(self._flow.unused_name(name), self._by_key())
+        return ArrangedCollection(self._flow, Output.of(self._flow.add(node)))
 
     def join(self, name: str, other: Collection, function: JoinFunction) -> Collection:
         """Pair the values of equal keys. `function` turns columns of keys, own values and other
         values into columns of keys and values."""
-        upstreams = self._by_key(), other._by_key()
-        return self._add(JoinNode(self._flow.unused_name(name), upstreams, function))
+        sides = self._by_key(), _expected(f"operator {name!r}", other)._by_key()
+        return self._add(JoinNode(self._flow.unused_name(name), sides, function))
 
     def reduce(self, name: str, function: reduce.Function) -> Collection:
-        """Turn the values of each key into others, by a function of all groups of values."""
+        """Turn the values of each key into others. `function` takes a column of keys and the
+        `Groups` of their values, and returns `Groups`. A key without values gets none.
+
+        >>> import numpy as np
+        >>> from meander import Groups
+        >>> def greatest(keys, groups):
+        ...     starts, ends = groups.starts[:-1], groups.starts[1:]
+        ...     some = ends > starts
+        ...     ones = np.ones(some.sum(), np.int64)
+        ...     return Groups(np.append(0, some.cumsum()), groups.values[ends[some] - 1], ones)
+        >>> two = Groups(np.array([0, 2, 3]), np.array([5, 9, 4]), np.array([1, 1, 1]))
+        >>> greatest(np.array([7, 8]), two).values
+        array([9, 4])
+        """
         return self._add(ReduceNode(self._flow.unused_name(name), self._by_key(), function))
 
     def count(self, name: str) -> Collection:
-        """Return the number of values of each key."""
+        """Return the number of values of each key. It looks at all rows of a key that changes, so
+        map the values of a key with many of them to 0 first."""
         from meander.dataflow.collections.reduce import count
 
         return self.reduce(name, count)
@@ -135,6 +143,8 @@ class Collection:
         """Return the `most` least values of each key."""
         from meander.dataflow.collections.reduce import top
 
+        if most < 1:
+            raise SetupError(f"operator {name!r}", f"its most is {most}", "give it 1 or more")
         return self.reduce(name, top(most))
 
     def consolidate(self) -> Collection:
@@ -155,7 +165,7 @@ class Collection:
                              "give it 1 or more")  # fmt: skip
         loop = LoopNode(self._flow.unused_name(name), self._at)
         variable = Collection(self._flow, Output.of(self._flow.add(loop)))
-        result = body(variable)
+        result = _expected(f"loop {name!r}", body(variable))
         if result._at.scope != variable._at.scope:
             raise SetupError(
                 f"loop {name!r}",
@@ -164,8 +174,12 @@ class Collection:
             )
         # The entry adds this collection in the first iteration, so it does not return.
         rest = result.concat(self.negate())
+        if _unsummed(rest._at, loop):
+            # Else rows that cancel each other would go round for ever.
+            rest = rest.consolidate()
         back = self._name(f"{name} feedback")
-        self._flow.add(FeedbackNode(back, rest._at, loop, max_iterations, "fail"))
+        feedback = FeedbackNode(back, rest._at, loop, max_iterations, "fail", collection=True)
+        self._flow.add(feedback)
         return self._add(LoopExitNode(self._name(f"{name} exit"), result._at))
 
     # -- leaving
@@ -176,8 +190,10 @@ class Collection:
         node = ChangesNode(self._name("changes"), once._at)
         return Stream(self._flow, Output.of(self._flow.add(node)))
 
-    def _map(self, function: MapColumns, name: str) -> Collection:
-        return self._add(MapUpdatesNode(self._name(name), (self._at,), function))
+    def _map(
+        self, name: str, kind: MapKind, function: Callable[..., object] | None = None
+    ) -> Collection:
+        return self._add(MapUpdatesNode(self._name(name), (self._at,), kind, function))
 
     def _by_key(self) -> Output:
         name = self._name(f"{self._at.node.name} exchange")
@@ -188,3 +204,41 @@ class Collection:
 
     def _add(self, node: Node) -> Collection:
         return Collection(self._flow, Output.of(self._flow.add(node)))
+
+
+class ArrangedCollection(Collection):
+    """A collection that a flow keeps by key once, whatever joins and reductions use it.
+
+    >>> from meander import Flow, KafkaSink, KafkaSource
+    >>> from meander.testing import TestFlow
+    >>> flow = Flow("two_hops")
+    >>> edges = flow.source(KafkaSource("edges")).collection(lambda edge: (*edge, 1))
+    >>> arranged = edges.arrange("edges")
+    >>> back = edges.map(lambda nodes, to: (to, nodes))
+    >>> hops = back.join("hops", arranged, lambda _, first, last: (first, last))
+    >>> hops.changes().sink(KafkaSink("hops"))
+    >>> with TestFlow(flow) as run:
+    ...     run.feed("edges", [1, 2], [2, 3])
+    ...     run.run()
+    ...     [(one["key"], one["value"]) for one in run.values("hops")]
+    [(1, 3)]
+    """
+
+    def _by_key(self) -> Output:
+        return self._at
+
+
+def _expected(subject: str, given: object) -> Collection:
+    """Return a collection as one. Raises SetupError for anything else."""
+    if not isinstance(given, Collection):
+        raise SetupError(subject, f"it gets {given!r}",
+                         "give it a collection, such as stream.collection(...)")  # fmt: skip
+    return given
+
+
+def _unsummed(at: Output, loop: LoopNode) -> bool:
+    """Return whether updates come from the entry of a loop to an output without an operator that
+    adds them up."""
+    if isinstance(at.node, MapUpdatesNode | LoopExitNode | LoopNode) and at.node is not loop:
+        return any(_unsummed(before, loop) for before in upstreams(at.node))
+    return at.node is loop

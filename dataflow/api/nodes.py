@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     # These load numba, which takes half a second that other flows do without.
     from meander.dataflow.collections.join import Function as JoinFunction
     from meander.dataflow.collections.reduce import Function as ReduceFunction
-    from meander.dataflow.operators.collection.stateless import MapColumns, ReadRow
+    from meander.dataflow.operators.collection.stateless import ReadRow
 
 Guarantee = Literal["at_least_once", "exactly_once"]
 """The delivery of results across failures of workers."""
+
+
+MapKind = Literal["map", "filter", "flat_map", "negate", "concat"]
+"""What a node without state does with updates of collections."""
+FUNCTION_KINDS = "map", "filter", "flat_map"
+"""The kinds that have a function of the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,8 @@ class FeedbackNode:
     loop: LoopNode
     max_iterations: int
     on_error: OnError
+    collection: bool = False
+    """Whether the loop iterates a collection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +185,23 @@ class IngestNode:
 
 @dataclass(frozen=True, slots=True)
 class MapUpdatesNode:
-    """A node that applies a function to the updates of one or more collections."""
+    """A node that turns the updates of one or more collections into others, without state."""
 
     name: str
     upstreams: tuple[Output, ...]
-    function: MapColumns | None
-    """None passes the updates on as they are."""
+    kind: MapKind
+    function: Callable[..., object] | None = None
+    """The user's function over columns, for kinds that have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrangeNode:
+    """A node that keeps the updates of a collection by key, for joins and reductions behind it."""
+
+    name: str
+    upstream: Output
+    codec: StateCodec = PLAIN
+    colocate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +242,10 @@ class ChangesNode:
     upstream: Output
 
 
-CollectionNode = IngestNode | MapUpdatesNode | JoinNode | ReduceNode | ConsolidateNode
-StatefulNode = KeyedNode | JoinNode | ReduceNode
+StatefulCollectionNode = ArrangeNode | JoinNode | ReduceNode
+"""A node that keeps arrangements."""
+CollectionNode = IngestNode | MapUpdatesNode | StatefulCollectionNode | ConsolidateNode
+StatefulNode = KeyedNode | StatefulCollectionNode
 """A node that keeps state in bins."""
 
 
@@ -293,7 +314,7 @@ def has_keys(output: Output) -> bool:
     match output.node:
         case SourceNode() | IngestNode() | MapUpdatesNode() | ChangesNode():
             return False
-        case JoinNode() | ReduceNode() | ConsolidateNode():
+        case ArrangeNode() | JoinNode() | ReduceNode() | ConsolidateNode():
             return False
         case KeyedNode():
             return True

@@ -18,6 +18,7 @@ from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.nodes import (
+    ArrangeNode,
     ChangesNode,
     ConsolidateNode,
     ExchangeNode,
@@ -31,7 +32,7 @@ from meander.dataflow.api.nodes import (
     ReduceNode,
     SinkNode,
     SourceNode,
-    SplitNode,
+    StatefulCollectionNode,
     StatefulNode,
     StepsNode,
     has_keys,
@@ -107,7 +108,7 @@ class Plan:
 
     def _add(self, node: Node) -> None:
         more = isinstance(node, StatefulNode | SourceNode | LoopNode) or node.name in self.outboxes
-        inputs = len(upstreams(node)) + more + isinstance(node, JoinNode | ReduceNode)
+        inputs = len(upstreams(node)) + more + isinstance(node, StatefulCollectionNode)
         announcements = int(isinstance(node, SourceNode))
         self.ports[node.name] = self.graph.node(
             node.name, inputs, outputs(node) + announcements, scope_of(node)
@@ -350,8 +351,24 @@ class Plan:
     @cached_property
     def collection_inputs(self) -> set[Location]:
         """Return the inputs of updates that belong to the owners of their keys' bins."""
-        outputs = {self.ports[one.name].outputs[0] for one in self.exchanges if one.collection}
-        return {edge.target for edge in self.graph.edges if edge.source in outputs}
+        arrangements = [one for one in self.nodes if isinstance(one, ArrangeNode)]
+        exchanges = [one.name for one in self.exchanges if one.collection]
+        by_key = [*exchanges, *(one.name for one in arrangements)]
+        outputs = {self.ports[name].outputs[0] for name in by_key}
+        readers = {self.ports[one.name].inputs for one in self.nodes
+                   if isinstance(one, StatefulCollectionNode | ConsolidateNode)}  # fmt: skip
+        inputs = {*chain.from_iterable(readers)}
+        # An arrangement sends what it got, so what it has not sent belongs there, too.
+        unsent = {self.ports[one.name].inputs[1] for one in arrangements}
+        return unsent | {e.target for e in self.graph.edges if e.source in outputs} & inputs
+
+    def readers_of(self, arrangement: StatefulCollectionNode) -> list[Location]:
+        """Return the outputs of the operators that read an arrangement."""
+        return [
+            self.ports[node.name].outputs[0] for node in self.nodes
+            if isinstance(node, JoinNode | ReduceNode)
+            and any(one.node.name == arrangement.name for one in upstreams(node))
+        ]  # fmt: skip
 
     def bin_of(self, operator: str, key: bytes) -> Bin:
         """Return the bin of a key of a stateful operator."""
@@ -421,9 +438,7 @@ def _functions(node: Node) -> list[str]:
     match node:
         case StepsNode(steps=steps):
             return [step.name for step in steps]
-        case KeyedNode() | SplitNode():
-            return [node.name]
-    return []
+    return [node.name] if [*functions_of(node)] else []
 
 
 def _fuse(nodes: list[Node]) -> list[Node]:

@@ -93,8 +93,8 @@ class Stream(Generic[T]):
     def collection(
         self,
         function: Callable[[T], tuple[int, int, int]],
-        *,
         name: str = "collection",
+        *,
         on_error: OnError = "dead_letter",
     ) -> Collection:
         """Read changes of a collection. A function gives the key, the value and the diff of each

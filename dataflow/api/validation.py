@@ -1,26 +1,35 @@
 """The checks of an operator at its definition, before any worker starts.
 
 Guarantees that functions are callable, and that policies, orders and codecs exist. Guarantees that
-a loop holds no operator that cannot work in a loop. Cost: once per operator.
+a loop holds no operator that cannot work in a loop, and that no operator reads from another flow.
+Cost: once per operator, O(operators).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
+from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.nodes import (
+    FUNCTION_KINDS,
+    ChangesNode,
     ExchangeNode,
     FeedbackNode,
     FoldLogic,
+    IngestNode,
+    JoinNode,
     KeyedNode,
+    MapUpdatesNode,
     Node,
     ProcessLogic,
+    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
     StepsNode,
     scope_of,
+    upstreams,
 )
 from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.operators.error_policy import OnError
@@ -43,8 +52,24 @@ def check(node: Node) -> None:
             _check_end(f"sink {name!r}", spec, "KafkaSink('topic')")
         case KeyedNode():
             _check_keyed(node)
+        case IngestNode() | ChangesNode():
+            _check_outside_loops(node)
+        case MapUpdatesNode() | JoinNode() | ReduceNode():
+            _check_deterministic(node)
     for policy in _policies(node):
         _expect_one("on_error", node.name, policy, get_args(OnError))
+
+
+def check_upstreams(node: Node, nodes: Sequence[Node]) -> None:
+    """Raise SetupError for an operator that reads from any other node than those before it in its
+    flow."""
+    for output in upstreams(node):
+        if not any(output.node is one for one in nodes):
+            raise SetupError(
+                f"operator {node.name!r}",
+                f"it reads {output.node.name!r} of another flow",
+                "connect operators of one flow",
+            )
 
 
 def functions_of(node: Node) -> Iterator[tuple[str, object]]:
@@ -54,6 +79,12 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield from (("function", step.function) for step in node.steps)
         case SplitNode():
             yield "function", node.choose
+        case IngestNode():
+            yield "function", node.read
+        case JoinNode() | ReduceNode():
+            yield "function", node.function
+        case MapUpdatesNode() if node.kind in FUNCTION_KINDS:
+            yield "function", node.function
         case KeyedNode(logic=FoldLogic(init, step)):
             yield from (("init", init), ("step", step))
         case KeyedNode(logic=ColumnFold(step=step)):
@@ -70,6 +101,8 @@ def _policies(node: Node) -> Iterator[str]:
         case StepsNode():
             yield from (step.on_error for step in node.steps)
         case SplitNode() | ExchangeNode() | KeyedNode() | FeedbackNode() | SinkNode():
+            yield node.on_error
+        case IngestNode():
             yield node.on_error
 
 
@@ -101,6 +134,25 @@ def _check_keyed(node: KeyedNode) -> None:
             f"operator {node.name!r}",
             "it sets timers in a loop, and a timer has a time of the flow, not of an iteration",
             "set them before or behind the loop",
+        )
+
+
+def _check_outside_loops(node: IngestNode | ChangesNode) -> None:
+    if scope_of(node) != ROOT:
+        raise SetupError(
+            f"operator {node.name!r}",
+            f"it lies in loop {scope_of(node).name!r}, and records of a stream carry changes of a"
+            " collection outside of loops alone",
+            "read the collection before the loop, and take its changes behind the loop",
+        )
+
+
+def _check_deterministic(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
+    if any(is_nondeterministic(function) for _, function in functions_of(node)):
+        raise SetupError(
+            f"operator {node.name!r}",
+            "its function is declared nondeterministic, so a removal might not meet its addition",
+            "have the function of stream.collection(...) give what varies, as a key or a value",
         )
 
 

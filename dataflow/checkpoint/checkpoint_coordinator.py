@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Refused
 from meander.dataflow.control.reports import (
     Aligned,
     OutboxesSent,
@@ -37,6 +36,7 @@ from meander.dataflow.wire import (
     TriggerFrame,
     encode_checkpoint,
 )
+from meander.schemas.control import CommandError
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Checkpointed, CheckpointFailed
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, Cut
@@ -159,15 +159,15 @@ class CheckpointCoordinator:
         self._events: list[Checkpointed | CheckpointFailed] = []
 
     def expect(self, savepoint: str) -> None:
-        """Check a request. Raise `Refused` while another one waits, or for the name of a
+        """Check a request. Raise `CommandError` while another one waits, or for the name of a
         savepoint."""
         if self._requested is not None:
-            raise Refused("another checkpoint is under way or requested: wait for its end")
+            raise CommandError("another checkpoint is under way or requested: wait for its end")
         names = {one.savepoint for one in self._savepoints}
         if self._current is not None:
             names.add(self._current.request.savepoint)
         if savepoint and savepoint in names:
-            raise Refused(
+            raise CommandError(
                 f"savepoint {savepoint!r} exists: choose another name, or drop it once the flow"
                 " has stopped"
             )

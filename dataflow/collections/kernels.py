@@ -50,10 +50,10 @@ def pair(
 
 
 @inlined
-def _before(time: Int64s, other: Int64s) -> bool:
-    """Whether `time` <= `other`."""
-    for d in range(len(time)):  # noqa: SIM110
-        if time[d] > other[d]:
+def _before(times: Int64s, i: int, others: Int64s, j: int) -> bool:
+    """Whether row i of `times` is at or before row j of `others`."""
+    for d in range(times.shape[1]):  # noqa: SIM110
+        if times[i, d] > others[j, d]:
             return False
     return True
 
@@ -68,81 +68,179 @@ def _earlier(times: Int64s, i: int, j: int) -> bool:
 
 
 @compiled
+def _swap(times: Int64s, i: int, j: int) -> None:
+    for d in range(times.shape[1]):
+        held = times[i, d]
+        times[i, d] = times[j, d]
+        times[j, d] = held
+
+
+@compiled
+def _sink(times: Int64s, root: int, count: int) -> None:
+    """Let row `root` of a heap of times sink below later ones."""
+    while True:
+        child = 2 * root + 1
+        if child >= count:
+            return
+        if child + 1 < count and _earlier(times, child, child + 1):
+            child += 1
+        if not _earlier(times, root, child):
+            return
+        _swap(times, root, child)
+        root = child
+
+
+@compiled
 def _distinct(times: Int64s, count: int) -> int:
     """Sort times in place and drop repeated ones; return their number."""
     if count > 24:
-        for d in range(times.shape[1] - 1, -1, -1):
-            times[:count] = times[:count][np.argsort(times[:count, d], kind="mergesort")]
-    for i in range(1, count):
-        j = i
-        while j > 0 and _earlier(times, j, j - 1):
-            for d in range(times.shape[1]):
-                times[j, d], times[j - 1, d] = times[j - 1, d], times[j, d]
-            j -= 1
+        for root in range(count // 2 - 1, -1, -1):
+            _sink(times, root, count)
+        for last in range(count - 1, 0, -1):
+            _swap(times, 0, last)
+            _sink(times, 0, last)
+    else:
+        for i in range(1, count):
+            j = i
+            while j > 0 and _earlier(times, j, j - 1):
+                _swap(times, j, j - 1)
+                j -= 1
     left = min(count, 1)
     for i in range(1, count):
         if _earlier(times, left - 1, i):
-            times[left] = times[i]
+            for d in range(times.shape[1]):
+                times[left, d] = times[i, d]
             left += 1
     return left
 
 
 @compiled
-def _closed(fresh: Int64s, history: Int64s) -> Int64s:
-    """Return the times at which a key may change: joins of fresh times with any times of the key.
+def _gathered(order: Int64s, start: int, end: int, times: Int64s, out: Int64s, at: int) -> int:
+    """Copy some times in order to `out` from row `at` on; return the next row."""
+    for place in range(start, end):
+        for d in range(times.shape[1]):
+            out[at, d] = times[order[place], d]
+        at += 1
+    return at
+
+
+@compiled
+def _doubled(rows: Int64s) -> Int64s:
+    """Return twice the room, with the same first rows; shape (n, columns)."""
+    more = np.empty((2 * len(rows), rows.shape[1]), np.int64)
+    for i in range(len(rows)):
+        for d in range(rows.shape[1]):
+            more[i, d] = rows[i, d]
+    return more
+
+
+@compiled
+def _longer(column: Int64s) -> Int64s:
+    """Return a column of twice the length, with the same first values."""
+    more = np.empty(2 * len(column), np.int64)
+    for i in range(len(column)):
+        more[i] = column[i]
+    return more
+
+
+@compiled
+def _closed(found: Int64s, count: int, every: Int64s, total: int) -> tuple[Int64s, int]:
+    """Return the joins of `count` found times with any of `total` times of a key.
 
     Each pass adds the joins with one further time; a join has as many parts as coordinates.
     """
-    depth = fresh.shape[1]
-    found = fresh.copy()
-    found = found[: _distinct(found, len(found))]
-    if depth == 1:
-        return found
-    every = np.concatenate((history, fresh))
-    every = every[: _distinct(every, len(every))]
+    depth = found.shape[1]
     for _ in range(depth):
-        joins = np.empty((len(found) * len(every), depth), np.int64)
-        at = 0
-        for i in range(len(found)):
-            for j in range(len(every)):
+        joins, at = np.empty((count * total, depth), np.int64), 0
+        for i in range(count):
+            for j in range(total):
                 for d in range(depth):
                     joins[at, d] = max(found[i, d], every[j, d])
                 at += 1
-        joins = joins[: _distinct(joins, at)]
-        if len(joins) == len(found):
+        at = _distinct(joins, at)
+        if at == count:
             break
-        found = joins
-    return found
+        found, count = joins, at
+    return found, count
 
 
 @compiled
 def interesting(
     f_order: Int64s, f_offsets: Int64s, f_times: Int64s,
     h_order: Int64s, h_offsets: Int64s, h_times: Int64s, upper: Int64s,
-) -> tuple[Int64s, Int64s, Bools]:  # fmt: skip
-    """Return the times at which each key may change, as (query, time) in total order per key, and
-    whether each lies before the frontier `upper`."""
+) -> tuple[Int64s, Bools]:  # fmt: skip
+    """Return the times at which each key may change: joins of fresh times with any of the key.
+
+    A row has the query, and the coordinates of the time, in total order per key. Return too which
+    times lie before the frontier `upper`.
+    """
     depth = f_times.shape[1]
-    query, times = np.empty(64, np.int64), np.empty((64, depth), np.int64)
-    ready = np.empty(64, np.bool_)
-    at = 0
+    rows, at = np.empty((64, 1 + depth), np.int64), 0
     for q in range(len(f_offsets) - 1):
-        fresh = f_times[f_order[f_offsets[q] : f_offsets[q + 1]]]
-        history = h_times[h_order[h_offsets[q] : h_offsets[q + 1]]]
-        found = _closed(fresh, history)
-        while at + len(found) > len(query):
-            query = np.concatenate((query, query))
-            times = np.concatenate((times, times))
-            ready = np.concatenate((ready, ready))
-        for i in range(len(found)):
-            query[at] = q
-            times[at] = found[i]
-            ready[at] = True
-            for f in range(len(upper)):
-                if _before(upper[f], found[i]):
-                    ready[at] = False
+        fresh = f_offsets[q + 1] - f_offsets[q]
+        total = fresh + h_offsets[q + 1] - h_offsets[q]
+        found = np.empty((fresh, depth), np.int64)
+        count = _gathered(f_order, f_offsets[q], f_offsets[q + 1], f_times, found, 0)
+        count = _distinct(found, count)
+        if depth > 1:
+            every = np.empty((total, depth), np.int64)
+            total = _gathered(f_order, f_offsets[q], f_offsets[q + 1], f_times, every, 0)
+            total = _gathered(h_order, h_offsets[q], h_offsets[q + 1], h_times, every, total)
+            found, count = _closed(found, count, every, _distinct(every, total))
+        while at + count > len(rows):
+            rows = _doubled(rows)
+        for i in range(count):
+            rows[at, 0] = q
+            for d in range(depth):
+                rows[at, 1 + d] = found[i, d]
             at += 1
-    return query[:at], times[:at], ready[:at]
+    ready = np.empty(at, np.bool_)
+    for i in range(at):
+        ready[i] = True
+        for f in range(len(upper)):
+            later = True
+            for d in range(depth):
+                later &= upper[f, d] <= rows[i, 1 + d]
+            ready[i] &= not later
+    return rows[:at], ready
+
+
+@inlined
+def _first_at(times: Int64s, first: int, last: int, time: int) -> int:
+    """Return the first of some ascending times, of one coordinate, that is at or after another."""
+    while first < last:
+        middle = (first + last) >> 1
+        if times[middle, 0] < time:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@inlined
+def _add_up(
+    rows: Int64s, start: int, end: int, row_times: Int64s, diffs: Int64s,
+    times: Int64s, first: int, last: int, sums: Int64s,
+) -> None:  # fmt: skip
+    """Write the sum of the diffs of some rows at each of the times `first` to `last`, ascending.
+
+    In one coordinate that costs a search per row; in more, a comparison per row and time.
+    """
+    for n in range(first, last):
+        sums[n - first] = 0
+    if times.shape[1] == 1:
+        for place in range(start, end):
+            row = rows[place]
+            n = _first_at(times, first, last, row_times[row, 0])
+            if n < last:
+                sums[n - first] += diffs[row]
+        for n in range(first + 1, last):
+            sums[n - first] += sums[n - first - 1]
+        return
+    for n in range(first, last):
+        for place in range(start, end):
+            if _before(row_times, rows[place], times, n):
+                sums[n - first] += diffs[rows[place]]
 
 
 @compiled
@@ -151,25 +249,40 @@ def accumulate(
     order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
 ) -> tuple[Int64s, Int64s, Int64s]:  # fmt: skip
     """Return per (query, time) the values with a count that is not zero, ascending: offsets,
-    values, counts. Rows are ordered by (query, value)."""
-    room = 0
-    for n in range(len(query)):
-        room += offsets[query[n] + 1] - offsets[query[n]]
-    starts = np.empty(len(query) + 1, np.int64)
-    found, counts = np.empty(room, np.int64), np.empty(room, np.int64)
-    at = 0
-    for n in range(len(query)):
-        starts[n] = at
-        row, end = offsets[query[n]], offsets[query[n] + 1]
-        while row < end:
-            value, count = values[order[row]], 0
-            while row < end and values[order[row]] == value:
-                if _before(row_times[order[row]], times[n]):
-                    count += diffs[order[row]]
-                row += 1
-            if count != 0:
-                found[at], counts[at] = value, count
-                at += 1
+    values, counts. Rows are ordered by (query, value), the times of a query by time."""
+    starts = np.zeros(len(query) + 1, np.int64)
+    # The counts of each value at each time of a query, then once more in the order of the times.
+    found, counts = np.empty(64, np.int64), np.empty(64, np.int64)
+    at, first = 0, 0
+    while first < len(query):
+        q, last = query[first], first + 1
+        while last < len(query) and query[last] == q:
+            last += 1
+        row, end, many = offsets[q], offsets[q + 1], last - first
+        groups = 0
+        for r in range(row, end):
+            groups += r == row or values[order[r]] != values[order[r - 1]]
+        ends, sums = np.empty(groups, np.int64), np.empty(groups * many, np.int64)
+        for group in range(groups):
+            stop = row + 1
+            while stop < end and values[order[stop]] == values[order[row]]:
+                stop += 1
+            _add_up(
+                order, row, stop, row_times, diffs, times, first, last,
+                sums[group * many : (group + 1) * many],
+            )  # fmt: skip
+            ends[group] = row
+            row = stop
+        for n in range(first, last):
+            starts[n] = at
+            for group in range(groups):
+                count = sums[group * many + n - first]
+                if count != 0:
+                    if at == len(found):
+                        found, counts = _longer(found), _longer(counts)
+                    found[at], counts[at] = values[order[ends[group]]], count
+                    at += 1
+        first = last
     starts[len(query)] = at
     return starts, found[:at], counts[:at]
 
@@ -178,31 +291,29 @@ def accumulate(
 def corrections(  # noqa: C901
     query: Int64s, times: Int64s, starts: Int64s, wanted: Int64s, counts: Int64s,
     order: Int64s, offsets: Int64s, values: Int64s, row_times: Int64s, diffs: Int64s,
-) -> tuple[Int64s, Int64s, Int64s, Int64s]:  # fmt: skip
+) -> Int64s:  # fmt: skip
     """Return the updates that turn the output into the wanted values at each (query, time).
 
     `starts`, `wanted`, `counts` give the values of each (query, time), ascending; the other rows
-    are the output so far, ordered by (query, value). Return query, value, time and diff.
+    are the output so far, ordered by (query, value). A row has query, value, diff and the
+    coordinates of the time.
     """
-    o_query, o_values, o_diffs = (
-        np.empty(64, np.int64),
-        np.empty(64, np.int64),
-        np.empty(64, np.int64),
-    )
-    o_times = np.empty((64, times.shape[1]), np.int64)
+    depth = times.shape[1]
+    out, places = np.empty((64, 3 + depth), np.int64), np.empty(len(query), np.int64)
+    sums = np.empty(len(query), np.int64)
     at, first = 0, 0
     while first < len(query):
         q, last = query[first], first
         while last < len(query) and query[last] == q:
+            places[last] = starts[last]
             last += 1
-        places = starts[first:last].copy()
         row, end = offsets[q], offsets[q + 1]
         while True:
             # The least value that any time wants, or that the output has.
             value, some = np.int64(0), False
             for n in range(first, last):
-                if places[n - first] < starts[n + 1]:
-                    v = wanted[places[n - first]]
+                if places[n] < starts[n + 1]:
+                    v = wanted[places[n]]
                     if not some or v < value:
                         value, some = v, True
             if row < end and (not some or values[order[row]] < value):
@@ -212,28 +323,32 @@ def corrections(  # noqa: C901
             stop = row
             while stop < end and values[order[stop]] == value:
                 stop += 1
-            own = at
+            own, so_far = at, np.int64(0)
+            _add_up(order, row, stop, row_times, diffs, times, first, last, sums)
             for n in range(first, last):
-                diff = np.int64(0)
-                if places[n - first] < starts[n + 1] and wanted[places[n - first]] == value:
-                    diff = counts[places[n - first]]
-                    places[n - first] += 1
-                for r in range(row, stop):
-                    if _before(row_times[order[r]], times[n]):
-                        diff -= diffs[order[r]]
-                for r in range(own, at):
-                    if _before(o_times[r], times[n]):
-                        diff -= o_diffs[r]
+                diff = -sums[n - first]
+                if places[n] < starts[n + 1] and wanted[places[n]] == value:
+                    diff += counts[places[n]]
+                    places[n] += 1
+                if depth == 1:
+                    # All earlier corrections come before this time.
+                    diff -= so_far
+                    so_far += diff
+                else:
+                    for r in range(own, at):
+                        earlier = True
+                        for d in range(depth):
+                            earlier &= out[r, 3 + d] <= times[n, d]
+                        if earlier:
+                            diff -= out[r, 2]
                 if diff == 0:
                     continue
-                if at == len(o_query):
-                    o_query = np.concatenate((o_query, o_query))
-                    o_values = np.concatenate((o_values, o_values))
-                    o_times = np.concatenate((o_times, o_times))
-                    o_diffs = np.concatenate((o_diffs, o_diffs))
-                o_query[at], o_values[at], o_diffs[at] = q, value, diff
-                o_times[at] = times[n]
+                if at == len(out):
+                    out = _doubled(out)
+                out[at, 0], out[at, 1], out[at, 2] = q, value, diff
+                for d in range(depth):
+                    out[at, 3 + d] = times[n, d]
                 at += 1
             row = stop
         first = last
-    return o_query[:at], o_values[:at], o_times[:at], o_diffs[:at]
+    return out[:at]

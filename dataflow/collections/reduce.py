@@ -16,14 +16,16 @@ from itertools import pairwise
 import numpy as np
 
 from meander.dataflow.collections import kernels
+from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s, UInt64s
-from meander.state.collections.cursor import Rows
-from meander.state.collections.description import Description
+from meander.state.collections.cursor import CursorRows
+from meander.state.collections.frontiers import columns_of
 from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
-from meander.state.collections.merge import columns_of, layer_of
-from meander.state.collections.trace import Trace
+from meander.state.collections.merge import layer_of
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import to_millis
 
 PIECE_KEYS = 1 << 12
 """The most keys that one piece of a step takes."""
@@ -84,12 +86,14 @@ def top(most: int) -> Function:
 class NegativeCount(MeanderError):
     """An error for a value that was removed more often than it was added."""
 
-    def __init__(
-        self, operator: str, key: int, value: int, time: tuple[int, ...], count: int
-    ) -> None:
-        super().__init__(
+    @staticmethod
+    def of(operator: str, key: int, value: int, time: tuple[int, ...], count: int) -> NegativeCount:
+        """Return the error for a value of a key."""
+        at, *iterations = time
+        inside = f", iteration {', '.join(map(str, iterations))}" * bool(iterations)
+        return NegativeCount(
             f"key {key} of operator {operator!r}",
-            f"its value {value} has count {count} at time {time}",
+            f"its value {value} has count {count} at time {at} ({to_millis(at)} ms){inside}",
             "send each removal once, and not before its addition",
         )
 
@@ -97,13 +101,14 @@ class NegativeCount(MeanderError):
 class Reduction:
     """The output of a function over one arrangement, on one worker."""
 
-    def __init__(self, name: str, arranged: Trace, function: Function, factor: int = 2) -> None:
-        self._name, self._function, self._depth = name, function, arranged.depth
-        self._arranged, self._reader = arranged, arranged.reader()
-        self.output = Trace(arranged.depth, factor)
-        self._out = self.output.reader()
-        self._upper = self._reader.since
-        self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, self._depth), np.int64))
+    def __init__(
+        self, name: str, arranged: ArrangementReader, function: Function, depth: int
+    ) -> None:
+        self._name, self._function, self._depth, self._arranged = name, function, depth, arranged
+        self.output = Arrangement(depth, factor=2)
+        self.previous = self.output.reader(depth)
+        """The output of the steps so far."""
+        self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, depth), np.int64))
 
     @property
     def pending(self) -> tuple[Int64s, Int64s]:
@@ -123,44 +128,45 @@ class Reduction:
         due, self._pending = fresh.split(frontier)
         made: list[Updates] = []
         for some in due.by_keys(PIECE_KEYS):
-            piece = self._reduced(np.unique(some.hashes), some, frontier)
+            piece = self._reduced(np.unique(some.hashes), some, upper)
             made.append(piece)
             if len(piece):
                 yield piece
-        nothing = Updates.of([], self._depth)
-        description = Description(self._upper, upper, self.output.since)
-        self.output.insert(layer_of(Updates.concat([nothing, *made]), description))
-        self._upper = upper
-        self._reader.advance(upper)
-        self._out.advance(upper)
+        output = Updates.concat([Updates.of([], self._depth), *made])
+        self.output.insert(layer_of(output, batch.description))
+        self._arranged.advance(upper)
+        self.previous.advance(upper)
 
-    def _reduced(self, hashes: UInt64s, due: _Moments, frontier: Int64s) -> Updates:
+    def _reduced(self, hashes: UInt64s, due: _Moments, upper: Antichain) -> Updates:
         count = len(hashes)
-        into, out = (t.cursor().gather(hashes) for t in (self._arranged, self.output))
+        into, out = (reader.gather(hashes, upper) for reader in (self._arranged, self.previous))
         query = np.searchsorted(hashes, due.hashes)
         history = np.concatenate([into.query, out.query])
         times = np.concatenate([into.times, out.times])
         f_order, f_offsets = by_query(query, count)
         h_order, h_offsets = by_query(history, count)
-        at, when, ready = kernels.interesting(
-            f_order, f_offsets, due.times, h_order, h_offsets, times, frontier
-        )
+        moments, ready = kernels.interesting(
+            f_order, f_offsets, due.times, h_order, h_offsets, times,
+            columns_of(upper, self._depth),
+        )  # fmt: skip
         if not ready.all():
-            late = _Moments(hashes[at[~ready]], when[~ready])
+            late = _Moments(hashes[moments[~ready, 0]], moments[~ready, 1:])
             self._pending = _Moments.concat([self._pending, late]).distinct()
-            at, when = at[ready], when[ready]
+            moments = moments[ready]
+        at, when = _columns(moments, 1)
         groups = self._accumulated(at, when, into, count)
         keys = keys_of(hashes)
         self._check(keys[at], when, groups)
         wanted = self._function(keys[at], groups)
         order, offsets = by_value(out.query, out.values, count)
-        place, values, when, diffs = kernels.corrections(
+        rows = kernels.corrections(
             at, when, wanted.starts, wanted.values, wanted.counts,
             order, offsets, out.values, out.times, out.diffs,
         )  # fmt: skip
+        place, values, diffs, when = _columns(rows, 3)
         return Updates(keys[place], values, when, diffs)
 
-    def _accumulated(self, query: Int64s, times: Int64s, rows: Rows, count: int) -> Groups:
+    def _accumulated(self, query: Int64s, times: Int64s, rows: CursorRows, count: int) -> Groups:
         order, offsets = by_value(rows.query, rows.values, count)
         columns = rows.values, rows.times, rows.diffs
         return Groups(*kernels.accumulate(query, times, order, offsets, *columns))
@@ -171,7 +177,13 @@ class Reduction:
             group = int(np.searchsorted(groups.starts, place, side="right")) - 1
             time = tuple(times[group].tolist())
             value, count = int(groups.values[place]), int(groups.counts[place])
-            raise NegativeCount(self._name, int(keys[group]), value, time, count)
+            raise NegativeCount.of(self._name, int(keys[group]), value, time, count)
+
+
+def _columns(rows: Int64s, single: int) -> tuple[Int64s, ...]:
+    """Return the first columns of rows one by one, and the times behind them."""
+    columns = (np.ascontiguousarray(rows[:, n]) for n in range(single))
+    return (*columns, np.ascontiguousarray(rows[:, single:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,35 +84,39 @@ class MoveBins:
         return {self.target(bin) for bin in self.bins}
 
     def check(self, groups: ColocationGroups, workers: Sequence[WorkerId]) -> None:
-        """Raise Refused for unknown bins, workers or operators."""
+        """Raise CommandError for unknown bins, workers or operators."""
         self._check_operator(groups)
         count = groups.count
         for worker in sorted({self.worker, *self.others.values()}):
             if worker not in workers:
                 known = f"0 to {workers[-1]}" if workers == [*range(len(workers))] else str(workers)
-                raise Refused(f"worker {worker} is unknown: name one of {known}")
+                raise control.CommandError(f"worker {worker} is unknown: name one of {known}")
         if not self.bins:
-            raise Refused(f"no bins are named: name some of 0 to {count - 1}, or 'all'")
+            raise control.CommandError(
+                f"no bins are named: name some of 0 to {count - 1}, or 'all'"
+            )
         wrong = [int(bin) for bin in self.bins if not 0 <= bin < count]
         if wrong:
-            raise Refused(f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}")
+            raise control.CommandError(
+                f"bin {wrong[0]} is out of range: name bins of 0 to {count - 1}"
+            )
 
     def _check_operator(self, groups: ColocationGroups) -> None:
         alone = ", ".join(map(repr, groups.names[1:]))
         if self.operator not in groups.names:
             instead = f", or name one of {alone}" if alone else ""
-            raise Refused(f"operator {self.operator!r} does not move alone: leave it out{instead}")
+            raise control.CommandError(
+                f"operator {self.operator!r} does not move alone: leave it out{instead}"
+            )
         if not (self.operator or self.serves_rescale or groups.operators(Bin(0))):
-            raise Refused(f"no operator of this flow moves with others: name one of {alone}")
+            raise control.CommandError(
+                f"no operator of this flow moves with others: name one of {alone}"
+            )
 
 
-class Refused(Exception):
-    """An error that rejects a command. Its message names the remedy."""
-
-
-def id_in_use(id: str) -> Refused:
+def id_in_use(id: str) -> control.CommandError:
     """Return the error for a command whose id an earlier command has used."""
-    return Refused(f"id {id!r} was used before: give each command an id of its own")
+    return control.CommandError(f"id {id!r} was used before: give each command an id of its own")
 
 
 def _bins_of(command: control.Migrate, space: BinSpace) -> list[Bin]:

@@ -2,7 +2,7 @@
 
 Guarantees that no worker receives a decision that a failure could lose, and that decisions keep
 their order. Guarantees that no time of an unsent decision is closed: `least` is the earliest such
-time. Cost: one call to the journal per turn while decisions are pending.
+time. Cost: one check per turn while decisions are pending.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ Decision = (
     | DropDecision
     | CommandsDoneDecision
 )
-Journal = Callable[[Decision], Callable[[], bool]]
+WriteDecision = Callable[[Decision], Callable[[], bool]]
 """Starts to write a decision, and returns a function that tells whether it is durable."""
 
 
@@ -126,20 +126,20 @@ class PendingDecisions:
 
     >>> durable, sent = [], []
     >>> decisions = PendingDecisions(lambda decision: lambda: bool(durable))
-    >>> decisions.add(JoinDecision(WorkerId(2), 7), lambda: sent.append("joins"))
+    >>> decisions.add(JoinDecision(WorkerId(2), 7), lambda: sent.append("join"))
     >>> decisions.send(), sent, decisions.least
     (None, [], 7)
     >>> durable.append(True); decisions.send(); sent, decisions.least
-    (['joins'], None)
+    (['join'], None)
     """
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, write: WriteDecision) -> None:
+        self._write = write
         self._unsent: deque[Unsent] = deque()
 
     def add(self, decision: Decision, send: Callable[[], None]) -> None:
         """Start to write a decision. A later `send` of the queue calls the given `send`."""
-        self._unsent.append(Unsent(decision, self._journal(decision), send))
+        self._unsent.append(Unsent(decision, self._write(decision), send))
 
     def send(self) -> None:
         """Send the decisions that have become durable."""

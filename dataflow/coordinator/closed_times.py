@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Refused
 from meander.dataflow.coordinator.time_rate import TimeRate
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.change_batch import ChangeBatch
+from meander.schemas.control import CommandError
 from meander.state.times.time import MIN_TIME, to_millis
 
 NEAR = 120.0
@@ -64,18 +64,18 @@ class ClosedTimes:
         return self._capability.time
 
     def next_time(self) -> int:
-        """Return T. Raise `Refused` where all times are closed."""
+        """Return T. Raise `CommandError` where all times are closed."""
         if self.least is None:
-            raise Refused("the flow's sources have ended: send commands before that")
+            raise CommandError("the flow's sources have ended: send commands before that")
         return self.least
 
     def expect(self, time: int) -> None:
-        """Check the time of a command. Raise `Refused` with the earliest possible time for a closed
-        one."""
+        """Check the time of a command. Raise `CommandError` with the earliest possible time
+        for a closed one."""
         least = self.next_time()
         if time < least:
             earliest = to_millis(least - 1) + 1
-            raise Refused(
+            raise CommandError(
                 f"time {to_millis(time)} ms is closed: the earliest possible is"
                 f" {earliest} ms, or leave the time out for as soon as possible"
             )

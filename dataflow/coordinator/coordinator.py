@@ -1,9 +1,9 @@
 """The coordinator: the only source of commands (design 2, control frontier).
 
-Guarantees that no command gets a closed time, and that the journal holds every decision before any
-worker receives it. Invariant: the coordinator holds the capability of the control source at T, the
-least time that is not closed. T lies just past the furthest time that any source has read, plus a
-lead that follows the rate of the data. A command without a time gets T, and an advance request
+Guarantees that no command gets a closed time, and that the decision log holds every decision before
+any worker receives it. Invariant: the coordinator holds the capability of the control source at T,
+the least time that is not closed. T lies just past the furthest time that any source has read, plus
+a lead that follows the rate of the data. A command without a time gets T, and an advance request
 moves idle sources there. Cost: O(1) per turn in which no source moves.
 """
 
@@ -18,12 +18,12 @@ from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordin
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.command import MoveBins, Refused, id_in_use
+from meander.dataflow.control.command import MoveBins, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
-    Journal,
     LeaveDecision,
     PendingDecisions,
+    WriteDecision,
 )
 from meander.dataflow.control.instructions import Instruction, Revoke
 from meander.dataflow.control.partition_handoff import ReassignPartition
@@ -65,6 +65,7 @@ from meander.dataflow.wire import (
     ProgressFrame,
     encode_data,
 )
+from meander.schemas.control import CommandError
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Joined, LayerUnreadable
 from meander.state.checkpoint.checkpoint import Cut
@@ -82,7 +83,7 @@ class Coordinator:
         start: RestorePlan,
         links: Links,
         clock: Clock,
-        journal: Journal,
+        write_decision: WriteDecision,
         checkpoints: CheckpointCoordinator,
         allow_nondeterminism: bool = False,
     ) -> None:
@@ -90,7 +91,7 @@ class Coordinator:
         committed results."""
         self.checkpoints = checkpoints
         self._plan, self._links = plan, links
-        self._clock, self.decisions = clock, PendingDecisions(journal)
+        self._clock, self.decisions = clock, PendingDecisions(write_decision)
         self._progress = Progress(plan.graph, COORDINATOR, members_of(start.workers), links)
         self._routing = Routing(plan.flow.space, start.owners)
         self._membership = Membership(plan.graph, self._progress, links)
@@ -133,27 +134,27 @@ class Coordinator:
     # -- for the driver
 
     def submit(self, command: MoveBins) -> None:
-        """Accept a command. Raise `Refused` with the remedy where the command is invalid."""
+        """Accept a command. Raise `CommandError` with the remedy where the command is invalid."""
         self._check(command)
         self.migrations.submit(command, self._closed_times.next_time())
 
     def expect(self, command: MoveBins) -> None:
-        """Check a command as if the worker that it names had joined. Raise `Refused` where it is
-        invalid."""
+        """Check a command as if the worker that it names had joined. Raise `CommandError` where
+        it is invalid."""
         self._check(command, [*self.workers.active, command.worker])
 
     def abort(self, id: str, by: str) -> None:
-        """End a command once its current moves are complete. Raise `Refused` where it cannot
+        """End a command once its current moves are complete. Raise `CommandError` where it cannot
         end."""
         self.migrations.abort(id, by, self.closed_before)
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
-        """Return the estimate of a command. Raise `Refused` as `submit` does."""
+        """Return the estimate of a command. Raise `CommandError` as `submit` does."""
         self._check(command)
         return self.migrations.plan(command)
 
     def use(self, id: str) -> None:
-        """Reserve the id of a command. Raise `Refused` if another command has it."""
+        """Reserve the id of a command. Raise `CommandError` if another command has it."""
         if id in self.migrations.ids:
             raise id_in_use(id)
         self.migrations.ids.add(id)
@@ -161,7 +162,7 @@ class Coordinator:
     def join(self, worker: WorkerId, id: str = "") -> None:
         """Let a worker, whose links stand, join the running flow without bins for a command.
 
-        Raise `Refused` where the worker cannot join.
+        Raise `CommandError` where the worker cannot join.
         """
         self._closed_times.next_time()
         self.workers.expect(worker)
@@ -171,7 +172,7 @@ class Coordinator:
     def share(self, id: str, joining: Sequence[WorkerId], offset: int = 0) -> set[str]:
         """Give joining workers as many bins and partitions as the others own, by the fewest moves.
 
-        Return the ids of these commands. Raise `Refused` where the sources have ended.
+        Return the ids of these commands. Raise `CommandError` where the sources have ended.
         """
         time = self._closed_times.next_time()
         active = self.workers.active
@@ -184,7 +185,7 @@ class Coordinator:
     def leave(self, id: str, workers: Sequence[WorkerId], offset: int = 0) -> None:
         """Move the bins and partitions of workers to the others, then let the workers leave.
 
-        Raise `Refused` where a worker cannot leave.
+        Raise `CommandError` where a worker cannot leave.
         """
         others = self.workers.remaining(workers)
         time = self._closed_times.next_time()
@@ -192,7 +193,9 @@ class Coordinator:
             to_come = self.migrations.bound_for(worker)
             if to_come or self.assignment.has_transfer_to(worker):
                 what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
-                raise Refused(f"{member_name(worker)} gets {what}: wait until that is complete")
+                raise CommandError(
+                    f"{member_name(worker)} gets {what}: wait until that is complete"
+                )
         self.use(id)
         # This includes bins that a command has assigned to others for later: they must move before.
         owners = self._owners_at(time)
@@ -210,7 +213,7 @@ class Coordinator:
         """Request a checkpoint; it starts once no worker joins or leaves.
 
         Without a policy it has the flow's policy. With a name it becomes a savepoint. Raise
-        `Refused` where another request waits.
+        `CommandError` where another request waits.
         """
         self.checkpoints.expect(savepoint)
         if id:
@@ -218,10 +221,10 @@ class Coordinator:
         self.checkpoints.request(id, policy, savepoint)
 
     def move_partition(self, id: str, source: str, partition: int, worker: WorkerId) -> None:
-        """Reassign a source partition to another worker. Raise `Refused` where that is
+        """Reassign a source partition to another worker. Raise `CommandError` where that is
         impossible."""
         if worker not in self.workers.active:
-            raise Refused(f"worker {worker} is unknown")
+            raise CommandError(f"worker {worker} is unknown")
         time = self._closed_times.next_time()
         self.assignment.start(id, self.assignment.place(source, partition), worker, time)
 
@@ -366,7 +369,7 @@ class Coordinator:
         if command.id in self.migrations.ids:
             raise id_in_use(command.id)
         if not (self._plan.stateful or command.serves_rescale):
-            raise Refused("this flow has no stateful operator, so there is nothing to move")
+            raise CommandError("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.groups, self.workers.active if workers is None else workers)
         self._closed_times.next_time()
         if command.time is not None:
@@ -375,7 +378,9 @@ class Coordinator:
     def _check_time(self, command: MoveBins, time: int) -> None:
         self._closed_times.expect(time)
         if (bin := self.migrations.moved_already(command, time)) is not None:
-            raise Refused(f"bin {bin} already moves at {to_millis(time)} ms: name another time")
+            raise CommandError(
+                f"bin {bin} already moves at {to_millis(time)} ms: name another time"
+            )
 
     # -- the steps of a turn
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reports import PartitionsRead
@@ -23,6 +22,7 @@ from meander.dataflow.coordinator.closed_times import ClosedTimes
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.progress import Progress
+from meander.schemas.control import CommandError
 from meander.state.keys.ids import WorkerId, member_name
 
 Place = tuple[int, Partition]
@@ -138,19 +138,19 @@ class PartitionAssignment:
         return {one.id for p, one in self._under_way.items() if self._readers.get(p) == worker}
 
     def place(self, source: str, partition: int) -> Place:
-        """Return the place of a partition. Raise `Refused` for a partition that the flow does not
-        read."""
+        """Return the place of a partition. Raise `CommandError` for a partition that the flow
+        does not read."""
         place = self._numbers.get(source, -1), Partition(partition)
         if place not in self._readers and place not in self._under_way:
-            raise Refused(f"partition {partition} of source {source!r} has no reader")
+            raise CommandError(f"partition {partition} of source {source!r} has no reader")
         return place
 
     def start(self, id: str, place: Place, target: WorkerId, time: int) -> None:
-        """Start to transfer a partition. Raise `Refused` while it is in transfer already."""
+        """Start to transfer a partition. Raise `CommandError` while it is in transfer already."""
         if place in self._under_way:
             other = self._under_way[place]
             by = f" by {other.id!r}" if other.id else ""
-            raise Refused(
+            raise CommandError(
                 f"partition {place[1]} is on its way to {member_name(other.order.target)}{by}:"
                 " wait for that"
             )

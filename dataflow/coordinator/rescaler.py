@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from meander.dataflow.control.command import MoveBins, Refused, id_in_use
+from meander.dataflow.control.command import MoveBins, id_in_use
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.events import round_ms
-from meander.schemas.control import Rescale
+from meander.schemas.control import CommandError, Rescale
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
@@ -43,8 +43,8 @@ MAX_AHEAD = 1000
 """The limit by which a new worker's id may exceed the next free id."""
 
 
-class JoiningWorkers(Protocol):
-    """A set of all joining workers."""
+class JoiningPool(Protocol):
+    """A pool of the joining workers, real or simulated."""
 
     @property
     def ready(self) -> Sequence[WorkerId]:
@@ -60,15 +60,15 @@ class JoiningWorkers(Protocol):
         """Return the workers dropped since the last call, with the reasons."""
 
 
-class WorkerPool(Protocol):
-    """A pool of the workers of one execution, real or simulated."""
+class RescalablePool(Protocol):
+    """A worker pool, real or simulated, as the rescaler sees it."""
 
     @property
     def handles(self) -> Collection[WorkerId]:
         """The workers that are members."""
 
     @property
-    def joining(self) -> JoiningWorkers:
+    def joining(self) -> JoiningPool:
         """The joining workers."""
 
     @property
@@ -114,7 +114,7 @@ class Rescaler:
     """
 
     def __init__(
-        self, coordinator: Coordinator, pool: WorkerPool, clock: Clock, slots: int | None
+        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None
     ) -> None:
         self._controller, self._pool, self._clock = coordinator, pool, clock
         self._slots = slots
@@ -128,7 +128,10 @@ class Rescaler:
     # -- commands
 
     def migrate(self, command: MoveBins) -> None:
-        """Submit a migration, or queue it where it has to wait for its worker. Raises Refused."""
+        """Submit a migration, or queue it where it has to wait for its worker.
+
+        Raises CommandError.
+        """
         if self.must_wait(command):
             self.enqueue(command, command.offset)
         else:
@@ -139,7 +142,7 @@ class Rescaler:
         self._queue.append((command, offset))
 
     def expect_fresh(self, id: str) -> None:
-        """Raise Refused for the id of a command that is in progress or queued here."""
+        """Raise CommandError for the id of a command that is in progress or queued here."""
         in_progress = set() if self._change is None else {self._change.id}
         if id in in_progress | {command.id for command, _ in self._queue}:
             raise id_in_use(id)
@@ -154,14 +157,14 @@ class Rescaler:
         return new or command.worker in joining | self._awaited_workers | self._unused.keys()
 
     def expect(self, command: MoveBins) -> None:
-        """Raise Refused where a migration could not start once its worker has joined."""
+        """Raise CommandError where a migration could not start once its worker has joined."""
         self._controller.expect(command)
         self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Event]:
         """Abort a migration; return the events about one that waits for its worker or its turn.
 
-        A worker that joins for it leaves again. Raises Refused.
+        A worker that joins for it leaves again. Raises CommandError.
         """
         for command, offset in self._waiting_migrations:
             if command.id == id:
@@ -261,8 +264,8 @@ class Rescaler:
                 self._controller.leave(command.id, leaving, offset)
             else:
                 self._controller.use(command.id)
-        except Refused as refusal:
-            yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
+        except CommandError as error:
+            yield CommandRejected(id=command.id, offset=offset, reason=str(error))
             return
         # A rescale names the number of all workers, so none of them is unused any more.
         self._unused.clear()
@@ -284,8 +287,8 @@ class Rescaler:
             return
         try:
             self.expect(command)
-        except Refused as refusal:
-            yield CommandRejected(id=command.id, offset=offset, reason=str(refusal))
+        except CommandError as error:
+            yield CommandRejected(id=command.id, offset=offset, reason=str(error))
             return
         self.next_id = command.worker + 1
         self._pool.joining.launch([command.worker])
@@ -300,7 +303,7 @@ class Rescaler:
 
     def _expect_slots(self, workers: int) -> None:
         if self._slots is not None and workers > self._slots:
-            raise Refused(
+            raise CommandError(
                 f"{workers} workers need a slot each, and the master has {self._slots} in all: name"
                 " fewer workers, or start the flow on a master with more"
             )
@@ -310,8 +313,8 @@ class Rescaler:
         for worker in joining.ready:
             try:
                 self._controller.join(worker, change.id)
-            except Refused as refusal:
-                joining.drop(worker, f"{member_name(worker)}: {refusal}", self._pool.handles)
+            except CommandError as error:
+                joining.drop(worker, f"{member_name(worker)}: {error}", self._pool.handles)
             else:
                 self._pool.promote(worker)
         for worker, why in joining.dropped():
@@ -331,8 +334,8 @@ class Rescaler:
         try:
             if change.joined:
                 change.moves |= self._controller.share(change.id, change.joined, change.offset)
-        except Refused as refusal:
-            change.failure = f"the joined workers get no share: {refusal}"
+        except CommandError as error:
+            change.failure = f"the joined workers get no share: {error}"
         return () if change.moves else self._end(change)
 
     def _migrate(self, change: Change) -> Iterable[Event]:
@@ -345,8 +348,8 @@ class Rescaler:
     def _submit_or_reject(self, command: MoveBins) -> Iterable[Event]:
         try:
             self._submit(command)
-        except Refused as refusal:
-            return (CommandRejected(id=command.id, offset=command.offset, reason=str(refusal)),)
+        except CommandError as error:
+            return (CommandRejected(id=command.id, offset=command.offset, reason=str(error)),)
         return ()
 
     def _submit(self, command: MoveBins) -> None:
@@ -360,8 +363,8 @@ class Rescaler:
         try:
             id = self._unused_command_id(f"{change.id}/back")
             self._controller.leave(id, [worker], change.offset)
-        except Refused as refusal:
-            change.failure = f"{member_name(worker)} stays, though nothing moves to it: {refusal}"
+        except CommandError as error:
+            change.failure = f"{member_name(worker)} stays, though nothing moves to it: {error}"
         else:
             change.leaving.add(worker)
 

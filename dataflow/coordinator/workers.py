@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
+from meander.schemas.control import CommandError
 from meander.state.keys.ids import Bin, WorkerId, member_name
 from meander.state.times.time import MIN_TIME
 
@@ -86,9 +87,9 @@ class Workers:
         self._latest_sent[worker] = max(self._latest_sent.get(worker, MIN_TIME), time)
 
     def expect(self, worker: WorkerId) -> None:
-        """Note that a worker will join. Raise `Refused` where its number is in use."""
+        """Note that a worker will join. Raise `CommandError` where its number is in use."""
         if worker in self._expected or worker in self.all:
-            raise Refused(
+            raise CommandError(
                 f"{member_name(worker)} is already a worker: give the joining one another number"
             )
         self._expected.add(worker)
@@ -100,14 +101,15 @@ class Workers:
         self.active.append(worker)
 
     def remaining(self, leaving: Sequence[WorkerId]) -> list[WorkerId]:
-        """Return the workers that remain when some leave. Raise `Refused` where none remains."""
+        """Return the workers that remain when some leave. Raise `CommandError` where none
+        remains."""
         for worker in leaving:
             if worker not in self.active:
                 known = _some(self.active)
-                raise Refused(f"{member_name(worker)} is unknown: name one of {known}")
+                raise CommandError(f"{member_name(worker)} is unknown: name one of {known}")
         others = [one for one in self.active if one not in leaving]
         if not others:
-            raise Refused(f"{member_name(leaving[-1])} is the last: end the flow instead")
+            raise CommandError(f"{member_name(leaving[-1])} is the last: end the flow instead")
         return others
 
     def drain(self, worker: WorkerId, awaited: set[str]) -> None:

@@ -209,7 +209,7 @@ class History:
     def __init__(
         self,
         space: BinSpace,
-        journal: Iterable[Written] = (),
+        decisions: Iterable[Written] = (),
         markers: Iterable[CommitMarker] = (),
         override_history: OverrideHistory = NO_OVERRIDES,
     ) -> None:
@@ -221,7 +221,7 @@ class History:
         """The latest marker: no later execution takes a decision for an earlier time."""
         self.orders: list[ReassignPartition] = []
         """The orders of partitions that were new on their topics."""
-        for execution, decision in effective(journal):
+        for execution, decision in effective(decisions):
             self._add_decision(execution, decision)
         for marker in markers:
             self._add_marker(marker)
@@ -328,7 +328,7 @@ class History:
             past.sent.add(SnapshotId(marker.execution, marker.sent, marker.worker))
 
 
-def effective(journal: Iterable[Written]) -> Iterator[Written]:
+def effective(decisions: Iterable[Written]) -> Iterator[Written]:
     """Leave out each start of an execution that follows the start of a later execution.
 
     Its driver had lost the flow before the record arrived. The executions of a later claim have
@@ -340,7 +340,7 @@ def effective(journal: Iterable[Written]) -> Iterator[Written]:
     [1, 2]
     """
     last: ExecutionId | None = None
-    for execution, decision in journal:
+    for execution, decision in decisions:
         if isinstance(decision, StartDecision):
             if last is not None and execution < last:
                 continue

@@ -43,11 +43,12 @@ class ChecksummedWriter(SinkWriter, Protocol):
 
     @property
     def written_checksum(self) -> Checksum:
-        """The checksum of all results written."""
+        """The checksum of all results written, and of those that only the limits of a topic
+        refused: a replay may meet other limits."""
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch as if it were written. Raise `RowError` as `write`
-        does."""
+        """Return the checksum of a batch as if it were written to a topic without limits. Raise
+        `RowError` for a row that does not fit the format."""
 
 
 @runtime_checkable

@@ -275,7 +275,7 @@ class OrderedSink(BaseOperator):
         if len(rows):
             if self._since is None:
                 self._since = rows.least
-            ticket = write_valid(self._writer, self._guard, rows.batch)
+            ticket, _ = write_valid(self._writer, self._guard, rows.batch)
             one = _Written(ticket, rows, rows.batch.estimated_weight)
             self._under_way.append(one)
             self._size += one.size

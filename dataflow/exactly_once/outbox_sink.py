@@ -59,7 +59,7 @@ class _MovedBins:
 
     waiting: SpillBuffer
     """The results in the order of arrival: each has the time of the move, and its own time as a
-    mark."""
+    tag."""
     moved: npt.NDArray[np.bool_]
     """A mask of the bins that moved here at this time; shape (bins,)."""
     admitted: bool = False
@@ -237,7 +237,7 @@ class OutboxSink(BaseOperator):
             self._put(message.time, batch)
 
     def _put(self, time: Time, batch: Batch) -> None:
-        ticket = write_valid(self._writer, self._guard, batch)
+        ticket, _ = write_valid(self._writer, self._guard, batch)
         self._uncommitted.append(_Uncommitted(ticket, time, batch))
 
     def _hold_back(self, batch: Batch, iterations: Iterations) -> Batch:
@@ -262,4 +262,4 @@ class OutboxSink(BaseOperator):
 
 def _with_their_times(rows: Rows) -> Rows:
     """Return held-back results with their own times."""
-    return replace(rows, batch=replace(rows.batch, times=rows.marks))
+    return replace(rows, batch=replace(rows.batch, times=rows.tags))

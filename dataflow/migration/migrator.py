@@ -329,7 +329,8 @@ class Migrator(BaseOperator):
             handoff,
             transfer.target,
         )
-        outgoing.retained.append(RetainedBin(transfer, outgoing.keyed.release_bin(transfer.bin)))
+        timers = outgoing.keyed.release_bin(transfer.bin, transfer.time)
+        outgoing.retained.append(RetainedBin(transfer, timers))
         outgoing.leaving.remove(leaving_bin)
 
     def _step_rewrites(self, outgoing: OutgoingState) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from meander.dataflow.control.colocation import ColocationGroups
-from meander.dataflow.control.command import MoveBins, Refused, id_in_use
+from meander.dataflow.control.command import MoveBins, id_in_use
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.instructions import Instruction, Revoke, Rewrite
 from meander.dataflow.control.reassignment import Moves
@@ -29,6 +29,7 @@ from meander.dataflow.migration.estimate import MigrationEstimate, TransferRate
 from meander.dataflow.migration.pre_copy_tracker import PreCopyTracker
 from meander.dataflow.migration.rounds import BinInTransit, BinMove, Round, RunningMigration
 from meander.dataflow.progress.capability import Capability
+from meander.schemas.control import CommandError
 from meander.schemas.status import BinUnreadable, Event
 from meander.state.keys.ids import Bin, WorkerId
 
@@ -71,7 +72,7 @@ class MigrationScheduler:
     # -- commands
 
     def submit(self, command: MoveBins, closed_before: int) -> None:
-        """Start or queue a command. Raise `Refused` where it may not queue."""
+        """Start or queue a command. Raise `CommandError` where it may not queue."""
         self._selector.now = closed_before
         running = RunningMigration(
             command, self._clock.monotonic(), self._selector.bins_of(command)
@@ -91,22 +92,22 @@ class MigrationScheduler:
             if running.named.isdisjoint(one.named):
                 continue
             bin = self._groups.local_bin(min(one.named & running.named))
-            raise Refused(
+            raise CommandError(
                 f"bin {bin} is moved by command {one.command.id!r}: wait for its end, abort it, or"
                 " let this one queue"
             )
 
     def abort(self, id: str, by: str, closed_before: int | None) -> None:
-        """End a command once its current moves are complete. Raise `Refused` where it cannot
+        """End a command once its current moves are complete. Raise `CommandError` where it cannot
         end."""
         if by in self.ids:
             raise id_in_use(by)
         running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
             known = ", ".join(repr(one.command.id) for one in self.commands)
-            raise Refused(f"command {id!r} is not running: name one of {known or 'none'}")
+            raise CommandError(f"command {id!r} is not running: name one of {known or 'none'}")
         if running.command.serves_rescale:
-            raise Refused(
+            raise CommandError(
                 f"command {id!r} serves a joining or leaving worker, so it has to complete"
             )
         self.ids.add(by)

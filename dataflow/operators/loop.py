@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, 
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of
+from meander.schemas.errors import MeanderError
+from meander.state.encoding.value_columns import ValueColumns
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
@@ -31,6 +34,21 @@ _ALL = Antichain()
 
 class TooManyIterationsError(Exception):
     """An error for a record that would exceed the iterations of its loop."""
+
+
+class EndlessLoop(Guard):
+    """A guard that ends the flow where a collection changes in more iterations than its loop has.
+    Without some of its changes it would be another collection."""
+
+    def failed(self, batch: Batch, row: int, error: BaseException) -> NoReturn:
+        """Raise an error that names the loop and a key."""
+        assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
+        key, *_ = batch.values[row]
+        raise MeanderError(
+            f"loop {self.operator!r}",
+            f"its collection still changes, as at key {key}: {error}",
+            "have its body come to an end, or raise max_iterations",
+        )
 
 
 class LoopEntry(BaseOperator):

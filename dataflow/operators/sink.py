@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from meander.dataflow.errors import WritesDropped
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
@@ -28,7 +29,7 @@ class Sink:
     ) -> None:
         self._input, self._output, self._writer, self._guard = source, output, writer, guard
         self._undelivered: deque[tuple[int, Capability, float, Batch]] = deque()
-        """The ticket, the capability, the arrival time and the batch of each write."""
+        """The ticket, the capability, the arrival time and the written rows of each write."""
 
     def schedule(self) -> bool:
         """Write new batches, and drop durable ones. Return whether the sink worked."""
@@ -37,9 +38,7 @@ class Sink:
         while not self._writer.full and (message := next(messages, None)) is not None:
             received = True
             assert isinstance(message.payload, Batch)
-            capability = self._output.mint(message)
-            ticket = write_valid(self._writer, self._guard, message.payload)
-            self._undelivered.append((ticket, capability, message.arrived_at, message.payload))
+            self._write(message.payload, self._output.mint(message), message.arrived_at)
         return self._release() or received
 
     def wait_seconds(self) -> float | None:
@@ -62,8 +61,23 @@ class Sink:
         """Close the writer."""
         self._writer.close()
 
+    def _write(self, batch: Batch, capability: Capability, arrived: float) -> None:
+        ticket, written = write_valid(self._writer, self._guard, batch)
+        self._undelivered.append((ticket, capability, arrived, written))
+
+    def _write_again(self) -> None:
+        """Write all results that are not durable again, in their order."""
+        undelivered, self._undelivered = self._undelivered, deque()
+        for _, capability, arrived, batch in undelivered:
+            self._guard.counters["written"] -= len(batch)
+            self._write(batch, capability, arrived)
+
     def _release(self) -> bool:
-        delivered = self._writer.delivered()
+        try:
+            delivered = self._writer.delivered()
+        except WritesDropped:
+            self._write_again()
+            return True
         released = False
         while self._undelivered and self._undelivered[0][0] <= delivered:
             _, capability, arrived, batch = self._undelivered.popleft()
@@ -73,9 +87,9 @@ class Sink:
         return released
 
 
-def write_valid(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
-    """Write the rows that the writer accepts, and return the ticket. The error policy gets the
-    others."""
+def write_valid(writer: SinkWriter, guard: Guard, batch: Batch) -> tuple[int, Batch]:
+    """Write the rows that the writer accepts; return the ticket and these rows. The error policy
+    gets the others."""
     while True:
         try:
             ticket = writer.write(batch)
@@ -85,7 +99,7 @@ def write_valid(writer: SinkWriter, guard: Guard, batch: Batch) -> int:
             batch = without_refused(batch, refused)
         else:
             guard.counters["written"] += len(batch)
-            return ticket
+            return ticket, batch
 
 
 def without_refused(batch: Batch, refused: RowError) -> Batch:

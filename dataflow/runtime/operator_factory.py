@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from typing import TYPE_CHECKING
 
 from meander.dataflow.api.nodes import (
     ChangesNode,
@@ -15,17 +16,16 @@ from meander.dataflow.api.nodes import (
     FeedbackNode,
     FoldLogic,
     IngestNode,
-    JoinNode,
     KeyedNode,
     LoopExitNode,
     LoopNode,
     Node,
     ProbeNode,
     ProcessLogic,
-    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
+    StatefulCollectionNode,
     StatefulNode,
     StepsNode,
     group_of,
@@ -65,7 +65,7 @@ from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
 from meander.dataflow.operators.keyed.operator import KeyedOperator
-from meander.dataflow.operators.loop import Feedback, LoopEntry
+from meander.dataflow.operators.loop import EndlessLoop, Feedback, LoopEntry
 from meander.dataflow.operators.ports import Channels, InputPort, Operator, OutputPort
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
@@ -74,7 +74,7 @@ from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Steps
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
-from meander.dataflow.records.loop_times import Iterations, outer_frontier
+from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -85,6 +85,11 @@ from meander.state.layers.topic import StateTopic
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
+from meander.state.times.time import END_TIME
+
+if TYPE_CHECKING:
+    # This loads numba, which takes half a second that flows without collections do without.
+    from meander.dataflow.collections.arrangement import Arrangement
 
 HANDOFF_BYTES = 64 << 10
 """The most bytes of a bin in a handoff without the state topic; less where all bins at once would
@@ -151,6 +156,7 @@ class OperatorFactory:
     disk: SpillBudget = field(init=False)
     throttle: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
+    _arrangements: dict[str, Arrangement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
@@ -230,11 +236,7 @@ class OperatorFactory:
             case SinkNode():
                 return self._sink(node)
             case FeedbackNode():
-                guard = self._guard(node.name, node.on_error)
-                keyless = not has_keys(node.loop.upstream)
-                return Feedback(
-                    self._inputs(node)[0], self._output(node), node.max_iterations, guard, keyless
-                )
+                return self._feedback(node)
             case LoopNode():
                 entering, back = self._inputs(node)
                 return LoopEntry(self._context(node.name), entering, back, self._output(node))
@@ -301,6 +303,14 @@ class OperatorFactory:
         self.order_keepers.setdefault(group_of(node), []).append(sink)
         return sink
 
+    def _feedback(self, node: FeedbackNode) -> Feedback:
+        guard, keyless = self._guard(node.name, node.on_error), not has_keys(node.loop.upstream)
+        if node.collection:
+            loop = node.loop.name
+            guard = EndlessLoop(loop, "fail", self.environment.dead, self.counters)
+        source, output = self._inputs(node)[0], self._output(node)
+        return Feedback(source, output, node.max_iterations, guard, keyless)
+
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""
         readers, positions = self.start.readers, self.start.cut.positions
@@ -338,11 +348,12 @@ class OperatorFactory:
 
         context = self._context(node.name, scope_of(node))
         inputs, output = self._inputs(node), self._output(node)
-        if isinstance(node, JoinNode | ReduceNode):
+        if isinstance(node, StatefulCollectionNode):
             store = self.environment.open_store(node.name, node.codec, None)
             keyed = stateful_collection(
-                node, context, inputs, output, store, self._max_handoff_bytes
-            )
+                node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
+                partial(self._outer_time, self.plan.readers_of(node)),
+            )  # fmt: skip
             self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
             return keyed
         guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
@@ -386,6 +397,12 @@ class OperatorFactory:
                 return Process(init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
+
+    def _outer_time(self, places: Sequence[Location]) -> int:
+        """Return the least outer time that may still come at some locations, on any worker, or
+        `END_TIME`."""
+        frontiers = (outer_frontier(self.progress.frontier(at)) for at in places)
+        return min((outer_time(time) for one in frontiers for time in one), default=END_TIME)
 
     def _next_layer(self) -> LayerId:
         return LayerId(self.environment.execution, self.environment.me, next(self._layers))

@@ -20,6 +20,7 @@ from typing import ParamSpec, TypeVar
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import (
     FoldLogic,
+    IngestNode,
     KeyedNode,
     Node,
     ProcessLogic,
@@ -181,6 +182,9 @@ class FaultInjector:
             case SplitNode(name=name, choose=choose):
                 self.names.add(name)
                 return replace(node, choose=self._wrap(name, choose))
+            case IngestNode(name=name, read=read):
+                self.names.add(name)
+                return replace(node, read=self._wrap(name, read))
             case KeyedNode(name=name, logic=logic):
                 self.names.add(name)
                 return replace(node, logic=self._logic(name, logic))

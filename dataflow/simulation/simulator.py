@@ -19,7 +19,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
@@ -31,6 +31,7 @@ from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
 from meander.dataflow.wire import check_size, is_ordered
+from meander.schemas.control import CommandError
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import CommandRejected
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -238,7 +239,7 @@ class DurableWorld:
     in_flight: SimTopic
     ledger: Ledger
     """The committed results."""
-    journal: list[Written] = field(default_factory=list)
+    decisions: list[Written] = field(default_factory=list)
     """All decisions of coordinators, of which the first `durable_decisions` are durable."""
     durable_decisions: int = 0
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -264,7 +265,7 @@ class DurableWorld:
         self.execution = ExecutionId(self.execution + 1)
         self.ledger.start_execution(self.execution)
         # Some of the previous execution's pending writes are durable.
-        del self.journal[self.ledger.rng.randint(self.durable_decisions, len(self.journal)) :]
+        del self.decisions[self.ledger.rng.randint(self.durable_decisions, len(self.decisions)) :]
         self.checkpoints += [one for one in self.unconfirmed if self.ledger.rng.random() < 0.5]
         self.unconfirmed.clear()
         self.restored = self.checkpoints[-1] if self.checkpoints else None
@@ -274,9 +275,9 @@ class DurableWorld:
             data = replace(one, parts=()).to_bytes()
             assert self._read(one.header(data)) == one, "the topic holds all retained checkpoints"
         begins = RestorePlan.of(plan, workers, self.restored).start_decision
-        self.journal.append((self.execution, begins))
-        self.durable_decisions = len(self.journal)
-        history = History(plan.flow.space, self.journal, self.ledger.markers, override_history)
+        self.decisions.append((self.execution, begins))
+        self.durable_decisions = len(self.decisions)
+        history = History(plan.flow.space, self.decisions, self.ledger.markers, override_history)
         self.start = RestorePlan.of(plan, workers, self.restored, history)
         orphans = Orphans.of([*restorable, *self.savepoints])
         for topic in (self.state, self.in_flight):
@@ -293,8 +294,8 @@ class DurableWorld:
     def write_decision(self, execution: ExecutionId, decision: Decision) -> Callable[[], bool]:
         """Start to write a decision of an execution. The returned function tells whether the
         decision is durable, some turns later."""
-        self.journal.append((execution, decision))
-        number = len(self.journal)
+        self.decisions.append((execution, decision))
+        number = len(self.decisions)
 
         def durable() -> bool:
             if number <= self.durable_decisions:
@@ -426,7 +427,7 @@ class Simulation:
     """The number of the scheduling decision before which a link delivers no frame."""
     actions_before: int = 0
     """The number of scheduling decisions before the current run: see `MAX_ACTIONS`."""
-    journal: list[Decision] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
     """All decisions of the coordinator."""
 
     def __post_init__(self) -> None:
@@ -480,9 +481,9 @@ class Simulation:
         """Submit a command. A rejection becomes an event."""
         try:
             self._submit(command)
-        except Refused as refusal:
+        except CommandError as error:
             id = "" if isinstance(command, Join | AddPartition | TakeCheckpoint) else command.id
-            self.events.append(CommandRejected(id, 0, str(refusal)))
+            self.events.append(CommandRejected(id, 0, str(error)))
         self.collect()
 
     def _submit(self, command: Command) -> None:
@@ -550,13 +551,13 @@ def simulate(
     execution = world.execution
     written: list[Decision] = []
 
-    def journal(decision: Decision) -> Callable[[], bool]:
+    def write(decision: Decision) -> Callable[[], bool]:
         written.append(decision)
         return world.write_decision(execution, decision)
 
     links = SimLinks(network, COORDINATOR)
     checkpoints = world.checkpoint_coordinator(plan, links, clock, lambda: rng.random() < 0.5)
-    coordinator = Coordinator(plan, world.start, links, clock, journal, checkpoints)
+    coordinator = Coordinator(plan, world.start, links, clock, write, checkpoints)
     members = map(WorkerId, range(workers))
 
     def start_worker(me: WorkerId, joins: bool = True) -> Worker:
@@ -564,5 +565,6 @@ def simulate(
 
     built = [start_worker(me, joins=False) for me in members]
     return Simulation(
-        plan, rng, clock, coordinator, built, network, list(commands), start_worker, journal=written
-    )
+        plan, rng, clock, coordinator, built, network, list(commands), start_worker,
+        decisions=written,
+    )  # fmt: skip

@@ -15,14 +15,14 @@ import numpy as np
 
 from meander.state.collections import kernels
 from meander.state.collections.columns import Int64s, UInt64s
-from meander.state.collections.layer import Chunk, Part
+from meander.state.collections.layer import Part, UpdateChunk
 
 PIECE_ROWS = 1 << 16
 """The most rows of a piece."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class CursorRows:
     """Rows of a trace; `query` (n,) is the place of a row's key among the keys asked for.
 
     Shapes: `values`, `diffs` (n,), `times` (n, depth).
@@ -41,7 +41,7 @@ class Rows:
 class _Span:
     """Row ranges of consecutive queries in one part of a chunk."""
 
-    chunk: Chunk
+    chunk: UpdateChunk
     dynamic: bool
     first: int
     starts: Int64s
@@ -52,7 +52,7 @@ class _Span:
 class Run:
     """Chunks in the order of their hashes, with the bounds by which a key finds its chunk."""
 
-    def __init__(self, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, chunks: Sequence[UpdateChunk]) -> None:
         self.chunks = chunks
         self._firsts = np.array([chunk.first for chunk in chunks], np.uint64)
         self._lasts = np.array([chunk.last for chunk in chunks], np.uint64)
@@ -72,7 +72,7 @@ class Run:
 
 
 def _located(
-    chunk: Chunk, part: Part, dynamic: bool, queries: UInt64s, first: int, by_estimate: bool
+    chunk: UpdateChunk, part: Part, dynamic: bool, queries: UInt64s, first: int, by_estimate: bool
 ) -> _Span:
     starts, ends = np.empty(len(queries), np.int64), np.empty(len(queries), np.int64)
     rows = kernels.locate(part.hashes, part.offsets, queries, by_estimate, starts, ends)
@@ -85,21 +85,21 @@ class Cursor:
     def __init__(self, runs: Sequence[Run], depth: int, by_estimate: bool = True) -> None:
         self._runs, self._depth, self._by_estimate = runs, depth, by_estimate
 
-    def gather(self, hashes: UInt64s) -> Rows:
+    def gather(self, hashes: UInt64s) -> CursorRows:
         """Return all rows of sorted distinct hashes; rows of one key are in no order."""
         spans = [span for run in self._runs for span in run.spans(hashes, self._by_estimate)]
         return self._copied(spans)
 
-    def pieces(self, hashes: UInt64s) -> Iterator[Rows]:
+    def pieces(self, hashes: UInt64s) -> Iterator[CursorRows]:
         """Yield the same rows in pieces of `PIECE_ROWS`, also within a key."""
         for run in self._runs:
             for span in run.spans(hashes, self._by_estimate):
                 for piece in _cut(span):
                     yield self._copied([piece])
 
-    def _copied(self, spans: Sequence[_Span]) -> Rows:
+    def _copied(self, spans: Sequence[_Span]) -> CursorRows:
         count = sum(span.rows for span in spans)
-        rows = Rows(
+        rows = CursorRows(
             np.empty(count, np.int64), np.empty(count, np.int64),
             np.empty((count, self._depth), np.int64), np.empty(count, np.int64),
         )  # fmt: skip

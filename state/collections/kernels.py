@@ -53,6 +53,23 @@ def keys_of(hashes: UInt64s) -> Int64s:
 
 
 @compiled
+def _sink(values: Int64s, order: Int64s, start: int, root: int, count: int) -> None:
+    """Let row `root` of a heap of rows sink below those of greater values."""
+    row = order[start + root]
+    while True:
+        child = 2 * root + 1
+        if child >= count:
+            break
+        if child + 1 < count and values[order[start + child + 1]] > values[order[start + child]]:
+            child += 1
+        if values[order[start + child]] <= values[row]:
+            break
+        order[start + root] = order[start + child]
+        root = child
+    order[start + root] = row
+
+
+@compiled
 def sort_values(hashes: UInt64s | Int64s, values: Int64s, order: Int64s) -> None:
     """Sort the rows of equal hashes by value, in place, where `order` sorts by hash."""
     start, n = 0, len(order)
@@ -61,9 +78,14 @@ def sort_values(hashes: UInt64s | Int64s, values: Int64s, order: Int64s) -> None
         while end < n and hashes[order[end]] == hashes[order[start]]:
             end += 1
         if end - start > 24:
-            order[start:end] = order[start:end][
-                np.argsort(values[order[start:end]], kind="mergesort")
-            ]
+            # Own loops, as numba compiles them ten times as fast as numpy's sort.
+            for root in range((end - start) // 2 - 1, -1, -1):
+                _sink(values, order, start, root, end - start)
+            for last in range(end - start - 1, 0, -1):
+                row = order[start + last]
+                order[start + last] = order[start]
+                order[start] = row
+                _sink(values, order, start, 0, last)
         else:
             for i in range(start + 1, end):
                 row, j = order[i], i
@@ -161,9 +183,11 @@ def locate(
 ) -> int:
     """Write the row range of each sorted query to `starts` and `ends`. Return the rows of all."""
     place, rows = 0, 0
+    # An estimate is some sixty places off, so galloping is faster where queries lie closer.
+    by_estimate = by_estimate and len(keys) > 64 * len(queries)
     for q in range(len(queries)):
         key = queries[q]
-        if by_estimate and len(keys):
+        if by_estimate:
             place = max(place, _estimate(keys, key))
         place = _seek(keys, place, key)
         if place < len(keys) and keys[place] == key:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
 from meander.state.collections import kernels
 from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 
 CHUNK_ROWS = 1 << 17
 """The most rows of each part of a chunk, unless one (key, value) has more."""
@@ -111,7 +112,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class UpdateChunk:
     """A chunk of a layer: its static rows at the time `floor`, and its dynamic rows.
 
     Shapes: `floor` (depth,), `times` (n, depth), `diffs` (n,) for the n dynamic rows.
@@ -141,9 +142,9 @@ class Chunk:
         """Return the bytes of all columns."""
         return self.static.nbytes + self.dynamic.nbytes + self.times.nbytes + self.diffs.nbytes
 
-    def since(self, key: int, row: int, dynamic_key: int, dynamic_row: int) -> Chunk:
+    def since(self, key: int, row: int, dynamic_key: int, dynamic_row: int) -> UpdateChunk:
         """Return the rows from a place in each part on."""
-        return Chunk(
+        return UpdateChunk(
             self.static.since(key, row),
             self.floor,
             self.dynamic.since(dynamic_key, dynamic_row),
@@ -151,11 +152,11 @@ class Chunk:
             self.diffs[dynamic_row:],
         )
 
-    def between(self, first: int, last: int) -> Chunk:
+    def between(self, first: int, last: int) -> UpdateChunk:
         """Return the rows of the hashes from `first` to `last`."""
         static, _ = self.static.between(first, last)
         dynamic, rows = self.dynamic.between(first, last)
-        return Chunk(static, self.floor, dynamic, self.times[rows], self.diffs[rows])
+        return UpdateChunk(static, self.floor, dynamic, self.times[rows], self.diffs[rows])
 
     def updates(self) -> Updates:
         """Return all rows as updates."""
@@ -169,13 +170,14 @@ class Chunk:
         )
 
     @staticmethod
-    def empty(depth: int) -> Chunk:
+    @cache
+    def empty(depth: int) -> UpdateChunk:
         """Return a chunk without rows."""
         times, diffs = np.empty((0, depth), np.int64), np.empty(0, np.int64)
-        return Chunk(Part.empty(), np.zeros(depth, np.int64), Part.empty(), times, diffs)
+        return UpdateChunk(Part.empty(), np.zeros(depth, np.int64), Part.empty(), times, diffs)
 
     @staticmethod
-    def sorted(updates: Updates) -> Chunk:
+    def sorted(updates: Updates) -> UpdateChunk:
         """Return updates as one chunk, sorted by hash and value, neither merged nor static."""
         hashes = kernels.hashes_of(updates.keys)
         order = np.argsort(hashes)
@@ -185,7 +187,7 @@ class Chunk:
         rows = Part(keys, offsets, values)
         floor = least(updates.times)
         times, diffs = updates.times[order], updates.diffs[order]
-        return Chunk(Part.empty(values.dtype), floor, rows, times, diffs)
+        return UpdateChunk(Part.empty(values.dtype), floor, rows, times, diffs)
 
 
 def narrow(values: Int64s) -> Values:
@@ -205,8 +207,8 @@ def least(times: Int64s) -> Int64s:
 class Layer:
     """A layer: chunks in the order of their hashes, and the description of their updates."""
 
-    chunks: tuple[Chunk, ...]
-    description: Description
+    chunks: tuple[UpdateChunk, ...]
+    description: LayerDescription
 
     def __len__(self) -> int:
         return sum(map(len, self.chunks))

@@ -18,10 +18,19 @@ import numpy as np
 
 from meander.state.collections import merge_kernel as kernel
 from meander.state.collections.columns import Int32s, Int64s, UInt64s, Values
-from meander.state.collections.description import Description
-from meander.state.collections.layer import CHUNK_ROWS, Chunk, Layer, Part, Updates
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.frontiers import columns_of
+from meander.state.collections.kernels import hashes_of, sort_values
+from meander.state.collections.layer import (
+    CHUNK_ROWS,
+    Layer,
+    Part,
+    UpdateChunk,
+    Updates,
+    least,
+    narrow,
+)
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time
 
 Width = np.dtype[np.int32] | np.dtype[np.int64]
 Columns = tuple[UInt64s, Int32s, Values, UInt64s, Int32s, Values, Int64s, Int64s, Int64s]
@@ -30,34 +39,47 @@ UNBOUNDED = 1 << 62
 """The fuel that ends any merge."""
 
 
-def columns_of(frontier: Antichain, depth: int) -> Int64s:
-    """Return the times of an antichain as rows, shape (n, depth).
-
-    >>> columns_of(Antichain.of((1, 5), (2, 3)), 2).tolist()
-    [[1, 5], [2, 3]]
-    """
-    return np.array([_coordinates(time) for time in frontier], np.int64).reshape(-1, depth)
-
-
-def _coordinates(time: Time) -> tuple[int, ...]:
-    return (time,) if isinstance(time, int) else time
-
-
-def layer_of(updates: Updates, description: Description) -> Layer:
+def layer_of(updates: Updates, description: LayerDescription) -> Layer:
     """Return updates in any order as a layer with consolidated rows.
 
     >>> from meander.state.times.antichain import Antichain
     >>> zero = Antichain.of(0)
     >>> some = Updates.of([(7, 1, (0,), 1), (7, 2, (0,), 1), (7, 1, (0,), -1)])
-    >>> layer = layer_of(some, Description(zero, Antichain.of(1), zero))
+    >>> layer = layer_of(some, LayerDescription(zero, Antichain.of(1), zero))
     >>> [one.values.tolist() for one in layer.updates()]
     [[2]]
     """
-    raw = Layer((Chunk.sorted(updates),) if len(updates) else (), description)
-    nothing = Layer((), Description(description.upper, description.upper, description.since))
+    if len(updates) <= CHUNK_ROWS:
+        return _small_layer(updates, description)
+    raw = Layer((UpdateChunk.sorted(updates),), description)
+    nothing = Layer((), LayerDescription(description.upper, description.upper, description.since))
     merge = Merge(raw, nothing, description.since, updates.depth)
     merge.step(UNBOUNDED)
     return Layer(merge.chunks, description)
+
+
+def _small_layer(updates: Updates, description: LayerDescription) -> Layer:
+    """Return updates that fit one chunk as a layer, in a tenth of the time of a merge."""
+    rows, depth = len(updates), updates.depth
+    if not rows:
+        return Layer((), description)
+    hashes = hashes_of(updates.keys)
+    order = np.argsort(hashes)
+    sort_values(hashes, updates.values, order)
+    keys, offsets = np.empty(rows, np.uint64), np.empty(rows + 1, np.int32)
+    values, diffs = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    times = np.empty((rows, depth), np.int64)
+    count, kept = kernel.consolidate(
+        hashes, updates.values, updates.times, updates.diffs, order,
+        columns_of(description.since, depth), keys, offsets, values, times, diffs,
+    )  # fmt: skip
+    if not kept:
+        return Layer((), description)
+    part = Part(keys[:count], offsets[: count + 1], narrow(values[:kept]))
+    none = Part.empty(part.values.dtype)
+    return Layer(
+        (UpdateChunk(none, least(times[:kept]), part, times[:kept], diffs[:kept]),), description
+    )
 
 
 class Merge:
@@ -73,7 +95,7 @@ class Merge:
         self._room = min(CHUNK_ROWS, rows)
         self._floor = self._advanced(self._common_floor(earlier, later))
         self._out: _Output | None = None
-        self._done: list[Chunk] = []
+        self._done: list[UpdateChunk] = []
         self.chunks = (*earlier.chunks, *later.chunks)
         """Chunks that hold all updates of both layers at present."""
         self._cursors = np.zeros(kernel.CURSORS, np.int64)
@@ -162,7 +184,7 @@ class _Input:
         cursors[first : first + 4] = 0
         cursors[ended] = not self._chunks
 
-    def rest(self, at: Int64s) -> tuple[Chunk, ...]:
+    def rest(self, at: Int64s) -> tuple[UpdateChunk, ...]:
         """Return the chunks from the cursors `at` on."""
         if not at[:4].any():
             return tuple(self._chunks)
@@ -172,7 +194,7 @@ class _Input:
         return (rest, *others) if len(rest) else tuple(others)
 
     def _columns(self) -> Columns:
-        chunk = self._chunks[0] if self._chunks else Chunk.empty(self._depth)
+        chunk = self._chunks[0] if self._chunks else UpdateChunk.empty(self._depth)
         static, dynamic = chunk.static, chunk.dynamic
         values = [part.values.astype(self._width, copy=False) for part in (static, dynamic)]
         return (
@@ -204,17 +226,17 @@ class _Output:
         dynamic = values.itemsize + diffs.itemsize + times.itemsize * times.shape[1]
         return int(12 * (key + dynamic_key) + row * values.itemsize + dynamic_row * dynamic)
 
-    def chunk(self, cursors: Int64s, floor: Int64s) -> Chunk:
+    def chunk(self, cursors: Int64s, floor: Int64s) -> UpdateChunk:
         """Return a chunk of the rows so far."""
         hashes, offsets, values, dhashes, doffsets, dvalues, times, diffs = self.columns
         key, row, dkey, drow = cursors[kernel.O_KEY : kernel.O_DROW + 1].tolist()
         offsets[key], doffsets[dkey] = row, drow
         static = Part(hashes[:key].copy(), offsets[: key + 1].copy(), values[:row].copy())
         dynamic = Part(dhashes[:dkey].copy(), doffsets[: dkey + 1].copy(), dvalues[:drow].copy())
-        return Chunk(static, floor, dynamic, times[:drow].copy(), diffs[:drow].copy())
+        return UpdateChunk(static, floor, dynamic, times[:drow].copy(), diffs[:drow].copy())
 
 
-def _width_of(chunks: Iterable[Chunk]) -> Width:
+def _width_of(chunks: Iterable[UpdateChunk]) -> Width:
     parts = (part for chunk in chunks for part in (chunk.static, chunk.dynamic) if len(part))
     wide = any(part.values.dtype == np.int64 for part in parts)
     return np.dtype(np.int64) if wide else np.dtype(np.int32)

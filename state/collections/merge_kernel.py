@@ -58,24 +58,46 @@ def _same(times: Int64s, i: int, j: int) -> bool:
 
 
 @compiled
+def _swap(times: Int64s, diffs: Int64s, i: int, j: int) -> None:
+    for d in range(times.shape[1]):
+        held = times[i, d]
+        times[i, d] = times[j, d]
+        times[j, d] = held
+    held = diffs[i]
+    diffs[i] = diffs[j]
+    diffs[j] = held
+
+
+@compiled
+def _sink(times: Int64s, diffs: Int64s, root: int, count: int) -> None:
+    """Let row `root` of a heap of rows sink below later ones."""
+    while True:
+        child = 2 * root + 1
+        if child >= count:
+            return
+        if child + 1 < count and _earlier(times, child, child + 1):
+            child += 1
+        if not _earlier(times, root, child):
+            return
+        _swap(times, diffs, root, child)
+        root = child
+
+
+@compiled
 def consolidate_times(times: Int64s, diffs: Int64s, count: int) -> int:  # noqa: C901
     """Sort `count` rows by time, add up equal times, drop zeros. Return the rows left, in place."""
     if count > 24:
-        for d in range(times.shape[1] - 1, -1, -1):
-            order = np.argsort(times[:count, d], kind="mergesort")
-            sorted_times, sorted_diffs = times[:count][order], diffs[:count][order]
-            times[:count], diffs[:count] = sorted_times, sorted_diffs
-    for i in range(1, count):
-        j = i
-        while j > 0 and _earlier(times, j, j - 1):
-            for d in range(times.shape[1]):
-                swap = times[j, d]
-                times[j, d] = times[j - 1, d]
-                times[j - 1, d] = swap
-            held = diffs[j]
-            diffs[j] = diffs[j - 1]
-            diffs[j - 1] = held
-            j -= 1
+        for root in range(count // 2 - 1, -1, -1):
+            _sink(times, diffs, root, count)
+        for last in range(count - 1, 0, -1):
+            _swap(times, diffs, 0, last)
+            _sink(times, diffs, 0, last)
+    else:
+        for i in range(1, count):
+            j = i
+            while j > 0 and _earlier(times, j, j - 1):
+                _swap(times, diffs, j, j - 1)
+                j -= 1
     left = 0
     for i in range(count):
         if left and _same(times, i, left - 1):
@@ -90,6 +112,37 @@ def consolidate_times(times: Int64s, diffs: Int64s, count: int) -> int:  # noqa:
     if left and diffs[left - 1] == 0:
         left -= 1
     return left
+
+
+@compiled
+def consolidate(
+    hashes: UInt64s, values: Int64s, times: Int64s, diffs: Int64s, order: Int64s, frontier: Int64s,
+    o_keys: UInt64s, o_offsets: Int32s, o_values: Int64s, o_times: Int64s, o_diffs: Int64s,
+) -> tuple[int, int]:  # fmt: skip
+    """Write rows that `order` sorts by (hash, value) as the dynamic part of a chunk, with times
+    advanced to `frontier`, equal times added up, and zeros dropped. Return its keys and rows."""
+    key, row, start, n = 0, 0, 0, len(order)
+    while start < n:
+        first, end, kept = order[start], start, row
+        while end < n:
+            other = order[end]
+            if hashes[other] != hashes[first] or values[other] != values[first]:
+                break
+            advance(times[other], frontier, o_times[row])
+            o_diffs[row] = diffs[other]
+            row, end = row + 1, end + 1
+        if row - kept > 1:
+            row = kept + consolidate_times(o_times[kept:], o_diffs[kept:], row - kept)
+        elif o_diffs[kept] == 0:
+            row = kept
+        for place in range(kept, row):
+            o_values[place] = values[first]
+        if row > kept and (key == 0 or o_keys[key - 1] != hashes[first]):
+            o_keys[key], o_offsets[key] = hashes[first], kept
+            key += 1
+        start = end
+    o_offsets[key] = row
+    return key, row
 
 
 @inlined

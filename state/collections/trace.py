@@ -10,12 +10,12 @@ frontiers, so updates that no reader tells apart cancel. Cost: each row is merge
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from meander.state.collections.cursor import Cursor, Run
-from meander.state.collections.description import Description
-from meander.state.collections.layer import Chunk, Layer, Updates
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import UNBOUNDED, Merge
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
@@ -28,7 +28,7 @@ IMMEDIATE = 0
 """The factor by which each merge ends in the step that starts it."""
 
 
-class Reader:
+class TraceReader:
     """A reader of a trace, which keeps times at or after its frontier apart."""
 
     def __init__(self, trace: Trace, since: Antichain) -> None:
@@ -59,7 +59,7 @@ class Trace:
     >>> zero, one = Antichain.of(0), Antichain.of(1)
     >>> trace = Trace(depth=1)
     >>> some = Updates.of([(7, 10, (0,), 1), (7, 11, (0,), 1), (8, 10, (0,), 1)])
-    >>> trace.insert(layer_of(some, Description(zero, one, zero)))
+    >>> trace.insert(layer_of(some, LayerDescription(zero, one, zero)))
     >>> trace.cursor().gather(hashes_of(np.array([7]))).values.tolist()
     [10, 11]
     """
@@ -68,17 +68,17 @@ class Trace:
         """Take the coordinates of a time, and the factor of merging, or `IMMEDIATE`."""
         self.depth, self._factor, self._by_estimate = depth, factor, by_estimate
         self._levels: dict[int, Layer | Merge] = {}
-        self._runs: dict[int, tuple[tuple[Chunk, ...], Run]] = {}
-        self.readers: list[Reader] = []
+        self._runs: dict[int, tuple[tuple[UpdateChunk, ...], Run]] = {}
+        self.readers: list[TraceReader] = []
         zero = (MIN_TIME,) * depth
         self._since = self.upper = Antichain.of(zero[0] if depth == 1 else zero)
         """The frontier before which all updates are in the trace."""
 
     # -- readers
 
-    def reader(self) -> Reader:
+    def reader(self) -> TraceReader:
         """Return a reader that keeps apart all times that the trace still tells apart."""
-        reader = Reader(self, self.since)
+        reader = TraceReader(self, self.since)
         self.readers.append(reader)
         return reader
 
@@ -117,9 +117,9 @@ class Trace:
         """
         return max(self.work(fuel), 1) if self._merging or self._start() else 0
 
-    def cursor(self) -> Cursor:
-        """Return a cursor over all updates of the trace."""
-        return Cursor(self._current_runs(), self.depth, self._by_estimate)
+    def cursor(self, more: Sequence[Run] = ()) -> Cursor:
+        """Return a cursor over all updates of the trace, and those of more runs."""
+        return Cursor([*self._current_runs(), *more], self.depth, self._by_estimate)
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Yield the rows of the hashes from `first` to `last`, both included."""
@@ -198,7 +198,8 @@ class Trace:
                 if since == self.since:
                     self._levels[only] = layer
                     return False
-                self._levels[only] = self._merge(layer, Layer((), Description(upper, upper, since)))
+                nothing = Layer((), LayerDescription(upper, upper, since))
+                self._levels[only] = self._merge(layer, nothing)
             case _:
                 return False
         return True
@@ -207,7 +208,7 @@ class Trace:
         return Merge(earlier, later, self.since, self.depth)
 
     def _current_runs(self) -> list[Run]:
-        runs: dict[int, tuple[tuple[Chunk, ...], Run]] = {}
+        runs: dict[int, tuple[tuple[UpdateChunk, ...], Run]] = {}
         for entry in self._entries:
             chunks = entry.chunks
             if not chunks:

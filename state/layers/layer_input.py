@@ -9,7 +9,7 @@ merge.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -151,16 +151,18 @@ class WholeBinInput(MergingInput):
 
     def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
         self.timers = timers
-        self._disk = store.entries_on_disk(bin)
+        disk = partial(_next_entries, store.entries_on_disk(bin))
         fresh = ChangedInput(store, bin, store.keys_in_memory(bin), ())
-        super().__init__([EntryStream(self._next), EntryStream(partial(fresh.read, CHUNK_ENTRIES))])
+        super().__init__([EntryStream(disk), EntryStream(partial(fresh.read, CHUNK_ENTRIES))])
 
     def close(self) -> None:
         """Do nothing, as no fetch is open."""
 
-    def _next(self) -> Entries:
-        some = list(islice(self._disk, CHUNK_ENTRIES))
-        return Entries([key for key, _ in some], [state for _, state in some])
+
+def _next_entries(disk: Iterator[tuple[bytes, bytes]]) -> Entries:
+    # A method of the input would be a cycle, and keep the entries until a collection of garbage.
+    some = list(islice(disk, CHUNK_ENTRIES))
+    return Entries([key for key, _ in some], [state for _, state in some])
 
 
 class MergedLayersInput(MergingInput):

@@ -17,6 +17,8 @@ Time = int | tuple[int, ...]
 SEQUENCE_BITS = 20
 MIN_TIME = 0
 """The least time of the outer scope. Earlier records get this time."""
+END_TIME = (1 << 63) - 1
+"""The last time of the outer scope, at or behind those of all records."""
 
 
 def from_millis(millis: int, sequence: int = 0) -> int:

@@ -4,6 +4,7 @@ next begins once one answers, unless a signal comes first."""
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
@@ -34,22 +35,18 @@ def test_a_flow_that_loses_a_worker_and_its_broker_goes_on_once_the_broker_is_ba
     module = flow_folder(tmp_path, prefix)
     module.write_text(module.read_text().replace('"counts"', OPTIONS, 1))
 
-    def answered() -> set[tuple[str, int]]:
-        found = committed_counts(bootstrap, prefix)
-        with_repeats(found)
-        return {*found}
+    def answered() -> Counter[str]:
+        return with_repeats(committed_counts(bootstrap, prefix))
 
     words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
     with meander(tmp_path, bootstrap, *words) as flow:
         flow.until_event("checkpointed")
-        until(
-            lambda: answered() == {*expected_counts(TEXTS[:FIRST])}, "the first lines are answered"
-        )
+        until(lambda: answered() == expected_counts(TEXTS[:FIRST]), "the first lines are answered")
         lose_both(flow, own_broker)
         own_broker.start()
         until(lambda: len(flow.of("started")) == 2, f"it lives again: {flow.said}")
         lines(bootstrap, prefix, TEXTS[FIRST:], create=False, after=FIRST)
-        until(lambda: answered() == {*wanted}, "every word is counted, one by one")
+        until(lambda: answered() == wanted, "every word is counted, one by one")
         assert len(flow.of("recovering")) == 1
         flow.until_said("broker_returned")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import signal
-from collections import Counter
 from pathlib import Path
 
 from meander.connectors.local_broker.broker import LocalBroker
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, Record, await_records, consume_all, produce, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines, meander
-from tests.support.process.word_counts import each_once, with_totals, word_counts
+from tests.support.process.word_counts import each_once, word_counts
 
 BINS = [*range(128)]
 """Those of worker 0."""
@@ -77,14 +76,12 @@ class Counting:
         return consume_all(self.broker.bootstrap, self.names.state)
 
     def await_all(self) -> None:
-        """Until there are all results; each is there once."""
-        wanted = with_totals(dict.fromkeys(WORDS, self.often))
+        """Until there are all results; each is there once, in its key's order."""
+        total = self.often * len(WORDS)
         found = await_records(
-            self.broker.bootstrap, f"{self.prefix}counts", lambda all: len(all) >= wanted.total()
+            self.broker.bootstrap, f"{self.prefix}counts", lambda all: len(all) >= total
         )
-        counts = word_counts(found)
-        assert Counter(counts) == wanted
-        each_once(counts)
+        assert each_once(word_counts(found)) == dict.fromkeys(WORDS, self.often)
 
     def _said(self, words: str) -> int:
         assert self.flow.process.poll() is None, self.flow.said

@@ -106,10 +106,10 @@ def test_a_start_that_would_falsify_results_is_refused_with_what_is_in_the_way(
         output = refused(*words)
         assert f"topic '{called.checkpoints}' holds none of them" in output
         assert "meander reset counts lets it start from scratch" in output
-    assert read_all({"bootstrap.servers": bootstrap}, called.marks)
+    assert read_all({"bootstrap.servers": bootstrap}, called.commit_markers)
 
     # What another reset has left that ended half-way.
     gone(called.checkpoints)
     gone(called.decisions)
     said("reset", "counts", "--yes")
-    assert read_all({"bootstrap.servers": bootstrap}, called.marks) == []
+    assert read_all({"bootstrap.servers": bootstrap}, called.commit_markers) == []

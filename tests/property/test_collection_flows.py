@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from meander.dataflow.operators.collection import stored_updates
 from tests.support.collections.graph_flows import (
     GRAPH_FLOWS,
     expected_at,
@@ -45,7 +46,16 @@ def test_the_answer_at_each_time_is_that_of_the_graph_at_that_time(
     record_property(f"times at which {name} were computed anew", found["times"])
 
 
+@pytest.fixture
+def frequent_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bins have few entries of few rows, so some are rewritten in the course of a run."""
+    monkeypatch.setattr(stored_updates, "BUFFER_ROWS", 8)
+    monkeypatch.setattr(stored_updates, "PIECE_ROWS", 4)
+    monkeypatch.setattr(stored_updates, "SPARE_PIECES", 1)
+
+
 @pytest.mark.soak
+@pytest.mark.usefixtures("frequent_rewrites")
 @pytest.mark.parametrize("name", GRAPH_FLOWS)
 def test_the_changes_are_the_same_whatever_moves_joins_leaves_and_dies(
     name: str, record_property: Callable[[str, object], None]

@@ -12,23 +12,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meander.dataflow.collections.join import Join
+from meander.dataflow.collections import arrangement as arrangements
+from meander.dataflow.collections.join import IncrementalJoin
 from meander.dataflow.collections.reduce import Reduction
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.columns import Int64s
-from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.frontiers import columns_of
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import Merge, layer_of
-from meander.state.collections.trace import Reader, Trace
+from meander.state.collections.trace import Trace, TraceReader
 from meander.state.times.antichain import Antichain
 from tests.support.collections import collection_run, trace_run
 from tests.support.collections.columns import joined, rows_of
 from tests.support.property.planted import expect_caught
 
 RUNS = 60
-_columns_of, _result, _advance = merges.columns_of, Merge.result, Reader.advance
+_columns_of, _result, _advance = columns_of, Merge.result, TraceReader.advance
 _open, _start, _current_runs = Merge.__init__, Trace._start, Trace._current_runs
-_pairs, _reduce = Join._pairs, Reduction.step
+_pairs, _reduce = IncrementalJoin._pairs, Reduction.step
 
 
 def _one_element(frontier: Antichain, depth: int) -> Int64s:
@@ -45,7 +47,7 @@ def _early(merge: Merge) -> Layer:
     return layer_of(updates.take(np.flatnonzero(kept)), layer.description)
 
 
-def _beyond(reader: Reader, since: Antichain) -> None:
+def _beyond(reader: TraceReader, since: Antichain) -> None:
     later = [time + 1 if isinstance(time, int) else (time[0] + 1, *time[1:]) for time in since]
     _advance(reader, since)
     reader._since = Antichain.of(*later)
@@ -64,8 +66,14 @@ def _last_runs(trace: Trace) -> Any:
     return [run for _, run in trace._runs.values()]
 
 
-def _one_side(join: Join, batch: Layer, other: Any, swapped: bool) -> Iterator[Updates]:
-    return iter(()) if swapped else _pairs(join, batch, other, swapped)
+def _one_side(
+    join: IncrementalJoin, batch: Layer, other: Any, before: Antichain, swapped: bool
+) -> Iterator[Updates]:
+    return iter(()) if swapped else _pairs(join, batch, other, before, swapped)
+
+
+def _all_of(layer: Layer, _: Antichain) -> list[UpdateChunk]:
+    return [*layer.chunks]
 
 
 def _without_pending(reduction: Reduction, batch: Layer) -> Iterator[Updates]:
@@ -92,7 +100,7 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
         (merges, "columns_of", _one_element), _of_traces,
     ),
     "a merge drops rows that cancel at a later time": ((Merge, "result", _early), _of_traces),
-    "a reader gives up more than it says": ((Reader, "advance", _beyond), _of_traces),
+    "a reader gives up more than it says": ((TraceReader, "advance", _beyond), _of_traces),
     "a merge advances the times of its inputs in place": (
         (Merge, "__init__", _in_place), _of_traces,
     ),
@@ -102,9 +110,12 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
     "a merge gets too little fuel": ((traces, "FUEL", 1), _of_traces),
     "an insert pays for a whole merge": ((traces, "FUEL", 1 << 40), _of_traces),
     "the last layer keeps its times": ((Trace, "_start", _not_rewritten), _of_traces),
-    "a join forgets the older side": ((Join, "_pairs", _one_side), _of_collections),
+    "a join forgets the older side": ((IncrementalJoin, "_pairs", _one_side), _of_collections),
     "an arrangement is read beyond its since": (
-        (Reader, "advance", _beyond), _of_collections,
+        (TraceReader, "advance", _beyond), _of_collections,
+    ),
+    "a reader gets rows from its position on": (
+        (arrangements, "_before", _all_of), _of_collections,
     ),
     "a reduction forgets times at which changes join": (
         (Reduction, "step", _without_pending), _of_collections,

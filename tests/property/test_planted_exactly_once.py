@@ -92,7 +92,7 @@ def _altered(replay: Any, whose: Any, batch: Any) -> None:
 _claims = commit_history._PastExecution.claims
 
 
-def _in_part(life: Any, sink: str, anew: int) -> Any:
+def _in_part(life: Any, sink: str, replay_from: int) -> Any:
     return _claims(life, sink, 0)
 
 

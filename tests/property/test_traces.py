@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from meander.state.collections import trace as traces
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import Trace
@@ -98,5 +98,5 @@ def test_a_schedule_without_some_steps_is_a_schedule() -> None:
         run(replace(schedule, steps=tuple(steps)))
 
 
-def _interval(now: int) -> Description:
-    return Description(Antichain.of(now), Antichain.of(now + 1), Antichain.of(0))
+def _interval(now: int) -> LayerDescription:
+    return LayerDescription(Antichain.of(now), Antichain.of(now + 1), Antichain.of(0))

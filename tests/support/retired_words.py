@@ -6,7 +6,8 @@ replacement, else the term of the row replaces it. There are three kinds of reti
 - A name (`OldName`, `old_name`) matches a whole identifier, case-sensitively. A name with a single
   capital reads as an ordinary word in a sentence, so prose holds it between backticks only.
 - An option (`--old-option`) matches literally.
-- Any other word or phrase matches in prose and as a part of an identifier, in any case.
+- Any other word or phrase matches in prose and as a part of an identifier, in any case, and so does
+  its plural with `s` or `es`.
 
 Guarantees that identifiers, comments, strings, docstrings, file names and Markdown files of the
 product are searched. The column of retired words itself is left out. Cost: about three seconds.
@@ -116,7 +117,7 @@ class Search:
                 self._names[word.word.lstrip("_")] = word
             else:
                 spaced = r"\s+".join(map(re.escape, word.word.split()))
-                self._plain.append((re.compile(rf"\b{spaced}\b", re.IGNORECASE), word))
+                self._plain.append((re.compile(rf"\b{spaced}(?:e?s)?\b", re.IGNORECASE), word))
 
     def python(self, file: str, source: str) -> list[Finding]:
         """Find retired words in a Python file: in its identifiers, comments and strings."""

@@ -1,12 +1,16 @@
-"""Tests share code through `tests/support` alone, and their folders mirror packages."""
+"""Tests share code through `tests/support` alone, and their folders mirror packages. Each public
+class of the product has a name of its own."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.retired_words import product
 
 ROOT = Path(__file__).parents[2]
 MIRRORS = "unit", "integration"
@@ -79,3 +83,14 @@ def test_a_folder_without_a_package_is_found(tmp_path: Path) -> None:
     for package in ("state", "state/keys"):
         (tmp_path / package / "__init__.py").touch()
     assert [*strays(tmp_path / "tests/unit", tmp_path)] == ["state/values"]
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    names = Counter(
+        node.name
+        for file, source in product()
+        if file.endswith(".py")
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []

@@ -25,7 +25,7 @@ PAGE = """\
 | Term | Meaning | Elsewhere | Replaces |
 |---|---|---|---|
 | boat (`BoatPool`) | It floats. | | `Raft`, `OldBoat` → `Boat`, `dinghy`, `row home`, `--oars` |
-| port | A port holds boats. | | |
+| port | A port holds boats. | | `launch` |
 """
 WORDS = retired_words(PAGE)
 
@@ -48,6 +48,7 @@ def test_the_glossary_says_what_is_retired_and_what_replaces_it() -> None:
         RetiredWord("dinghy", "boat (BoatPool)"),
         RetiredWord("row home", "boat (BoatPool)"),
         RetiredWord("--oars", "boat (BoatPool)"),
+        RetiredWord("launch", "port"),
     ]
 
 
@@ -80,6 +81,14 @@ def test_a_retired_name_is_found_in_an_identifier(source: str) -> None:
 )
 def test_a_retired_word_is_found_as_a_part_of_an_identifier(source: str) -> None:
     assert [line for line, _ in python("\n" + source)] == [2]
+
+
+@pytest.mark.parametrize(
+    ("plural", "word"),
+    [("dinghys", "dinghy"), ("Launches", "launch"), ("RedDinghys", "dinghy")],
+)
+def test_the_plural_of_a_retired_word_is_found(plural: str, word: str) -> None:
+    assert markdown(f"Two {plural} float.\n") == [(1, word)]
 
 
 def test_retired_words_are_found_in_docstrings_comments_and_strings() -> None:

@@ -71,8 +71,8 @@ class Watch:
             self._print(event)
             return
         match event:
-            case Heartbeat() as beat:
-                self._line.update(self._task, description=self._state(beat))
+            case Heartbeat() as heartbeat:
+                self._line.update(self._task, description=self._state(heartbeat))
             case Started(workers=workers):
                 self._output.say(f"{workers} workers run")
             case Accepted() as accepted:
@@ -101,10 +101,11 @@ class Watch:
         if not isinstance(event, Heartbeat):
             self._output.event(event)
 
-    def _state(self, beat: Heartbeat) -> str:
-        if not beat.bins:
-            return f"starting Spark: {beat.registered} of {beat.workers} workers registered"
-        counters = beat.counters
+    def _state(self, heartbeat: Heartbeat) -> str:
+        if not heartbeat.bins:
+            registered, workers = heartbeat.registered, heartbeat.workers
+            return f"starting Spark: {registered} of {workers} workers registered"
+        counters = heartbeat.counters
         read = counters.get("read", 0)
         self._passed.append((time.monotonic(), read))
         (then, before), (now, _) = self._passed[0], self._passed[-1]
@@ -112,10 +113,10 @@ class Watch:
         parts = [
             f"{read:,} records read ({rate:,.0f}/s)",
             f"{counters.get('written', 0):,} results written",
-            f"lag {beat.lag:,}",
+            f"lag {heartbeat.lag:,}",
         ]
         if self._bounded and rate > 0:
-            parts.append(f"{beat.lag / rate:,.0f} s left")
+            parts.append(f"{heartbeat.lag / rate:,.0f} s left")
         parts += [f"{name} {moved}/{total} bins" for name, (moved, total) in self._open.items()]
         if dead := counters.get("dead_letters"):
             parts.append(f"{dead:,} dead letters")

@@ -18,12 +18,12 @@ _DRAWN_TOGETHER = {"type", "driver", "execution", "moving", "omitted"}
 
 def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
     """Return an overview as one JSON object; `now` is in milliseconds since 1970."""
-    beat = to_builtins(seen.beat)
+    heartbeat = to_builtins(seen.heartbeat)
     return {
         "flow": seen.flow, "state": state, "reason": seen.reason,
         "heartbeat_ms": seen.heartbeat_ms,
         "heartbeat_age_ms": None if seen.heartbeat_ms is None else now - seen.heartbeat_ms,
-        **{name: value for name, value in beat.items() if name not in _DRAWN_TOGETHER},
+        **{name: value for name, value in heartbeat.items() if name not in _DRAWN_TOGETHER},
         "worker_changes": to_builtins(seen.worker_changes),
         "migrations": to_builtins(list(seen.migrations.values())),
         "migrations_ended_since_ms": seen.since_ms, "migrations_omitted": seen.omitted,
@@ -32,26 +32,25 @@ def fields(seen: Overview, state: str, now: int) -> dict[str, object]:
 
 def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     """Print an overview as tables; a table without rows is left out."""
+    last = seen.heartbeat
     age = None if seen.heartbeat_ms is None else (now - seen.heartbeat_ms) / 1000
     output.table(
         f"flow {seen.flow}",
         ["state", "workers", "registered", "lag", "seconds since heartbeat", "reason"],
-        [[state, seen.beat.workers, seen.beat.registered, seen.beat.lag, age, seen.reason]],
+        [[state, last.workers, last.registered, last.lag, age, seen.reason]],
     )
-    for line in _awaited(seen.beat, state):
+    for line in _awaited(last, state):
         output.say(line)
-    _table(
-        output, "counters", ["counter", "records"], [[*pair] for pair in seen.beat.counters.items()]
-    )
+    _table(output, "counters", ["counter", "records"], [[*pair] for pair in last.counters.items()])
     if state == "running":
         _frontier_table(output, seen)
         _operator_table(output, seen)
         _latency_table(output, seen)
         _place_tables(output, seen)
-    lags = [[one.topic, str(one.partition), one.records] for one in seen.beat.lags]
+    lags = [[one.topic, str(one.partition), one.records] for one in last.lags]
     _table(output, "lag", ["topic", "partition", "records"], lags)
-    bytes = map(size, seen.beat.inflight), map(size, seen.beat.spilled)
-    workers = zip(map(str, seen.beat.worker_ids), seen.beat.bins, *bytes, strict=True)
+    bytes = map(size, last.inflight), map(size, last.spilled)
+    workers = zip(map(str, last.worker_ids), last.bins, *bytes, strict=True)
     _table(
         output,
         "workers",
@@ -70,8 +69,8 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     ]  # fmt: skip
     columns = ["id", "state", "strategy", "bins", "bytes", "keys", "ms", "time (UTC), or wait"]
     _table(output, "migrations", columns, rows)
-    if done := seen.beat.migrations_completed:
-        moved = seen.beat.bins_moved
+    if done := last.migrations_completed:
+        moved = last.bins_moved
         output.say(
             f"Since the driver started: {done:,} migrations completed, {moved:,} bins moved."
         )
@@ -83,18 +82,18 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         output.say(f"Not shown: migrations that ended before {since} (UTC); --all shows them.")
     for omitted, what in (
         (seen.omitted, "migrations in progress"),
-        (seen.beat.lags_omitted, "partitions with less lag"),
-        (seen.beat.throughput_omitted, "operators"),
-        (seen.beat.frontier_blockers_omitted, "blocked frontiers"),
-        (seen.beat.calls_omitted, "workers in shorter calls"),
-        (seen.beat.latencies_omitted, "sources with a latency"),
-        (seen.beat.partitions_omitted, "partitions at later times"),
-        (seen.beat.queues_omitted, "links with shorter queues"),
+        (last.lags_omitted, "partitions with less lag"),
+        (last.throughput_omitted, "operators"),
+        (last.frontier_blockers_omitted, "blocked frontiers"),
+        (last.calls_omitted, "workers in shorter calls"),
+        (last.latencies_omitted, "sources with a latency"),
+        (last.partitions_omitted, "partitions at later times"),
+        (last.queues_omitted, "links with shorter queues"),
     ):
         if omitted:
             output.say(f"Not shown: {omitted:,} more {what}.")
-    if seen.beat.metrics and state == "running":
-        output.say(f"Metrics: {seen.beat.metrics} on the driver's machine.")
+    if last.metrics and state == "running":
+        output.say(f"Metrics: {last.metrics} on the driver's machine.")
 
 
 def _table(
@@ -104,7 +103,7 @@ def _table(
         output.table(title, columns, rows)
 
 
-def _starts(beat: Heartbeat) -> str:
+def _starts(heartbeat: Heartbeat) -> str:
     """Return how far the start of a flow is.
 
     >>> from msgspec.structs import replace
@@ -112,18 +111,19 @@ def _starts(beat: Heartbeat) -> str:
     >>> _starts(replace(SILENCE, workers=2, registered=1))
     'The flow starts: 1 of 2 workers have registered.'
     """
-    if beat.bins or not beat.workers:
+    if heartbeat.bins or not heartbeat.workers:
         return "The flow starts."  # There is no heartbeat of this execution yet.
-    return f"The flow starts: {beat.registered} of {beat.workers} workers have registered."
+    registered, workers = heartbeat.registered, heartbeat.workers
+    return f"The flow starts: {registered} of {workers} workers have registered."
 
 
-def _awaited(beat: Heartbeat, state: str) -> Iterator[str]:
+def _awaited(heartbeat: Heartbeat, state: str) -> Iterator[str]:
     """Yield a sentence for each reason why workers do not read."""
     if state == "starting":
-        yield _starts(beat)
-    if beat.restoring is not None:
-        yield _restores(beat.restoring)
-    yield from map(_blocks, beat.calls)
+        yield _starts(heartbeat)
+    if heartbeat.restoring is not None:
+        yield _restores(heartbeat.restoring)
+    yield from map(_blocks, heartbeat.calls)
 
 
 def _blocks(call: LongCall) -> str:
@@ -174,9 +174,9 @@ def _when(one: Migration) -> str:
 
 
 def _frontier_table(output: CommandOutput, seen: Overview) -> None:
-    blockers = {one.probe: one for one in seen.beat.frontier_blockers}
+    blockers = {one.probe: one for one in seen.heartbeat.frontier_blockers}
     rows: list[list[object]] = []
-    for name, millis in seen.beat.frontiers.items():
+    for name, millis in seen.heartbeat.frontiers.items():
         if (one := blockers.get(name)) is None:
             rows.append([name, at_millis(millis), "", None, ""])
             continue
@@ -188,7 +188,7 @@ def _frontier_table(output: CommandOutput, seen: Overview) -> None:
 
 def _operator_table(output: CommandOutput, seen: Overview) -> None:
     rows: list[list[object]] = []
-    for one in seen.beat.throughput:
+    for one in seen.heartbeat.throughput:
         took = (_ms(one.p50), _ms(one.p99)) if one.count else (None, None)
         rows.append([one.operator, one.received, one.sent, *took])
     columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
@@ -197,7 +197,7 @@ def _operator_table(output: CommandOutput, seen: Overview) -> None:
 
 def _latency_table(output: CommandOutput, seen: Overview) -> None:
     rows = [[f"{one.of} of {one.name}", one.count, _ms(one.p50), _ms(one.p99)]
-            for one in seen.beat.latencies]  # fmt: skip
+            for one in seen.heartbeat.latencies]  # fmt: skip
     _table(output, "latency", ["latency of", "chunks of records", "p50 ms", "p99 ms"], rows)
 
 
@@ -207,8 +207,8 @@ def _ms(seconds: float | None) -> object:
 
 def _place_tables(output: CommandOutput, seen: Overview) -> None:
     places = [[one.source, str(one.partition), str(one.worker), at_millis(one.millis)]
-              for one in seen.beat.partitions]  # fmt: skip
+              for one in seen.heartbeat.partitions]  # fmt: skip
     columns = ["source", "partition", "worker", "frontier (UTC)"]
     _table(output, "source partitions", columns, places)
-    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.beat.queues]
+    links = [[f"{one.worker} to {one.to}", size(one.bytes)] for one in seen.heartbeat.queues]
     _table(output, "links", ["from worker", "queued"], links)

@@ -33,22 +33,22 @@ class RunSummary:
             return None
         return self._line(event)
 
-    def _line(self, beat: Heartbeat) -> dict[str, object]:
+    def _line(self, heartbeat: Heartbeat) -> dict[str, object]:
         now = time.monotonic()
-        read, written = beat.counters.get("read", 0), beat.counters.get("written", 0)
+        read, written = heartbeat.counters.get("read", 0), heartbeat.counters.get("written", 0)
         seconds, (read_before, written_before) = now - self._at, self._counts
         self._at, self._next, self._counts = now, now + EVERY, (read, written)
         return {
             "type": "summary",
-            "state": "running" if beat.bins else "starting",
-            "workers": beat.workers if beat.bins else beat.registered,
+            "state": "running" if heartbeat.bins else "starting",
+            "workers": heartbeat.workers if heartbeat.bins else heartbeat.registered,
             "records_in_per_second": _rate(read - read_before, seconds),
             "records_out_per_second": _rate(written - written_before, seconds),
-            "lag": beat.lag,
-            "frontier_delay_ms": _delay(beat),
+            "lag": heartbeat.lag,
+            "frontier_delay_ms": _delay(heartbeat),
             "checkpoints": self._checkpoints,
-            "migrations": len(beat.moving) + beat.omitted,
-            "dead_letters": beat.counters.get("dead_letters", 0),
+            "migrations": len(heartbeat.moving) + heartbeat.omitted,
+            "dead_letters": heartbeat.counters.get("dead_letters", 0),
         }
 
 
@@ -56,7 +56,7 @@ def _rate(count: int, seconds: float) -> float:
     return round(count / seconds, 1) if seconds > 0 else 0.0
 
 
-def _delay(beat: Heartbeat) -> int | None:
+def _delay(heartbeat: Heartbeat) -> int | None:
     """Return how far the earliest frontier lies behind the clock; None while there is none."""
-    frontiers = [millis for millis in beat.frontiers.values() if millis]
+    frontiers = [millis for millis in heartbeat.frontiers.values() if millis]
     return max(0, time.time_ns() // 1_000_000 - min(frontiers)) if frontiers else None

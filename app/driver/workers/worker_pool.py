@@ -89,6 +89,8 @@ class WorkerPool:
         self._left = WorkerStats()
         self._removed: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
+        self.limits: dict[str, int] = {}
+        """The `max.message.bytes` of topics that failed workers have learned, by topic."""
         self._deadline = time.monotonic() + startup_timeout
         self._heartbeat_at = 0.0
         self._stopping = False
@@ -292,6 +294,8 @@ class WorkerPool:
                 self.joining.drop(handle.id, _in_words(handle, failure), self.handles)
             return
         handle.end_reported, handle.failed = True, failure.peer is None
+        for topic, limit in failure.limits.items():
+            self.limits[topic] = min(limit, self.limits.get(topic, limit))
         rank = Rank.REPORTED if failure.peer is None else Rank.PEER
         error = failure.error()
         if failure.subject == member_name(handle.id) or rank is Rank.PEER:

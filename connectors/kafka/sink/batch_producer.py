@@ -17,8 +17,14 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.sink.producer import BaseProducer, Headers, size_of
+from meander.connectors.kafka.client import Settings, is_too_large
+from meander.connectors.kafka.sink.producer import (
+    BaseProducer,
+    Headers,
+    RecordsRefused,
+    batch_limit,
+    size_of,
+)
 
 SEND_INTERVAL = 0.003
 """The seconds between two sends. Requests use most of a broker's time, and a pause lets more
@@ -55,6 +61,10 @@ class BatchProducer(BaseProducer):
         self._has_default_queue = _QUEUE_SETTINGS.isdisjoint(settings)
         self._next_send = 0.0
         self._accepted = self._delivered = 0
+        self._batch_bytes = batch_limit(settings, max_batch_bytes)
+        self._refused: list[Message] = []
+        """The records of batches that the topic has refused because of their size, which ends the
+        producer."""
 
     def send(
         self,
@@ -75,8 +85,14 @@ class BatchProducer(BaseProducer):
 
     def delivered(self) -> int:
         """Return the last batch up to which all are durable, and send waiting batches. Raise the
-        broker's refusal."""
+        broker's refusal, and RecordsRefused once no record is under way."""
         self._poll()
+        if self._refused:
+            # librdkafka sends none of the queued records any more, and keeps some.
+            self._producer.purge(in_flight=False)
+            if not len(self._producer):
+                raise RecordsRefused(self._refused, self._batch_bytes)
+            return self._delivered
         if self._sent and not len(self._producer) and self._failure is None:
             self._delivered += len(self._sent)
             self._bytes -= sum(batch.size for batch in self._sent)
@@ -146,6 +162,13 @@ class BatchProducer(BaseProducer):
         self._sent.append(self._waiting.popleft())
         return self._sent[-1]
 
-    def _report(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._refused.append(message)
+        elif error is not None:
             self._record_failure(error)
+
+    def _record_failure(self, error: KafkaError) -> None:
+        # Reports name the records that are too large.
+        if not is_too_large(error):
+            super()._record_failure(error)

@@ -6,7 +6,7 @@ outage. It accepts no more bytes than a bound (I6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -32,6 +32,33 @@ RECORD_OVERHEAD = 64
 MAX_IN_FLIGHT = 1 << 30
 """The default bound of bytes in flight."""
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+
+
+class RecordsRefused(Exception):
+    """An error that reports batches that a topic refuses because of their size.
+
+    The refusal of a batch does not name a record. A record as large as the limit of batches was
+    alone in its batch, so it is too large itself. Without such a record, smaller batches tell.
+    """
+
+    def __init__(self, refused: Iterable[Message], batch_bytes: int) -> None:
+        """`refused` are the records of the batches, and `batch_bytes` their limit."""
+        super().__init__("a topic refuses records because of their size")
+        alone = [one for one in refused if payload_bytes(one) >= batch_bytes]
+        self.record = min(alone, key=payload_bytes, default=None)
+        """The smallest record that is too large, where one is known."""
+        self.batch_bytes = batch_bytes if alone else batch_bytes // 2
+        """The limit of batches for another attempt."""
+
+
+def batch_limit(settings: Settings, max_batch_bytes: int) -> int:
+    """Return the most bytes of a batch of a producer."""
+    return min(max_batch_bytes, int(settings.get("batch.size", max_batch_bytes)))
+
+
+def payload_bytes(record: Message) -> int:
+    """Return the bytes of a record's key and value."""
+    return len(record.key() or b"") + len(record.value() or b"")
 
 
 def size_of(

@@ -8,12 +8,10 @@ records up to it are durable. Headers name the origin of each record: meander.ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, repeat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Generic, Literal, TypeVar
-
-import pyarrow as pa
 
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
@@ -25,7 +23,15 @@ from meander.connectors.kafka.formats import (
     plain_key,
 )
 from meander.connectors.kafka.sink.batch_producer import BatchProducer
-from meander.connectors.kafka.sink.producer import Header, Headers
+from meander.connectors.kafka.sink.producer import Header, Headers, RecordsRefused
+from meander.connectors.kafka.sink.record_limits import (
+    HEADER_BYTES,
+    RecordLimits,
+    lowered_limit,
+    max_batch_bytes,
+    with_limits,
+)
+from meander.dataflow.errors import WritesDropped
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
@@ -36,17 +42,6 @@ from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 
 KeyWriter = Callable[[bytes], bytes]
-BATCH_OVERHEAD = 61
-"""The bytes of a batch besides its records."""
-RECORD_OVERHEAD = 36
-"""The most bytes of a record besides its key, value and headers."""
-HEADER_BYTES = 185
-"""The most bytes of the headers of one record."""
-COMPRESSION_SETTINGS = "compression.type", "compression.codec"
-DEFAULT_LEVELS = {"gzip": 6, "zstd": 3}
-"""The compression levels of the client without a setting."""
-COMPRESSION_MARGIN = 50
-"""A compressed record may exceed the estimate by one part in 50."""
 MAX_QUOTATION = 60
 """The most characters of a key in a message."""
 T = TypeVar("T")
@@ -84,11 +79,14 @@ class KafkaWriter:
     """A writer that sends one sink's results from one worker; implements `SinkWriter`."""
 
     def __init__(self, spec: KafkaSink, context: WorkerContext) -> None:
-        self._encoder = RecordEncoder(
-            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
-        )
-        max_batch = max_batch_bytes([spec.topic], context.sink_topics)
-        self._producer = BatchProducer(context.settings, spec.topic, context.max_waiting, max_batch)
+        self._spec = spec
+        self._open(context, client.MAX_MESSAGE_BYTES)
+
+    def _open(self, context: WorkerContext, batch_bytes: int) -> None:
+        self._context, topic = context, self._spec.topic
+        self._encoder = RecordEncoder.limited(self._spec, context)
+        batch_bytes = min(batch_bytes, max_batch_bytes([topic], context.sink_topics))
+        self._producer = BatchProducer(context.settings, topic, context.max_waiting, batch_bytes)
 
     def write(self, batch: Batch) -> int:
         """Accept one batch; return its ticket: 1, 2, 3, ...
@@ -103,125 +101,46 @@ class KafkaWriter:
         return self._producer.full
 
     def delivered(self) -> int:
-        """Return the last ticket up to which all records are durable. Raise the broker's
-        refusal."""
-        return self._producer.delivered()
+        """Return the last ticket up to which all records are durable. Raise the broker's refusal,
+        and WritesDropped once smaller records or batches may succeed."""
+        try:
+            return self._producer.delivered()
+        except RecordsRefused as refused:
+            ended, context, limits = self._producer, self._context, dict[str, int]()
+            if (record := refused.record) is not None:
+                topic, headers = self._spec.topic, header_bytes(self._spec)
+                limits[topic] = lowered_limit(topic, context, record, headers)
+            topics = with_limits(context.sink_topics, limits)
+            self._open(replace(context, sink_topics=topics), refused.batch_bytes)
+            ended.close()
+            raise WritesDropped from None
 
     def close(self) -> None:
         """Release connections, and drop records that are not delivered."""
         self._producer.close()
 
 
-def max_batch_bytes(topics: Iterable[str], outside: Mapping[str, Mapping[str, str]]) -> int:
-    """Return the most bytes of a batch that all these topics accept. The client does not ask a
-    broker, and a refused batch ends the producer."""
-    known = (
-        outside.get(topic, {}).get("max.message.bytes", client.MAX_MESSAGE_BYTES)
-        for topic in topics
-    )
-    return min([client.MAX_MESSAGE_BYTES, *map(int, known)])
-
-
 EncodedRecords = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
 """Values, keys and, where the sink has them, headers, each of shape (n,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordLimits:
-    """The limits of a topic and a client for one record, checked before the client sends it.
-
-    A record that a broker refuses ends the producer, and with it a transaction or the flow. The
-    check makes it a failure of that record alone. Cost: a sum per batch, unless it exceeds the
-    bound.
-    """
-
-    client: int
-    """The most bytes of one record for the client, with its headers and overhead."""
-    topic: int
-    """The most bytes of one record for the topic, as sent."""
-    codec: pa.Codec | None
-    """The client's compression codec, where the topic does not change it."""
-    allows_no_key: bool
-    """Whether a record may lack a key."""
-
-    @staticmethod
-    def of(topic: str, context: WorkerContext) -> RecordLimits:
-        """Return the limits from the client's settings and, where they are known, the topic's."""
-        of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
-        sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
-        broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
-        compacted = topic_metadata.is_compacted(of_topic)
-        return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
-
-    def violations(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        headers: int,
-    ) -> Iterator[tuple[int, str | None]]:
-        """Yield the rows of records that the topic refuses, each with the reason where its size is
-        wrong. `headers` bounds the bytes of a record's headers."""
-        if not self.allows_no_key and None in keys:
-            yield from ((row, None) for row, key in enumerate(keys) if key is None)
-        beside, most = RECORD_OVERHEAD + headers, min(self.client, self.topic)
-        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
-            return
-        for row, (value, key) in enumerate(zip(values, keys, strict=True)):
-            parts = value or b"", key or b""
-            size = sum(map(len, parts)) + beside
-            if size > most and (violation := self._size_violation(parts, size, beside)):
-                yield row, violation
-
-    def _size_violation(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
-        """Return the reason where a record is too large, else None."""
-        if size > self.client and (self.codec or self.client <= self.topic):
-            return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
-        if self.codec is not None and size > self.topic:
-            size = _compressed(self.codec, parts) + beside
-        if size > self.topic:
-            by = "" if self.codec is None else f", compressed by {self.codec.name},"
-            return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
-        return None
+class LimitError(RowError):
+    """An error that reports a row that a topic refuses, although the row fits the format."""
 
 
-def _too_large(size: str, most: int, setting: str) -> str:
-    return f"takes {size} as a record, more than {most:,} ({setting})"
-
-
-def _codec(of_client: Mapping[str, str], of_topic: Mapping[str, str]) -> pa.Codec | None:
-    """Return the client's codec at its level. Return None for a topic with a codec of its own, as
-    its broker measures records before it compresses them again.
-
-    >>> _codec({"compression.type": "zstd"}, {}).compression_level
-    3
-    >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
-    True
-    """
-    codecs = {of_client.get(name, "none") for name in COMPRESSION_SETTINGS} - {"none", "inherit"}
-    codec = next(iter(codecs), None)
-    if codec is None or of_topic.get("compression.type", "producer") not in {"producer", codec}:
-        return None
-    level = int(of_client.get("compression.level", "-1"))
-    if codec in DEFAULT_LEVELS:
-        return pa.Codec(codec, level if level > 0 else DEFAULT_LEVELS[codec])
-    return pa.Codec(codec)
-
-
-def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
-    """Return the bytes of a record that is sent alone, approximately; a record of this size is.
-
-    >>> _compressed(pa.Codec("zstd"), (bytes(1_000_000), b"key")) < 1_000
-    True
-    """
-    given = b"".join(parts)
-    packed = len(codec.compress(given, asbytes=True))
-    # The client cuts the record into other blocks, and sends a block unchanged that does not
-    # shrink.
-    return min(len(given), packed + packed // COMPRESSION_MARGIN)
+def header_bytes(spec: KafkaSink) -> int:
+    """Return the most bytes of the headers of a sink's record."""
+    return HEADER_BYTES if spec.headers else 0
 
 
 class RecordEncoder:
     """An encoder that turns one worker's results into records of a topic, without a producer."""
+
+    @staticmethod
+    def limited(spec: KafkaSink, context: WorkerContext) -> RecordEncoder:
+        """Return an encoder that refuses what its topic refuses."""
+        limits = RecordLimits.of(spec.topic, context)
+        return RecordEncoder(spec, context.worker, context.keepalive, limits)
 
     def __init__(
         self,
@@ -230,7 +149,7 @@ class RecordEncoder:
         keepalive: Keepalive,
         limits: RecordLimits | None = None,
     ) -> None:
-        self._limits, self._header_bytes = limits, HEADER_BYTES if spec.headers else 0
+        self._limits, self._header_bytes = limits, header_bytes(spec)
         self._topic, self._with_headers = spec.topic, spec.headers
         self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
         self._key = _FieldEncoder("key", _key_writer(spec.key), callable(spec.key))
@@ -239,36 +158,41 @@ class RecordEncoder:
 
     def encode(self, batch: Batch) -> EncodedRecords:
         """Return the records of a batch. Raise RowError with all rows that cannot be written."""
-        values, keys = self._values_and_keys(batch)
-        return values, keys, self._headers(batch) if self._with_headers else None
-
-    def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of these records; raise errors as `encode` does."""
-        values, keys = self._values_and_keys(batch)
-        return Checksum.of(batch.times, keys, values)
-
-    def _values_and_keys(self, batch: Batch) -> tuple[list[bytes | None], list[bytes | None]]:
-        errors: dict[int, RowError] = {}
-        values = self._encode_column(self._value, batch.values, batch, errors)
-        keys: list[bytes | None] = [None] * len(values)
-        if batch.keys is not None:
-            keys = self._encode_column(self._key, batch.keys, batch, errors)
+        values, keys, errors = self._values_and_keys(batch)
         if self._limits:
             for row, violation in self._limits.violations(values, keys, self._header_bytes):
                 errors.setdefault(row, self._limit_error(batch, row, violation))
         if errors:
             raise RowError.first(errors)
-        return values, keys
+        return values, keys, self._headers(batch) if self._with_headers else None
 
-    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> RowError:
+    def checksum(self, batch: Batch) -> Checksum:
+        """Return the checksum of these records, whether or not the topic accepts them. Raise
+        RowError with all rows that do not fit the format."""
+        values, keys, errors = self._values_and_keys(batch)
+        if errors:
+            raise RowError.first(errors)
+        return Checksum.of(batch.times, keys, values)
+
+    def _values_and_keys(
+        self, batch: Batch
+    ) -> tuple[list[bytes | None], list[bytes | None], dict[int, RowError]]:
+        errors: dict[int, RowError] = {}
+        values = self._encode_column(self._value, batch.values, batch, errors)
+        keys: list[bytes | None] = [None] * len(values)
+        if batch.keys is not None:
+            keys = self._encode_column(self._key, batch.keys, batch, errors)
+        return values, keys, errors
+
+    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> LimitError:
         where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
         if violation is None:
             cause = f"the result from {where} has no key, and the topic is compacted"
-            return RowError(
+            return LimitError(
                 row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
             )
         key = "" if batch.keys is None else f" of key {quote(batch.keys[row])}"
-        return RowError(
+        return LimitError(
             row,
             f"topic {self._topic!r}",
             f"the result{key} from {where} {violation}",

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from meander.connectors.kafka.client import (
+    MAX_MESSAGE_BYTES,
     TRANSACTION_TIMEOUT,
     Settings,
     contact,
@@ -27,7 +28,14 @@ from meander.connectors.kafka.client import (
     transactional,
     translate,
 )
-from meander.connectors.kafka.sink.producer import ANY_PARTITION, Headers, Report, size_of
+from meander.connectors.kafka.sink.producer import (
+    ANY_PARTITION,
+    Headers,
+    RecordsRefused,
+    Report,
+    batch_limit,
+    size_of,
+)
 from meander.dataflow.errors import WorkerLost
 
 RETRY_PAUSE = 0.1
@@ -71,23 +79,26 @@ class TransactionalProducer:
     """A producer that commits transactions under an id; its thread calls `done` after each."""
 
     def __init__(
-        self, settings: Settings, id: str, done: Callable[[], None], **tuning: str | float
-    ) -> None:
+        self, settings: Settings, id: str, done: Callable[[], None],
+        max_batch_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:  # fmt: skip
         """Fence earlier producers of the id. Raise MeanderError."""
-        self._id, self._done = id, done
+        self._settings, self._id, self._done = settings, id, done
         self._contact = contact(settings)
-        self._producer = transactional(settings, id, **tuning)
+        self._open(batch_limit(settings, max_batch_bytes))
         self._transactions = SimpleQueue[TransactionBatch | None]()
         self._started = self._ended = 0
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
         """The refusal of the present transaction, and its topic."""
+        self._too_large: list[Message] = []
+        """The records of batches that their topics have refused because of their size."""
         threading.Thread(target=self._run, name=f"commits {id}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
         """Return whether a transaction is being committed. Raise the error that has ended the
-        producer."""
+        producer: RecordsRefused with a record that is too large."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -101,6 +112,10 @@ class TransactionalProducer:
     def close(self) -> None:
         """Drop transactions that are not committed."""
         self._transactions.put(None)
+
+    def _open(self, batch_bytes: int) -> None:
+        self._batch_bytes = batch_bytes
+        self._producer = transactional(self._settings, self._id, batch_size=batch_bytes)
 
     def _run(self) -> None:
         while (transaction := self._transactions.get()) is not None:
@@ -118,7 +133,7 @@ class TransactionalProducer:
     def _try_commit(self, transaction: TransactionBatch) -> bool:
         """Return whether a transaction has committed; otherwise Kafka has aborted it and may accept
         it later. Raise MeanderError for a refusal, WorkerLost for an unknown outcome."""
-        self._refused, started = None, time.monotonic()
+        self._refused, self._too_large, started = None, [], time.monotonic()
         try:
             self._producer.begin_transaction()
             for batch in transaction:
@@ -145,6 +160,12 @@ class TransactionalProducer:
             self._producer.abort_transaction(TRANSACTION_TIMEOUT)
         except KafkaException:
             raise lost from None
+        if self._too_large:
+            refused = RecordsRefused(self._too_large, self._batch_bytes)
+            if refused.record is not None:
+                raise refused
+            self._open(refused.batch_bytes)
+            return
         if self._refused is not None:
             raise translate(*self._refused)
         if not _is_retriable(error.args[0]):
@@ -174,9 +195,11 @@ class TransactionalProducer:
             raise
         return True
 
-    def _report(self, topic: str, error: KafkaError | None, _: Message) -> None:
+    def _report(self, topic: str, error: KafkaError | None, message: Message) -> None:
         """Record the first permanent refusal of a record, which aborts the whole transaction."""
-        if error is not None and self._refused is None and not _is_retriable(error):
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            self._too_large.append(message)
+        elif error is not None and self._refused is None and not _is_retriable(error):
             self._refused = error, f"topic {topic!r}"
 
 

@@ -11,11 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder, RecordLimits
+import numpy as np
+from confluent_kafka import KafkaError
+
+from meander.connectors.kafka.client import Settings, translate
+from meander.connectors.kafka.sink.producer import RecordsRefused
+from meander.connectors.kafka.sink.record_limits import lowered_limit
+from meander.connectors.kafka.sink.sink import KafkaSink, LimitError, RecordEncoder, header_bytes
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import (
@@ -25,6 +31,8 @@ from meander.dataflow.exactly_once.interfaces import (
 )
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.records.batch import Batch
+from meander.schemas.errors import MeanderError
+from meander.schemas.row_error import RowError
 from meander.state.keys.ids import WorkerId
 
 
@@ -53,7 +61,9 @@ class KafkaTransactions:
         max_batch_bytes: int,
     ) -> None:
         """Fence earlier producers of the id. Raise MeanderError."""
-        self._producer = TransactionalProducer(settings, id, wakeup.set, batch_size=max_batch_bytes)
+        self._producer = TransactionalProducer(settings, id, wakeup.set, max_batch_bytes)
+        self._sinks: dict[str, tuple[KafkaSink, WorkerContext]] = {}
+        """A sink of each topic."""
         self._marker_topic, self._max_bytes = marker_topic, max_bytes
         self._outbox_limit = MemoryLimit(f"outboxes of {id!r}", max_bytes)
         self._open_buffer = open_buffer
@@ -66,7 +76,10 @@ class KafkaTransactions:
     @property
     def busy(self) -> bool:
         """Return whether a commit runs. Raise MeanderError where one may have failed."""
-        busy = self._producer.busy
+        try:
+            busy = self._producer.busy
+        except RecordsRefused as refused:
+            raise self._limit_error(refused) from refused
         if not busy and self._committing:
             self._committing.close()
             self._committing = self._open_buffer()
@@ -113,16 +126,42 @@ class KafkaTransactions:
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> ChecksummedWriter:
         """Return the writer of a sink that sends in the order of time."""
+        self._sinks[spec.topic] = spec, context
         return _Writer(self, spec, context)
 
     def outbox(self, spec: KafkaSink, context: WorkerContext) -> DeferredWriter:
         """Return the writer of a sink whose results wait for a checkpoint."""
+        self._sinks[spec.topic] = spec, context
         return _Outbox(self, spec, context)
+
+    def _limit_error(self, refused: RecordsRefused) -> MeanderError:
+        """Return the error for a record that a topic refuses because of its size."""
+        assert refused.record is not None
+        topic = refused.record.topic()
+        if topic not in self._sinks:
+            return translate(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), f"topic {topic!r}")
+        spec, context = self._sinks[topic]
+        limit = lowered_limit(topic, context, refused.record, header_bytes(spec))
+        return LimitLowered(topic, limit)
 
     def close(self) -> None:
         """Drop results that are not committed."""
         self._producer.close()
         self._waiting.close()
+
+
+class LimitLowered(WorkerLost):
+    """An error that ends an execution, as a topic has refused a record in a transaction. The next
+    execution needs the limits."""
+
+    def __init__(self, topic: str, limit: int) -> None:
+        self.limits = {topic: limit}
+        """The `max.message.bytes` by topic."""
+        super().__init__(
+            f"topic {topic!r}",
+            f"it refuses a record of more than {limit:,} bytes, which is less than the flow knew",
+            "run the flow again",
+        )
 
 
 class _Writer:
@@ -133,19 +172,24 @@ class _Writer:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._encoder = RecordEncoder(
-            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
-        )
+        self._encoder = RecordEncoder.limited(spec, context)
         self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Accept one batch. Raise RowError for a row that cannot be written."""
-        values, keys, headers = self._encoder.encode(batch)
+        try:
+            values, keys, headers = self._encoder.encode(batch)
+        except RowError as refused:
+            limited = [one.row for one in refused.all if isinstance(one, LimitError)]
+            rows = batch.take(np.array(limited, np.int64))
+            self.written_checksum += self._encoder.checksum(rows)
+            raise
         self.written_checksum += Checksum.of(batch.times, keys, values)
         return self._transactions.add(TopicBatch(self._topic, values, keys, headers))
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch without writing it. Raise RowError as `write` does."""
+        """Return the checksum of a batch without writing it. Raise RowError for a row that does not
+        fit the format."""
         return self._encoder.checksum(batch)
 
     @property
@@ -174,9 +218,7 @@ class _Outbox:
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
         self._transactions, self._topic = transactions, spec.topic
-        self._encoder = RecordEncoder(
-            spec, context.worker, context.keepalive, RecordLimits.of(spec.topic, context)
-        )
+        self._encoder = RecordEncoder.limited(spec, context)
         self._store = DeferredStore[_DeferredBatch](self._send)
 
     def write(self, batch: Batch) -> int:

@@ -26,8 +26,8 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.source.chunks import ChunkReader, size_of
 from meander.connectors.kafka.source.lost_records import LostRecords
-from meander.connectors.kafka.source.topic_ids import TopicIds
 from meander.connectors.kafka.source.topic_watch import OffsetCommits, TopicWatch
+from meander.connectors.kafka.topic_ids import TopicIds
 from meander.connectors.kafka.topic_metadata import TopicInfo
 from meander.dataflow.interfaces import Chunk, Partition, Rest, WorkerContext
 from meander.schemas.errors import MeanderError

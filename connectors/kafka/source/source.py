@@ -23,7 +23,7 @@ from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer
 from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
-from meander.connectors.kafka.source.topic_ids import TopicIds, recreated
+from meander.connectors.kafka.topic_ids import TopicIds, recreated
 from meander.dataflow.interfaces import (
     DeadLetters,
     Partition,

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.source.topic_ids import recreated
+from meander.connectors.kafka.topic_ids import recreated
 from meander.connectors.kafka.topic_metadata import TopicInfo
 
 COMMIT_INTERVAL = 1.0

@@ -22,7 +22,7 @@ from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
 ARRIVED = 56
-"""The bits of a mark for the arrival, in microseconds of the worker's clock. The bits above number
+"""The bits of a tag for the arrival, in microseconds of the worker's clock. The bits above number
 the input. One column costs half of two, on disk too."""
 _WHEN = (1 << ARRIVED) - 1
 NO_ROWS: Int64s = np.zeros(0, np.int64)
@@ -31,11 +31,11 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A batch of rows with equal iterations, and a mark of each for its input and arrival, shape
+    """A batch of rows with equal iterations, and a tag of each for its input and arrival, shape
     (n,)."""
 
     batch: Batch
-    marks: Int64s
+    tags: Int64s
     iterations: Iterations = ()
 
     @staticmethod
@@ -44,16 +44,16 @@ class Rows:
     ) -> Rows:
         """Return the records of one input that arrived at one time of the worker's clock, in
         seconds."""
-        mark = input_number << ARRIVED | int(arrived_at * MICROS)
-        return Rows(batch, np.full(len(batch), mark, np.int64), iterations)
+        tag = input_number << ARRIVED | int(arrived_at * MICROS)
+        return Rows(batch, np.full(len(batch), tag, np.int64), iterations)
 
     @staticmethod
     def concat(batches: list[Rows]) -> Rows:
         """Return all records in order. All have equal iterations."""
         if len(batches) == 1:
             return batches[0]
-        marks = np.concatenate([r.marks for r in batches])
-        return Rows(Batch.concat([r.batch for r in batches]), marks, batches[0].iterations)
+        tags = np.concatenate([r.tags for r in batches])
+        return Rows(Batch.concat([r.batch for r in batches]), tags, batches[0].iterations)
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -61,12 +61,12 @@ class Rows:
     @property
     def inputs(self) -> Int64s:
         """Return the number of the input of each record, shape (n,)."""
-        return self.marks >> ARRIVED
+        return self.tags >> ARRIVED
 
     @property
     def arrivals(self) -> Int64s:
         """Return the arrival of each record in microseconds of the worker's clock, shape (n,)."""
-        return self.marks & _WHEN
+        return self.tags & _WHEN
 
     @property
     def least(self) -> int:
@@ -80,7 +80,7 @@ class Rows:
 
     def take(self, rows: Int64s) -> Rows:
         """Return rows by number, in the given order."""
-        return Rows(self.batch.take(rows), self.marks[rows], self.iterations)
+        return Rows(self.batch.take(rows), self.tags[rows], self.iterations)
 
     def split_at(self, at: int) -> tuple[Rows, Rows]:
         """Return the first `at` rows, and the others."""

@@ -115,7 +115,7 @@ class DiskRows:
         at least one."""
         entries: list[Entry] = []
         following: bytes | None = None
-        # A mark begins with the input, which is part of the place. The arrival is not.
+        # A tag begins with the input, which is part of the place. The arrival is not.
         size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
         end = None if before is None else _bytes(np.array([[before]], np.int64))
         for key, data in self._store.entries():
@@ -134,7 +134,7 @@ class DiskRows:
         b, n = rows.batch, len(rows)
         arrived = np.arange(self._count, self._count + n)
         self._count += n
-        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.marks]
+        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.tags]
         columns = [*place, arrived] if self._ordered else [arrived, *place]
         numbers = _bytes(np.stack([b.times, *columns, b.bin_hashes.view(np.int64)], axis=1))
         width = len(numbers) // n
@@ -144,7 +144,7 @@ class DiskRows:
         numbers = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
         times, *middle, hashes = numbers
         place = middle[:5] if self._ordered else middle[1:]
-        origins, partitions, offsets, indexes, marks = map(np.ascontiguousarray, place)
+        origins, partitions, offsets, indexes, tags = map(np.ascontiguousarray, place)
         contents = [cast(Content, codec.decode(data)) for _, data in entries]
         times = np.ascontiguousarray(times)
         # All records of one input have keys, or none has.
@@ -154,7 +154,7 @@ class DiskRows:
             times, origins, partitions, offsets, indexes, _values(contents), keys or None,
             whole if keys else None, max(size, 1),
         )  # fmt: skip
-        return Rows(batch, marks, self._iterations)
+        return Rows(batch, tags, self._iterations)
 
 
 def _contents(batch: Batch) -> Iterator[Content]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from meander.dataflow.operators.collection.pending import PendingUpdates
-from meander.dataflow.operators.collection.updates import batches_of, least_times, updates_of
+from meander.dataflow.operators.collection.updates import batches_of, updates_of
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
@@ -48,7 +48,7 @@ class Consolidation(BaseOperator):
             worked = True
         if worked:
             unsent = (time for time, _ in self._unsent)
-            self._capabilities.downgrade(*unsent, *least_times(self._pending.times))
+            self._capabilities.downgrade(*unsent, *self._pending.least_times)
         return worked
 
     def in_flight(self) -> Iterator[InFlight]:
@@ -62,12 +62,13 @@ class Consolidation(BaseOperator):
             received = True
             assert isinstance(message.payload, Batch)
             self._capabilities.retain(self._output.mint(message))
-            self._pending.add(updates_of(message.payload, iterations_of(message.time)))
+            iterations = iterations_of(message.time)
+            self._pending.add(updates_of(message.payload, iterations), iterations)
         return received
 
     def _consolidate(self, upper: Antichain) -> bool:
         ready = self._pending.take(upper)
-        description = Description(self._upper, upper, self._upper)
+        description = LayerDescription(self._upper, upper, self._upper)
         self._upper = upper
         if len(ready):
             for some in layer_of(ready, description).updates():

@@ -1,87 +1,159 @@
-"""The logics of collections: join and reduce, with the traces that they keep."""
+"""The logics of collections: arrange, join and reduce, with the arrangements that they keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from meander.dataflow.collections import join, reduce
+from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader, settled
+from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
-from meander.state.collections.merge import layer_of
-from meander.state.collections.trace import Trace
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import END_TIME, MIN_TIME
 
 Stored = tuple[int, Updates]
-"""The number of a trace, and updates that it got."""
+"""The number of an arrangement, and updates that it got."""
+_NOTHING = np.empty(0, np.int64)
 
 
-class _Traces:
-    """The traces of a logic by number, and the updates that they got in a step."""
+class _Arrangements:
+    """The arrangements that a logic keeps, by number, and the updates that they got in a step."""
 
-    def __init__(self, *traces: Trace) -> None:
-        self._all = traces
+    def __init__(self, kept: Sequence[Arrangement], readers: Sequence[ArrangementReader]) -> None:
+        self._kept, self._readers = kept, readers
         self._got: list[Stored] = []
 
-    def got(self, trace: int, updates: Iterator[Updates]) -> None:
-        """Note updates that a trace got."""
-        self._got += [(trace, some) for some in updates]
+    def start(self, position: Antichain) -> None:
+        """Count all updates before a frontier as those of an earlier execution."""
+        for arrangement in self._kept:
+            arrangement.insert(Layer((), LayerDescription(arrangement.upper, position, position)))
+        for reader in self._readers:
+            reader.advance(position)
+
+    def got(self, number: int, updates: Iterator[Updates]) -> None:
+        """Note updates that an arrangement got."""
+        self._got += [(number, some) for some in updates]
 
     def take_stored(self) -> list[Stored]:
         """Return the noted updates once."""
         got, self._got = self._got, []
         return got
 
-    def install(self, trace: int, updates: Updates) -> None:
-        """Add updates of earlier times to a trace."""
-        _insert(self._all[trace], updates)
+    @property
+    def passed(self) -> int:
+        """Return an outer time that all readers on all workers have passed, or are at."""
+        return END_TIME
 
-    def remove(self, first: int, last: int) -> None:
-        """Cancel the updates of the keys with hashes from `first` to `last`. Merges drop them."""
-        for trace in self._all:
-            for updates in trace.between(first, last):
-                _insert(trace, replace(updates, diffs=-updates.diffs))
+    def between(self, number: int, first: int, last: int) -> Iterator[Updates]:
+        """Yield the updates of an arrangement with hashes from `first` to `last`."""
+        passed = self.passed
+        return (settled(some, passed) for some in self._kept[number].between(first, last))
+
+    def install(self, number: int, updates: Updates) -> None:
+        """Add updates of earlier times to an arrangement."""
+        self._kept[number].install(updates)
+
+    def remove(self, first: int, last: int, at: int) -> None:
+        """Cancel the updates of the keys with hashes from `first` to `last` at an outer time."""
+        for arrangement in self._kept:
+            arrangement.remove(first, last, at)
 
     def compact(self, fuel: int) -> bool:
-        """Merge some rows of each trace."""
-        return sum(trace.compact(fuel) for trace in self._all) > 0
+        """Merge some rows of each arrangement."""
+        return sum(arrangement.compact(fuel) for arrangement in self._kept) > 0
 
 
-def _insert(trace: Trace, updates: Updates) -> None:
-    description = Description(trace.upper, trace.upper, trace.since)
-    trace.insert(layer_of(updates, description))
+class _WithoutPending(_Arrangements):
+    """A logic whose output follows from its input alone."""
 
-
-class JoinLogic(_Traces):
-    """A join of two arrangements."""
-
-    def __init__(self, function: join.Function, depth: int) -> None:
-        left, right = Trace(depth), Trace(depth)
-        super().__init__(left, right)
-        self._join = join.Join(left, right, function)
-        self.pending: tuple[Int64s, Int64s] = np.empty(0, np.int64), np.empty((0, depth), np.int64)
-        """Nothing: the output of a join follows from its input alone."""
-
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the output for the next layers of both sides."""
-        left, right = layers
-        yield from self._join.step(left, right)
-        for number, layer in enumerate(layers):
-            self.got(number, layer.updates())
+    def __init__(
+        self, depth: int, kept: Sequence[Arrangement], readers: Sequence[ArrangementReader]
+    ) -> None:
+        super().__init__(kept, readers)
+        self.pending: tuple[Int64s, Int64s] = _NOTHING, np.empty((0, depth), np.int64)
+        """Nothing."""
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Do nothing, as no moment is pending."""
 
 
-class ReduceLogic(_Traces):
+class ArrangeLogic(_WithoutPending):
+    """An arrangement for other operators."""
+
+    def __init__(self, depth: int, readers_passed: Callable[[], int]) -> None:
+        """`readers_passed` returns the outer time that the readers on all workers have reached."""
+        self.arrangement = Arrangement(depth)
+        super().__init__(depth, [self.arrangement], [])
+        self._depth, self._readers_passed = depth, readers_passed
+        # A bin leaves the readers later than the arrangement, so its new owner must not advance
+        # times that they still tell apart.
+        self._least = self.arrangement.trace.reader()
+
+    @property
+    def passed(self) -> int:
+        """Return an outer time that all readers on all workers have passed, or are at."""
+        return self._readers_passed()
+
+    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+        """Yield the next layer."""
+        (layer,) = layers
+        self._advance()
+        self.arrangement.insert(layer)
+        self.got(0, layer.updates())
+        yield from layer.updates()
+
+    def compact(self, fuel: int) -> bool:
+        """Merge some rows."""
+        self._advance()
+        return super().compact(fuel)
+
+    def _advance(self) -> None:
+        # Times before that of the readers stay before it.
+        outer = max(self.passed - 1, MIN_TIME)
+        self._least.advance(Antichain.of(nested_time(outer, (0,) * (self._depth - 1))))
+
+
+class JoinLogic(_WithoutPending):
+    """A join of two arrangements; it keeps those that no other operator keeps."""
+
+    def __init__(
+        self, function: join.Function, depth: int, shared: Sequence[Arrangement | None]
+    ) -> None:
+        """`shared` has the arrangement of each side that another operator keeps."""
+        self._sides = [
+            join.Side.own(depth) if one is None else join.Side.shared(one, depth) for one in shared
+        ]
+        own = [side.arrangement for side in self._sides if not side.is_shared]
+        super().__init__(depth, own, [side.reader for side in self._sides])
+        left, right = self._sides
+        self._join = join.IncrementalJoin(left, right, function)
+
+    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+        """Yield the output for the next layers of both sides."""
+        left, right = layers
+        yield from self._join.step(left, right)
+        own = [layer for side, layer in zip(self._sides, layers, strict=True) if not side.is_shared]
+        for number, layer in enumerate(own):
+            self.got(number, layer.updates())
+
+
+class ReduceLogic(_Arrangements):
     """A reduction of an arrangement, and its output."""
 
-    def __init__(self, name: str, function: reduce.Function, depth: int) -> None:
-        self._arranged = Trace(depth)
-        self._reduction = reduce.Reduction(name, self._arranged, function)
-        super().__init__(self._arranged, self._reduction.output)
+    def __init__(
+        self, name: str, function: reduce.Function, depth: int, shared: Arrangement | None
+    ) -> None:
+        """`shared` is the input where another operator keeps it."""
+        arranged = Arrangement(depth) if shared is None else shared
+        self._own = arranged if shared is None else None
+        reader = arranged.reader(depth)
+        self._reduction = reduce.Reduction(name, reader, function, depth)
+        own = [arranged] if shared is None else []
+        super().__init__([self._reduction.output, *own], [reader, self._reduction.previous])
 
     @property
     def pending(self) -> tuple[Int64s, Int64s]:
@@ -91,10 +163,11 @@ class ReduceLogic(_Traces):
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the output for the next layer."""
         (layer,) = layers
-        self._arranged.insert(layer)
-        self.got(0, layer.updates())
+        if self._own is not None:
+            self._own.insert(layer)
+            self.got(1, layer.updates())
         for piece in self._reduction.step(layer):
-            self.got(1, iter([piece]))
+            self.got(0, iter([piece]))
             yield piece
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:

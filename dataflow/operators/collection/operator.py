@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
-from meander.dataflow.operators.collection.pending import PendingUpdates, not_before
+from meander.dataflow.operators.collection.pending import PendingUpdates
 from meander.dataflow.operators.collection.stored_updates import StoredUpdates
 from meander.dataflow.operators.collection.updates import batches_of, least_times, updates_of
 from meander.dataflow.operators.context import OperatorContext
@@ -25,17 +26,23 @@ from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of, nested_time
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.frontiers import not_before
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.keys.ids import Bin
+from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
+IDLE_SECONDS = 1.0
+"""The time without input after which layers merge all the same."""
 IDLE_FUEL = 1 << 14
-"""The rows that a turn without input merges."""
+"""The rows that a turn merges then."""
+REWRITE_FUEL = 1 << 12
+"""The stored rows that a turn rewrites."""
 
 
 class CollectionLogic(Protocol):
@@ -46,18 +53,25 @@ class CollectionLogic(Protocol):
         """Return the keys (n,) and times (n, depth) at which its output may change without
         input."""
 
+    def start(self, position: Antichain) -> None:
+        """Count all updates before a frontier as those of an earlier execution."""
+
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the updates of the output before the upper frontier of the layers."""
 
     def take_stored(self) -> list[tuple[int, Updates]]:
-        """Return the updates that the traces got in the last step, with the number of each
-        trace."""
+        """Return the updates that the arrangements got in the last step, with the number of
+        each."""
 
-    def install(self, trace: int, updates: Updates) -> None:
-        """Add the updates of a bin to a trace."""
+    def between(self, number: int, first: int, last: int) -> Iterator[Updates]:
+        """Yield the updates of an arrangement with hashes from `first` to `last`."""
 
-    def remove(self, first: int, last: int) -> None:
-        """Remove the updates of the keys with hashes from `first` to `last` from all traces."""
+    def install(self, number: int, updates: Updates) -> None:
+        """Add the updates of a bin to an arrangement."""
+
+    def remove(self, first: int, last: int, at: int) -> None:
+        """Remove the updates of the keys with hashes from `first` to `last` from all arrangements,
+        for readers at or after the outer time `at`."""
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Add restored moments at which the output may change."""
@@ -85,9 +99,13 @@ class CollectionOperator(StatefulOperator):
         coordinates of a time."""
         super().__init__(context, handoffs, [output], store, max_handoff_bytes, lambda _: True)
         self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
-        self._logic, self._stored = logic, StoredUpdates(store, context.space, depth)
+        self._logic = logic
+        self._stored = StoredUpdates(store, context.space, depth, logic.between)
         self._pending = [PendingUpdates(depth) for _ in inputs]
-        self._lower = self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
+        self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
+        self._clock, self._worked_at = context.clock, context.clock.monotonic()
+        self._started = False
+        """Whether the operator has begun a step."""
         self._running: Iterator[Updates] | None = None
         self._unsent = deque[tuple[Time, Batch]]()
 
@@ -101,9 +119,11 @@ class CollectionOperator(StatefulOperator):
         if self._running is not None or self._unsent:
             worked |= self._proceed()
         elif not worked:
-            return self._logic.compact(IDLE_FUEL)
-        if worked and self._running is None:
-            self._downgrade()
+            return self._is_idle() and self._compact()
+        if worked:
+            self._worked_at = self._clock.monotonic()
+            if self._running is None:
+                self._downgrade()
         return worked
 
     def in_flight(self) -> Iterable[InFlight]:
@@ -131,7 +151,7 @@ class CollectionOperator(StatefulOperator):
         ]
 
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
-        """Fill the traces with restored bins, and add restored moments."""
+        """Fill the arrangements with restored bins, and add restored moments."""
         for bin in self.store.bins():
             self._on_installed(bin)
         moments = [(int.from_bytes(key, "big", signed=True), time) for time, key in notifications]
@@ -145,17 +165,28 @@ class CollectionOperator(StatefulOperator):
     def order_around_move(self, bin: Bin, time: int) -> None:
         """Do nothing, as updates wait for their time."""
 
-    def release_bin(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
-        """Release a bin that moves to its new owner, and remove it from the traces."""
-        width = 64 - self._space.bits
-        self._logic.remove(bin << width, ((bin + 1) << width) - 1)
+    def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
+        """Return a layer writer for a bin that leaves at the time `at`. No entry of the bin changes
+        any more."""
+        writer = super().layer_writer(bin, at)
         self._stored.forget(bin)
-        return super().release_bin(bin)
+        return writer
+
+    def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
+        """Release a bin that moves to its new owner, and remove it from the arrangements."""
+        self._write_back()
+        width = 64 - self._space.bits
+        self._logic.remove(bin << width, ((bin + 1) << width) - 1, at)
+        self._stored.forget(bin)
+        return super().release_bin(bin, at)
+
+    def _write_back(self) -> None:
+        self._stored.write()
 
     def _on_installed(self, bin: Bin) -> None:
-        """Add a bin that has been installed to the traces."""
-        for trace, updates in self._stored.load(bin).items():
-            self._logic.install(trace, updates)
+        """Add a bin that has been installed to the arrangements."""
+        for number, updates in self._stored.load(bin).items():
+            self._logic.install(number, updates)
 
     # -- steps
 
@@ -166,8 +197,9 @@ class CollectionOperator(StatefulOperator):
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
-                updates = updates_of(message.payload, iterations_of(message.time))
-                pending.add(updates)
+                iterations = iterations_of(message.time)
+                updates = updates_of(message.payload, iterations)
+                pending.add(updates, iterations)
                 np.add.at(self.heat, self._space.bins_of(hashes_of(updates.keys)), 1)
         for message in self._unsent_input.drain():
             received = True
@@ -175,6 +207,14 @@ class CollectionOperator(StatefulOperator):
             self._outputs.retain(message)
             self._unsent.append((message.time, message.payload))
         return received
+
+    def _is_idle(self) -> bool:
+        """Return whether nothing has come for long enough to merge without need."""
+        return self._clock.monotonic() - self._worked_at >= IDLE_SECONDS
+
+    def _compact(self) -> bool:
+        """Use a turn without input to rewrite stored rows, or to merge layers."""
+        return self._stored.compact(REWRITE_FUEL) or self._logic.compact(IDLE_FUEL)
 
     def _begin(self) -> None:
         """Begin a step where the inputs' frontier has passed something that waits."""
@@ -186,14 +226,21 @@ class CollectionOperator(StatefulOperator):
             upper = upper.meet(Antichain.of(nested_time(time, inner)))
         if upper == self._upper or not self._upper.dominates(upper):
             return
-        ready = [pending.take(upper) for pending in self._pending]
-        if not any(map(len, ready)) and not_before(self._logic.pending[1], upper).all():
+        some = any(pending.has_before(upper) for pending in self._pending)
+        if not some and not_before(self._logic.pending[1], upper).all():
             return
-        # No bin with an update of this step moves before `lower`, so its new owner tells apart
-        # times from there on alone.
-        self._lower, self._upper = self._upper, upper
-        description = Description(self._lower, upper, self._lower)
+        if not self._started:
+            self._start_from(upper.meet(Antichain.of(*self._least_times)))
+        ready = [pending.take(upper) for pending in self._pending]
+        self._stored.compact(REWRITE_FUEL)
+        description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
         self._running = self._logic.step([layer_of(one, description) for one in ready])
+
+    def _start_from(self, position: Antichain) -> None:
+        """Take up the position of an earlier execution: updates before it belong to earlier steps,
+        and those that wait, or still come, do not."""
+        self._started, self._upper = True, position
+        self._logic.start(position)
 
     def _proceed(self) -> bool:
         """Send unsent output or the next piece of a step, or end it. Return whether the output was
@@ -213,14 +260,19 @@ class CollectionOperator(StatefulOperator):
         return True
 
     def _store_step(self) -> None:
-        """Store what the traces got in a step."""
-        for trace, updates in self._logic.take_stored():
-            self._stored.add(trace, updates, self._lower)
+        """Store what the arrangements got in a step."""
+        for number, updates in self._logic.take_stored():
+            self._stored.add(number, updates)
 
     def _downgrade(self) -> None:
         if self._running is not None:
             return
-        times = [self._logic.pending[1], *(pending.times for pending in self._pending)]
         unsent = (time for time, _ in self._unsent)
-        held = (*self.incoming.pending_times, *unsent, *least_times(np.concatenate(times)))
-        self._outputs.downgrade(*held)
+        self._outputs.downgrade(*self.incoming.pending_times, *unsent, *self._least_times)
+
+    @property
+    def _least_times(self) -> Iterator[Time]:
+        """Yield lower bounds of the times that wait at the inputs, or at which an output may
+        change."""
+        yield from chain.from_iterable(pending.least_times for pending in self._pending)
+        yield from least_times(self._logic.pending[1])

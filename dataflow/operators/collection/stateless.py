@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, cast
 
 import numpy as np
 
+from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.updates import batch_of, columns_of
-from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.error_policy import Guard, failure, safe_repr
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Int64s
@@ -23,18 +25,16 @@ Row = tuple[int, int, int]
 """A key, a value and a diff."""
 ReadRow = Callable[[Any], Row]
 """From a record of a stream to its update. It raises an error for a record that has none."""
-MappedColumns = tuple[Int64s, Int64s, Int64s, Int64s | slice]
-"""Columns of keys, values and diffs, and the row of which each is a result."""
-MapColumns = Callable[[Int64s, Int64s, Int64s], MappedColumns]
-"""From columns of keys, values and diffs to such columns."""
+Turn = Callable[[Batch], Batch]
+"""From a batch that an operator receives to one that it sends."""
+_WORD = range(-(1 << 63), 1 << 63)
+_ROWS = {tuple, list}
 
 
 class Pass(BaseOperator):
     """An operator that sends each batch on as a function turns it."""
 
-    def __init__(
-        self, inputs: Sequence[InputPort], output: OutputPort, turn: Callable[[Batch], Batch]
-    ) -> None:
+    def __init__(self, inputs: Sequence[InputPort], output: OutputPort, turn: Turn) -> None:
         self._inputs, self._output, self._turn = inputs, output, turn
 
     def schedule(self) -> bool:
@@ -51,42 +51,100 @@ class Pass(BaseOperator):
         return passed
 
 
-def ingest(read: ReadRow, guard: Guard) -> Callable[[Batch], Batch]:
+def ingest(read: ReadRow, guard: Guard) -> Turn:
     """Return a function from records of a stream to updates; `guard` gets those without one."""
 
     def turn(batch: Batch) -> Batch:
-        rows, found = list[int](), list[Row]()
+        rows, found = list[int](), list[object]()
         for row, value in enumerate(batch.values):
             try:
-                found.append(_checked(read(value)))
+                found.append(read(value))
             except failure() as error:
                 guard.failed(batch, row, error)
             else:
                 rows.append(row)
-        columns = np.array(found, np.int64).reshape(-1, 3)
+        columns = _as_columns(found)
+        if columns is None:
+            faults = [_fault(one) for one in found]
+            for row, fault in zip(rows, faults, strict=True):
+                if fault is not None:
+                    guard.failed(batch, row, ValueError(fault))
+            rows = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+            good = [one for one, fault in zip(found, faults, strict=True) if fault is None]
+            columns = np.array(good, np.int64).reshape(-1, 3)
         keys, values, diffs = (np.ascontiguousarray(columns[:, n]) for n in range(3))
         return batch_of(batch.times[rows], keys, values, diffs)
 
     return turn
 
 
-def _checked(row: object) -> Row:
-    match row:
-        case (int() as key, int() as value, int() as diff) if not any(
-            isinstance(part, bool) or not -(1 << 63) <= part < 1 << 63 for part in row
-        ):
-            return key, value, diff
-    raise ValueError(f"{row!r} is no key, value and diff, three integers of 64 bits")
+def _as_columns(found: Sequence[object]) -> Int64s | None:
+    """Return good rows as columns, shape (n, 3), or None where a row has a fault.
+
+    A check of all types at once takes a tenth of a look at each row.
+    """
+    rows = cast(list[Row], found)
+    if not ({*map(type, found)} <= _ROWS and {*map(len, rows)} <= {3}):
+        return None
+    if not {*map(type, chain.from_iterable(rows))} <= {int}:
+        return None
+    try:
+        columns = np.array(rows, np.int64).reshape(-1, 3)
+    except OverflowError:
+        return None
+    return columns if columns[:, 2].all() else None
 
 
-def mapped(function: MapColumns) -> Callable[[Batch], Batch]:
-    """Return a function from updates to updates."""
+def _fault(row: object) -> str | None:
+    """Return the fault of a row, or None for a good one."""
+    if not isinstance(row, tuple | list) or len(row) != 3:
+        return f"{safe_repr(row)} is no key, value and diff"
+    for name, part in zip(("key", "value", "diff"), row, strict=True):
+        if not _is_word(part):
+            return f"its {name} is {safe_repr(part)}, no integer of 64 bits"
+    return None if row[2] else "its diff is 0, which changes nothing"
+
+
+def _is_word(part: object) -> bool:
+    return isinstance(part, int) and not isinstance(part, bool) and part in _WORD
+
+
+def mapped(function: ColumnFunction) -> Turn:
+    """Return a function from updates to an update each."""
 
     def turn(batch: Batch) -> Batch:
-        keys, values, diffs, rows = function(*columns_of(batch))
-        return batch_of(batch.times[rows], keys, values, diffs)
+        keys, values, diffs = columns_of(batch)
+        return batch_of(batch.times, *function.rows(keys, values), diffs)
 
     return turn
+
+
+def filtered(function: ColumnFunction) -> Turn:
+    """Return a function from updates to those of some keys and values."""
+
+    def turn(batch: Batch) -> Batch:
+        keys, values, diffs = columns_of(batch)
+        (rows,) = function.mask(keys, values).nonzero()
+        return batch_of(batch.times[rows], keys[rows], values[rows], diffs[rows])
+
+    return turn
+
+
+def flat_mapped(function: ColumnFunction) -> Turn:
+    """Return a function from updates to any number of updates each."""
+
+    def turn(batch: Batch) -> Batch:
+        keys, values, diffs = columns_of(batch)
+        keys, values, rows = function.flat_rows(keys, values)
+        return batch_of(batch.times[rows], keys, values, diffs[rows])
+
+    return turn
+
+
+def negated(batch: Batch) -> Batch:
+    """Return additions as removals, and removals as additions."""
+    keys, values, diffs = columns_of(batch)
+    return batch_of(batch.times, keys, values, -diffs)
 
 
 def unchanged(batch: Batch) -> Batch:
@@ -94,7 +152,7 @@ def unchanged(batch: Batch) -> Batch:
     return batch
 
 
-def changes(origin: int) -> Callable[[Batch], Batch]:
+def changes(origin: int) -> Turn:
     """Return a function from updates to records `{"key", "value", "diff"}`. The place of a record
     in the total order follows from its key."""
 

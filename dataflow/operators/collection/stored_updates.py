@@ -1,158 +1,179 @@
-"""Stored updates: the updates of an operator's traces as entries of its store, by bin.
+"""Stored updates: the updates of an operator's arrangements as entries of its store, by bin.
 
-Guarantees that the entries of a bin are all that a new owner, or a restart, needs to fill its
-traces. So checkpoints, deltas and migrations take collections as they take any state. Each bin has
-levels of doubling size, and new updates merge into the first level with room, with times advanced
-to `since`. Invariant: the keys of the entries are few and fixed, as a store deletes no key. Cost:
-each update is written log n times, in entries of at most `PIECE_ROWS` rows.
+Guarantees that after `write` the entries of a bin are all that a new owner, or a restart, needs. So
+checkpoints, deltas and migrations take collections as they take any state. Invariant: the
+arrangements hold what the entries and the buffer hold. A bin with twice the rows of its last
+rewrite is due: `compact` writes it again as its arrangement has it, where updates have cancelled
+each other. A store deletes no key, so a rewrite empties entries, and later ones fill them again.
+Cost: each update is written about three times, in entries of at most `PIECE_ROWS` rows.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 
-from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
-from meander.state.encoding.codec import decode, unseal
+from meander.state.encoding.codec import decode
 from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
 
-FIRST_ROWS = 64
-"""The most rows of the first level; each further one has twice as many."""
+BUFFER_ROWS = 1 << 16
+"""The rows that wait at most; they are written in some milliseconds."""
 PIECE_ROWS = 2048
 """The most rows of an entry."""
+SPARE_PIECES = 32
+"""The entries that a bin may have beyond twice those of its last rewrite."""
 _EMPTY = b""
-_KEY = Struct(">HBBI")
-"""A bin, a trace, a level and a piece. A key belongs to one bin, as all keys of a store do."""
+_UNCHANGED = Antichain()
+"""The frontier that leaves times as they are."""
+_KEY = Struct(">HBI")
+"""A bin, an arrangement and a piece. A key belongs to one bin, as all keys of a store do."""
 
 Place = tuple[int, Bin]
-"""A trace by its number, and a bin."""
+"""An arrangement by its number, and a bin."""
+Between = Callable[[int, int, int], Iterator[Updates]]
+"""From an arrangement and two hashes to its rows from the first to the last hash."""
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """The entries of a bin: filled and existing ones, and the rows now and at the last rewrite."""
+
+    filled: int = 0
+    existing: int = 0
+    rows: int = 0
+    rewritten: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        return (
+            self.rows > 2 * self.rewritten + PIECE_ROWS
+            or self.filled > 2 * _pieces(self.rewritten) + SPARE_PIECES
+        )
 
 
 class StoredUpdates:
     """The stored updates of one operator on one worker."""
 
-    def __init__(self, store: Store, space: BinSpace, depth: int) -> None:
-        self._store, self._space, self._depth = store, space, depth
-        self._rows: defaultdict[Place, dict[int, int]] = defaultdict(dict)
-        """The rows of each level that has some."""
-        self._pieces: defaultdict[Place, dict[int, int]] = defaultdict(dict)
-        """The entries of each level that exist, empty ones included."""
+    def __init__(self, store: Store, space: BinSpace, depth: int, between: Between) -> None:
+        """`between` reads the arrangements of the operator."""
+        self._store, self._space, self._depth, self._between = store, space, depth, between
+        self._buffer: defaultdict[int, list[Updates]] = defaultdict(list)
+        self._buffered = 0
+        self._pieces: defaultdict[Place, _Pieces] = defaultdict(_Pieces)
+        self._due = dict[Place, None]()
+        """The bins to rewrite, the first due first."""
 
-    def add(self, trace: int, updates: Updates, since: Antichain) -> None:
-        """Add updates of a trace; `since` is a frontier that no later update precedes."""
-        if not len(updates):
-            return
-        bins = self._space.bins_of(hashes_of(updates.keys))
-        order = np.argsort(bins, kind="stable")
-        starts = np.flatnonzero(np.diff(bins[order], prepend=-1))
-        new = {
-            (trace, Bin(int(bins[rows[0]]))): updates.take(rows)
-            for rows in np.split(order, starts[1:])
-        }
-        merged = {place: self._levels_to_merge(place, len(some)) for place, some in new.items()}
-        old = self._read(
-            (place, level) for place, (_, levels) in merged.items() for level in levels
-        )
-        written = dict[tuple[Place, int], Updates]()
-        for place, some in new.items():
-            target, levels = merged[place]
-            parts = [some, *(old[place, level] for level in levels)]
-            for level in levels:
-                written[place, level] = Updates.of([], self._depth)
-            written[place, target] = self._consolidated(parts, since) if levels else some
-        self._write(written)
+    def add(self, number: int, updates: Updates) -> None:
+        """Add updates that an arrangement has got."""
+        self._buffer[number].append(updates)
+        self._buffered += len(updates)
+        if self._buffered >= BUFFER_ROWS:
+            self.write()
+
+    def write(self) -> None:
+        """Write the buffered updates to the store."""
+        entries = dict[bytes, tuple[Bin, bytes]]()
+        for number, parts in self._buffer.items():
+            for bin, updates in self._by_bin(Updates.concat(parts)):
+                self._append(entries, (number, bin), updates)
+        self._put(entries)
+        self._buffer.clear()
+        self._buffered = 0
+
+    def compact(self, rows: int) -> bool:
+        """Rewrite due bins until they have had so many rows; return whether there were any."""
+        some = bool(self._due)
+        while self._due and rows > 0:
+            place = next(iter(self._due))
+            rows -= self._pieces[place].rows
+            self._rewrite(place)
+        return some
 
     def load(self, bin: Bin) -> dict[int, Updates]:
-        """Return the updates of a bin by the number of the trace, as the store has them."""
+        """Return the updates of a bin by the arrangement's number, as the store has them."""
         self.forget(bin)
         found = defaultdict[int, list[Updates]](list)
         for key, data in self._store.scan(bin):
-            _, trace, level, piece = _KEY.unpack(key)
-            some = _decoded(decode(data), self._depth)
-            place = trace, bin
-            pieces = self._pieces[place]
-            pieces[level] = max(pieces.get(level, 0), piece + 1)
+            _, number, piece = _KEY.unpack(key)
+            some, pieces = _decoded(decode(data), self._depth), self._pieces[number, bin]
+            pieces.existing = max(pieces.existing, piece + 1)
             if len(some):
-                self._rows[place][level] = self._rows[place].get(level, 0) + len(some)
-                found[trace].append(some)
-        return {trace: Updates.concat(some) for trace, some in found.items()}
+                pieces.filled, pieces.rows = max(pieces.filled, piece + 1), pieces.rows + len(some)
+                found[number].append(some)
+        for number in found:
+            self._pieces[number, bin].rewritten = self._pieces[number, bin].rows
+        return {number: Updates.concat(some) for number, some in found.items()}
 
     def forget(self, bin: Bin) -> None:
-        """Forget what the levels of a bin hold, as the bin is another worker's."""
-        for known in (self._rows, self._pieces):
-            for place in [place for place in known if place[1] == bin]:
-                del known[place]
+        """Forget the entries of a bin, as the bin is another worker's."""
+        for place in [place for place in self._pieces if place[1] == bin]:
+            del self._pieces[place]
+            self._due.pop(place, None)
 
-    def _levels_to_merge(self, place: Place, rows: int) -> tuple[int, list[int]]:
-        """Return the level for new rows of a bin, and the levels that merge into it."""
-        held, levels = self._rows[place], list[int]()
-        target = _level(rows)
-        while fit := [level for level in held if level <= target and level not in levels]:
-            levels += fit
-            target = _level(rows + sum(held[level] for level in levels))
-        return target, levels
+    def _by_bin(self, updates: Updates) -> Iterator[tuple[Bin, Updates]]:
+        """Yield updates by bin, each row once per time."""
+        layer = layer_of(updates, LayerDescription(_UNCHANGED, _UNCHANGED, _UNCHANGED))
+        for some in layer.updates():
+            bins = self._space.bins_of(hashes_of(some.keys))
+            order = np.argsort(bins, kind="stable")
+            for rows in np.split(order, np.flatnonzero(np.diff(bins[order])) + 1):
+                if len(rows):
+                    yield Bin(int(bins[rows[0]])), some.take(rows)
 
-    def _consolidated(self, parts: list[Updates], since: Antichain) -> Updates:
-        layer = layer_of(Updates.concat(parts), Description(since, since, since))
-        return Updates.concat([Updates.of([], self._depth), *layer.updates()])
+    def _append(
+        self, entries: dict[bytes, tuple[Bin, bytes]], place: Place, updates: Updates
+    ) -> None:
+        pieces, (number, bin) = self._pieces[place], place
+        for start in range(0, len(updates), PIECE_ROWS):
+            some = updates.take(slice(start, start + PIECE_ROWS))
+            entries[_KEY.pack(bin, number, pieces.filled)] = bin, _encoded(some)
+            pieces.filled += 1
+        pieces.existing = max(pieces.existing, pieces.filled)
+        pieces.rows += len(updates)
+        if pieces.is_due:
+            self._due[place] = None
 
-    def _read(self, levels: Iterable[tuple[Place, int]]) -> dict[tuple[Place, int], Updates]:
-        entries = [
-            (place, level, piece)
-            for place, level in levels
-            for piece in range(self._pieces[place][level])
-        ]
-        found = defaultdict[tuple[Place, int], list[Updates]](list)
+    def _rewrite(self, place: Place) -> None:
+        """Write a bin as its arrangement has it, which has the rows of the buffer, too."""
+        if self._buffered:
+            self.write()
+        (number, bin), width = place, 64 - self._space.bits
+        parts = [*self._between(number, bin << width, ((bin + 1) << width) - 1)]
+        pieces, entries = self._pieces[place], dict[bytes, tuple[Bin, bytes]]()
+        pieces.filled = pieces.rows = 0
+        if parts:
+            for _, updates in self._by_bin(Updates.concat(parts)):
+                self._append(entries, place, updates)
+        pieces.rewritten = pieces.rows
+        for piece in range(pieces.filled, pieces.existing):
+            entries[_KEY.pack(bin, number, piece)] = bin, _EMPTY
+        self._put(entries)
+        self._due.pop(place, None)
+
+    def _put(self, entries: dict[bytes, tuple[Bin, bytes]]) -> None:
         if not entries:
-            return {}
-        keys, bins = _keys(entries)
-        with self._store.open_batch(keys, bins) as batch:
-            for (place, level, _), slot in zip(entries, batch.slots.tolist(), strict=True):
-                found[place, level].append(_decoded(unseal(batch.sealed[slot]), self._depth))
-        return {at: Updates.concat(some) for at, some in found.items()}
-
-    def _write(self, levels: dict[tuple[Place, int], Updates]) -> None:
-        entries, values = list[tuple[Place, int, int]](), list[bytes]()
-        for (place, level), updates in levels.items():
-            needed = -(-len(updates) // PIECE_ROWS)
-            held = self._pieces[place].get(level, 0)
-            for piece in range(max(needed, held)):
-                some = updates.take(slice(piece * PIECE_ROWS, (piece + 1) * PIECE_ROWS))
-                entries.append((place, level, piece))
-                values.append(_encoded(some) if len(some) else _EMPTY)
-            self._pieces[place][level] = max(needed, held)
-            self._rows[place].pop(level, None)
-            if len(updates):
-                self._rows[place][level] = len(updates)
-        keys, bins = _keys(entries)
-        with self._store.open_batch(keys, bins) as batch:
-            for slot, value in zip(batch.slots.tolist(), values, strict=True):
-                batch.sealed[slot] = value
+            return
+        bins = np.array([bin for bin, _ in entries.values()], np.int64)
+        with self._store.open_batch([*entries], bins) as batch:
+            slots = zip(batch.slots.tolist(), entries.values(), strict=True)
+            for slot, (_, data) in slots:
+                batch.sealed[slot] = data
 
 
-def _level(rows: int) -> int:
-    """Return the first level that has room for some rows.
-
-    >>> _level(64), _level(65), _level(129)
-    (0, 1, 2)
-    """
-    return ((rows - 1) // FIRST_ROWS).bit_length()
-
-
-def _keys(entries: list[tuple[Place, int, int]]) -> tuple[list[bytes], Int64s]:
-    keys = [_KEY.pack(bin, trace, level, piece) for (trace, bin), level, piece in entries]
-    return keys, np.array([bin for (_, bin), _, _ in entries], np.int64)
+def _pieces(rows: int) -> int:
+    return -(-rows // PIECE_ROWS)
 
 
 def _encoded(updates: Updates) -> bytes:

@@ -44,7 +44,8 @@ def updates_of(batch: Batch, iterations: Iterations) -> Updates:
 def columns_of(batch: Batch) -> tuple[Int64s, Int64s, Int64s]:
     """Return the columns key, value and diff of a batch of updates."""
     assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
-    keys, values, diffs = batch.values.columns
+    # Columns from the wire cannot be written. Compiled loops would compile once more for them.
+    keys, values, diffs = (np.require(one, requirements=["C", "W"]) for one in batch.values.columns)
     return keys, values, diffs
 
 

@@ -71,6 +71,9 @@ class StatefulOperator(BaseOperator):
     def _on_installed(self, bin: Bin) -> None:
         """Do what an operator does with the complete state of an incoming bin."""
 
+    def _write_back(self) -> None:
+        """Write to the store what an operator still buffers of its states."""
+
     def _downgrade(self) -> None:
         """Give up the times at which nothing can be sent any more."""
         raise NotImplementedError
@@ -91,6 +94,7 @@ class StatefulOperator(BaseOperator):
     def bin_handoff(self, bin: Bin, at: int) -> BinHandoff | None:
         """Return the handoff of a bin at the time `at`, which the output frontier has reached.
         Return None where the delta is not small."""
+        self._write_back()
         remainder = self.bin_layers.pop_delta(
             bin, self.timers.departing(bin), self._max_handoff_bytes
         )
@@ -100,24 +104,28 @@ class StatefulOperator(BaseOperator):
 
     def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
         """Return a layer writer for a bin that leaves at the time `at`, for any size of delta."""
+        self._write_back()
         return self.bin_layers.write(bin, at, self.timers.departing(bin))
 
     def small_delta_manifest(self, bin: Bin) -> Manifest | None:
         """Return the manifest of a bin, or None where its delta does not fit a bin handoff."""
+        self._write_back()
         if not self.bin_layers.has_small_delta(bin, self._max_handoff_bytes // 2):
             return None
         return Manifest(self.name, bin, self._now, self.bin_layers.layers(bin))
 
     def snapshot_writer(self, bin: Bin) -> LayerWriter:
         """Return a layer writer for the current state of a bin."""
+        self._write_back()
         return self.bin_layers.write(bin, self._now, self.timers.all(bin), rebase=True)
 
     @property
     def _now(self) -> int:
         return min(map(outer_time, self._outputs.frontier), default=MIN_TIME)
 
-    def release_bin(self, bin: Bin) -> Sequence[tuple[int, bytes]]:
-        """Release a bin that moves to its new owner. Return the timers that move with it."""
+    def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
+        """Release a bin that moves to its new owner at the time `at`. Return the timers that move
+        with it."""
         self.bin_layers.release(bin)
         timers = self.timers.departing(bin)
         self.timers.remove_departed(bin)
@@ -129,6 +137,7 @@ class StatefulOperator(BaseOperator):
     def freeze(self, at: CheckpointId, excluded: Collection[Bin]) -> None:
         """Freeze the installed bins for a checkpoint, except the `excluded` ones: retained bins, or
         bins that a restore still loads."""
+        self._write_back()
         incoming = {handoff.manifest.bin for handoff in self.incoming.handoffs}
         bins = sorted(self._bins_here - incoming - self.incoming.prefetched - set(excluded))
         timers = {bin: self.timers.all(bin) for bin in self.timers.bins}

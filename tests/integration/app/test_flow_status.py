@@ -145,9 +145,9 @@ def test_heartbeats_stay_small_however_much_is_under_way(
     assert (len(known.migrations), known.omitted) == (MAX_MIGRATIONS, 7)
     assert beat.lag == sum(range(5000))
     assert [one.partition for one in beat.lags[:3]] == [4999, 4998, 4997]
-    assert (
-        len(beat.lags) + beat.lags_omitted == len(known.beat.lags) + known.beat.lags_omitted == 5000
-    )
+    shown_last = known.heartbeat
+    assert len(beat.lags) + beat.lags_omitted == 5000
+    assert len(shown_last.lags) + shown_last.lags_omitted == 5000
     assert len(beat.frontier_blockers) + beat.frontier_blockers_omitted == 300
     assert len(beat.throughput) + beat.throughput_omitted == 300
     assert len(beat.queues) + beat.queues_omitted == 30 * 29

@@ -50,8 +50,8 @@ def test_logs_and_rulings_give_the_results_again(
         answered(broker, prefix, fed)
         rulings = committed(broker, prefix, of_the_future=PARTITIONS)
 
-    results = [value for _, value in sorted(said(broker, prefix))]
-    assert len(results) == fed
+    numbers, results = map(list, zip(*said(broker, prefix), strict=True))
+    assert numbers == [*range(1, fed + 1)], "as they lie on the topic (I9)"
     assert replay(broker, prefix, OverrideHistory(FOREVER, rulings)) == results
     assert replay(broker, prefix, OverrideHistory()) != results, (
         "left to themselves they come otherwise"
@@ -81,10 +81,10 @@ def committed(broker: Broker, prefix: str, of_the_future: int) -> list[Timestamp
     """All rulings, as soon as there are so many about records of the future."""
 
     def read(records: list[Record]) -> list[TimestampOverride]:
-        marks = [CommitMarker.from_bytes(record.value or b"") for record in records]
-        return [ruling for mark in marks for ruling in mark.overrides]
+        markers = [CommitMarker.from_bytes(record.value or b"") for record in records]
+        return [ruling for marker in markers for ruling in marker.overrides]
 
-    topic = topic_names(prefix, "trail").marks
+    topic = topic_names(prefix, "trail").commit_markers
     return read(
         await_records(
             broker.bootstrap,

@@ -58,8 +58,8 @@ def test_a_flow_goes_from_one_worker_to_three_and_back_while_records_flow(
         ["SUCCEEDED"], ["SUCCEEDED"]
     ], "a leaver's job has finished, not failed"  # fmt: skip
     decided = [parsed["type"] for parsed in decisions(broker, prefix)]
-    assert decided.count("joins") == decided.count("leaves") == 2
-    assert decided.count("partition") == 4
+    assert decided.count("join") == decided.count("leave") == 2
+    assert decided.count("reassign_partition") == 4
 
 
 WAITS = """

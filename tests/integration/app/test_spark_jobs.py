@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +43,7 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, produce, until
 from tests.support.process.background import BackgroundSteps
 from tests.support.process.flow_process import flow_folder, lines
+from tests.support.process.word_counts import each_once, expected_counts, word_counts
 
 TEXTS = [f"w{i % 50} w{i % 7}" for i in range(1000)]
 
@@ -82,20 +82,6 @@ def rig(broker: Broker, prefix: str, tmp_path: Path, context: SparkContext) -> R
     return Rig(broker, prefix, tmp_path / "flow", context)
 
 
-def expected() -> Counter[str]:
-    return Counter(word for text in TEXTS for word in text.split())
-
-
-def last_counts(records: list[Record]) -> dict[str, int]:
-    """The last count of each word; asserts that each word was counted one by one, in order."""
-    counts: Counter[str] = Counter()
-    for record in records:
-        value = json.loads(record.value or b"")
-        counts[value["word"]] += 1
-        assert value["count"] == counts[value["word"]]
-    return dict(counts)
-
-
 def worker_of(record: Record) -> int:
     return int(dict(record.headers)["meander.worker"] or b"")
 
@@ -108,7 +94,7 @@ def test_a_flow_in_a_folder_of_its_own_runs_on_executors_that_do_not_know_it(
         result = rig.run()
 
     records = rig.results()
-    assert last_counts(records) == expected() + Counter(["hello", "log"])
+    assert each_once(word_counts(records)) == expected_counts([*TEXTS, "hello log"])
     assert {worker_of(record) for record in records} == {0, 1}
     # The module beside the flow was not read from where it lies on this machine.
     origins = {json.loads(record.value or b"")["from"] for record in records}
@@ -128,7 +114,7 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     lines(rig.bootstrap, rig.prefix, TEXTS)
     rig.run()  # The control topic stands, and what it holds is of the past.
     rig.events.clear()
-    past = {(record.partition, record.offset) for record in rig.results()}
+    past, more = {(record.partition, record.offset) for record in rig.results()}, ["w1 w2"] * 100
     move = {
         "meander": "command",
         "type": "migrate",
@@ -152,10 +138,10 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     def then_end() -> None:
         until(lambda: any(isinstance(e, Completed) for e in rig.events), "m1 is completed")
         until(lambda: sum(isinstance(e, CommandRejected) for e in rig.events) == 2, "2 refusals")
-        until(lambda: len(new_results()) == 2 * (len(TEXTS) + 100), "all results")
+        until(lambda: len(new_results()) == 2 * len([*TEXTS, *more]), "all results")
 
     ended = BackgroundSteps(give_commands, then_end)
-    lines(rig.bootstrap, rig.prefix, ["w1 w2"] * 100, create=False)
+    lines(rig.bootstrap, rig.prefix, more, create=False)
     with ended:
         result = driver.run(
             rig.module, rig.options(until_end=False), lambda: rig.context, rig.events.append,
@@ -176,7 +162,7 @@ def test_bins_move_by_commands_of_the_control_topic_and_each_is_answered(rig: Ri
     assert "it is not JSON" in refusals[0]
     assert "id 'm1' was used before" in refusals[1]
     assert result.migrations == [completed]
-    assert last_counts(new_results()) == expected() + Counter({"w1": 100, "w2": 100})
+    assert each_once(word_counts(new_results())) == expected_counts([*TEXTS, *more])
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])

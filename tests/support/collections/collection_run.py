@@ -15,16 +15,16 @@ import numpy as np
 
 from meander.dataflow.collections import join as joins
 from meander.dataflow.collections import reduce as reductions
-from meander.dataflow.collections.join import Join
+from meander.dataflow.collections.arrangement import Arrangement
+from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Function, Reduction
 from meander.state.collections import cursor as cursors
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.columns import Int64s
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
-from meander.state.collections.trace import Trace
 from meander.state.times.antichain import Antichain
 from tests.support.collections.columns import (
     INNER,
@@ -92,6 +92,9 @@ class CollectionSchedule:
     depth: int
     function: str
     factor: int
+    ahead: int
+    """How many steps the arrangements take at once before their readers; 0 where the join and the
+    reduction keep them."""
     chunk_rows: int
     tail_rows: int
     piece_rows: int
@@ -99,6 +102,7 @@ class CollectionSchedule:
 
     def __str__(self) -> str:
         first = f"seed {self.seed}: depth {self.depth}, {self.function}, factor {self.factor}"
+        first += f", {self.ahead} steps ahead"
         first += f", rows of chunks {self.chunk_rows}, tails {self.tail_rows}"
         return "\n  ".join([f"{first}, pieces {self.piece_rows}", *map(str, self.steps)])
 
@@ -125,7 +129,8 @@ def random_schedule(seed: int) -> CollectionSchedule:
             steps.append(Compact(rng.randint(1, 20)))
     return CollectionSchedule(
         seed, depth, rng.choice([*FUNCTIONS]), rng.choice([traces.IMMEDIATE, 1, 2]),
-        rng.choice([1, 2, 8, 1 << 17]), rng.choice([1, 4, 1024]), rng.choice([1, 3, 100]),
+        rng.choice([0, 0, 1, 2, 3]), rng.choice([1, 2, 8, 1 << 17]), rng.choice([1, 4, 1024]),
+        rng.choice([1, 3, 100]),
         tuple(steps),
     )  # fmt: skip
 
@@ -188,13 +193,18 @@ class CollectionRun:
 
     def __init__(self, schedule: CollectionSchedule) -> None:
         self.schedule, self.depth = schedule, schedule.depth
-        self.traces = [Trace(self.depth, schedule.factor) for _ in range(3)]
+        self.arrangements = [Arrangement(self.depth, schedule.factor) for _ in range(3)]
         function, self.reference = FUNCTIONS[schedule.function]
-        self.join = Join(self.traces[LEFT], self.traces[RIGHT], paired)
-        self.reduction = Reduction("r", self.traces[INPUT], function, schedule.factor)
+        readers = [one.reader(self.depth) for one in self.arrangements]
+        sides = zip(self.arrangements, readers, strict=True)
+        left, right, _ = (Side(*side, schedule.ahead > 0) for side in sides)
+        self.join = IncrementalJoin(left, right, paired)
+        self.reduction = Reduction("r", readers[INPUT], function, self.depth)
+        self.waiting: list[list[Layer]] = []
+        """The layers of steps that the arrangements are ahead."""
         self.inputs = [Updates.of([], self.depth) for _ in range(3)]
         self.pairs = self.reduced = Updates.of([], self.depth)
-        self.outer, self.lower = 0, self.traces[LEFT].upper
+        self.outer, self.lower = 0, self.arrangements[LEFT].upper
         self.added = list[Add | Remove]()
         self.live = list[tuple[int, int, tuple[int, ...]]]()
         """The rows of the reduction's input that have not been removed."""
@@ -205,12 +215,16 @@ class CollectionRun:
             match step:
                 case Step(inner, alone):
                     self._step(frontier(self.outer, inner, alone))
-                    self._check()
+                    if len(self.waiting) >= self.schedule.ahead:
+                        self._take()
+                        self._check()
                 case Compact(fuel):
-                    for trace in (*self.traces, self.reduction.output):
-                        trace.compact(fuel)
+                    for arrangement in (*self.arrangements, self.reduction.output):
+                        arrangement.compact(fuel)
                 case _:
                     self.added.append(step)
+        self._take()
+        self._check()
         return self.happened
 
     def _step(self, wanted: Antichain) -> None:
@@ -238,20 +252,32 @@ class CollectionRun:
                     pass
         batches = [Updates.of(some, self.depth) for some in rows]
         layers = [
-            layer_of(batch, Description(self.lower, upper, trace.since))
-            for batch, trace in zip(batches, self.traces, strict=True)
+            layer_of(batch, LayerDescription(self.lower, upper, self.lower)) for batch in batches
         ]
         self.inputs = [joined(some, self.depth) for some in zip(self.inputs, batches, strict=True)]
-        self._take(layers)
+        self.waiting.append(layers)
         self.added, self.lower = [], upper
         self.outer = outer_of(upper)
         self.happened["rows"] += sum(map(len, batches))
 
-    def _take(self, layers: list[Layer]) -> None:
+    def _take(self) -> None:
+        """Let the arrangements take what waits at once, and their readers step by step."""
+        for number, arrangement in enumerate(self.arrangements if self.schedule.ahead else ()):
+            layers = [layers[number] for layers in self.waiting]
+            if layers:
+                updates = joined([u for layer in layers for u in layer.updates()], self.depth)
+                lower, upper = layers[0].description.lower, layers[-1].description.upper
+                arrangement.insert(layer_of(updates, LayerDescription(lower, upper, lower)))
+        for step in self.waiting:
+            self._follow(step)
+        self.waiting = []
+
+    def _follow(self, layers: list[Layer]) -> None:
         pairs = [*self.join.step(layers[LEFT], layers[RIGHT])]
         assert all(0 < len(piece) <= self.schedule.piece_rows for piece in pairs)
         self.pairs = joined([self.pairs, *pairs], self.depth)
-        self.traces[INPUT].insert(layers[INPUT])
+        if not self.schedule.ahead:
+            self.arrangements[INPUT].insert(layers[INPUT])
         changes = [*self.reduction.step(layers[INPUT])]
         self.reduced = joined([self.reduced, *changes], self.depth)
         self.happened["changes"] += sum(map(len, changes))
@@ -286,13 +312,13 @@ class CollectionRun:
 
     def _check_output(self) -> None:
         """The output trace holds what has been yielded."""
-        since = self.reduction.output.since
+        since = self.reduction.output.trace.since
         times = [
             time
             for time in box(self.outer, self.outer + 2, self.depth)
             if since.less_equal(time_of(time))
         ]
         keys, hashes = all_keys()
-        rows = self.reduction.output.cursor().gather(hashes)
+        rows = self.reduction.output.cursor(self.lower).gather(hashes)
         held = Updates(keys[rows.query], rows.values, rows.times, rows.diffs)
         assert np.array_equal(sums(held, times, MOST), sums(self.reduced, times, MOST))

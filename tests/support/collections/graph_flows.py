@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import networkx as nx
 
-from meander import Checkpointing, Flow
-from meander.dataflow.api.collection import Collection
+from meander import Checkpointing, Collection, Flow
+from meander.app.flows.graphs import bfs, components, degrees
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -26,40 +26,13 @@ Change = tuple[int, int, int]
 """A key, a value and a diff."""
 
 
-def degrees(edges: Collection, _: Collection) -> Collection:
-    """Return how many nodes have each number of edges."""
-    return edges.count("degree").map(lambda nodes, counts: (counts, nodes)).count("nodes")
-
-
-def distances(edges: Collection, roots: Collection) -> Collection:
-    """Return each node that the roots reach, with its distance."""
-
-    def body(nodes: Collection) -> Collection:
-        further = nodes.join("further", edges, lambda _, distance, to: (to, distance + 1))
-        return further.concat(roots).minimum("least")
-
-    return roots.iterate("bfs", body)
-
-
-def components(edges: Collection, _: Collection) -> Collection:
-    """Return each node with the least node that edges in any direction connect it with."""
-    both = edges.concat(edges.map(lambda nodes, to: (to, nodes))).distinct("both ways")
-    labels = both.map(lambda nodes, _: (nodes, nodes)).distinct("nodes")
-
-    def body(found: Collection) -> Collection:
-        further = found.join("further", both, lambda _, label, to: (to, label))
-        return further.concat(labels).minimum("least")
-
-    return labels.iterate("labels", body)
-
-
 def expected_degrees(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     """Compute `degrees` anew."""
     return Counter(Counter(Counter(node for node, _ in edges.elements()).values()).items())
 
 
-def expected_distances(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
-    """Compute `distances` anew."""
+def expected_bfs(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
+    """Compute `bfs` anew."""
     graph = nx.DiGraph(list(edges))
     graph.add_nodes_from(root for root, _ in roots)
     sources = {root for root, _ in roots}
@@ -67,6 +40,27 @@ def expected_distances(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
         return Counter()
     found = nx.multi_source_dijkstra_path_length(graph, sources, weight=lambda *_: 1)
     return Counter((node, int(distance)) for node, distance in found.items())
+
+
+def shared(edges: Collection, roots: Collection) -> Collection:
+    """Return each reached node with edges: its distance, and how many edges leave it. One
+    arrangement serves a join in a loop and a reduction outside, another one two joins."""
+    arranged = edges.arrange("edges")
+    degree = arranged.count("degree").arrange("degrees")
+    nodes = bfs(arranged, roots).arrange("nodes")
+    both = nodes.join("both", degree, lambda node, distance, edges: (node, distance * 100 + edges))
+    again = degree.join("again", nodes, lambda node, edges, distance: (node, distance))
+    return both.concat(again)
+
+
+def expected_shared(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
+    """Compute `shared` anew."""
+    degrees = Counter(node for node, _ in edges.elements())
+    found = Answer()
+    for node, distance in expected_bfs(edges, roots):
+        if degrees[node]:
+            found.update([(node, distance * 100 + degrees[node]), (node, distance)])
+    return found
 
 
 def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
@@ -84,9 +78,10 @@ class GraphFlow:
 
 
 GRAPH_FLOWS = {
-    "degrees": GraphFlow(degrees, expected_degrees),
-    "distances": GraphFlow(distances, expected_distances),
-    "components": GraphFlow(components, expected_components),
+    "degrees": GraphFlow(lambda edges, _: degrees(edges), expected_degrees),
+    "bfs": GraphFlow(bfs, expected_bfs),
+    "shared": GraphFlow(shared, expected_shared),
+    "components": GraphFlow(lambda edges, _: components(edges), expected_components),
 }
 
 

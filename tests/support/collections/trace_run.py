@@ -22,10 +22,10 @@ from meander.state.collections import cursor as cursors
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.cursor import Cursor
-from meander.state.collections.description import Description
-from meander.state.collections.layer import Chunk, Updates
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.layer import UpdateChunk, Updates
 from meander.state.collections.merge import Merge, layer_of
-from meander.state.collections.trace import Reader, Trace
+from meander.state.collections.trace import Trace, TraceReader
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import join, meet
 from tests.support.collections.columns import (
@@ -220,10 +220,10 @@ class TraceRun:
         self.updates = Updates.of([], self.depth)
         self.added = list[Add]()
         self.outer, self.held = 0, list[_Held]()
-        self.readers = list[tuple[Reader, Antichain]]()
+        self.readers = list[tuple[TraceReader, Antichain]]()
         """Each beside the frontier to which it has advanced."""
         self.since = self.trace.since
-        self.shared: dict[int, tuple[Chunk, bytes]] = {}
+        self.shared: dict[int, tuple[UpdateChunk, bytes]] = {}
         self.most = 0
         """The most rows that the trace has held."""
         self.taken = list[int]()
@@ -293,7 +293,7 @@ class TraceRun:
         ]
         updates = Updates.of(rows, self.depth)
         scaled = Updates(updates.keys, updates.values * scale, updates.times, updates.diffs)
-        layer = layer_of(scaled, Description(lower, upper, trace.since))
+        layer = layer_of(scaled, LayerDescription(lower, upper, trace.since))
         self.updates = joined([self.updates, updates], self.depth)
         self.added, self.outer, self.taken = [], outer_of(upper), []
         before = len(trace.layers)
@@ -392,7 +392,7 @@ def _advanced(time: tuple[int, ...], since: Antichain) -> tuple[int, ...]:
     return (found,) if isinstance(found, int) else found
 
 
-def _digest(chunk: Chunk) -> bytes:
+def _digest(chunk: UpdateChunk) -> bytes:
     parts = chunk.static, chunk.dynamic
     columns = [c for part in parts for c in (part.hashes, part.offsets, part.values)]
     return b"|".join(c.tobytes() for c in [*columns, chunk.floor, chunk.times, chunk.diffs])

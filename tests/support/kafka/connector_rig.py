@@ -18,6 +18,7 @@ from meander.connectors.kafka.topic_metadata import expect_topic
 from meander.dataflow.interfaces import Chunk, Partition, Rests, SinkWriter, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.records.batch import Batch
+from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis, to_millis
@@ -137,6 +138,11 @@ def batch(values: Sequence[object], keys: Sequence[object] | None = None, millis
         column + from_millis(millis), column + 3, column + 1, np.arange(n, dtype=np.int64), column,
         list(values), None if keys is None else [codec.encode(key) for key in keys],
     )  # fmt: skip
+
+
+def hidden(_: object, topics: list[str]) -> dict[str, dict[str, str]]:
+    """Answer in place of `topic_metadata.configs` to a user who may not see settings."""
+    raise SetupError(f"topic {topics[0]!r}", "the broker refused access to the topic")
 
 
 def await_ticket(writer: SinkWriter, ticket: int) -> None:

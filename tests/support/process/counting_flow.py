@@ -46,11 +46,9 @@ class CountingFlow:
         return run_command(self.module, self._prefix, HEARTBEAT_TIMEOUT, *options)
 
     @property
-    def committed(self) -> Counter[tuple[str, int]]:
-        """Words and their counts; each word's have to be a sequence on the topic (I9)."""
-        counts = committed_counts(self._broker.bootstrap, self._prefix)
-        each_once(counts)
-        return Counter(counts)
+    def committed(self) -> Counter[str]:
+        """How many counts each word has, which have to be a sequence on the topic (I9)."""
+        return each_once(committed_counts(self._broker.bootstrap, self._prefix))
 
     @property
     def written(self) -> int:
@@ -58,7 +56,7 @@ class CountingFlow:
         return ends(self._broker.bootstrap, self._prefix + "counts")
 
     @property
-    def wanted(self) -> Counter[tuple[str, int]]:
+    def wanted(self) -> Counter[str]:
         return expected_counts(texts(0, self._fed))
 
     def until_all(self, flow: FlowProcess) -> None:

@@ -249,7 +249,7 @@ def _of_app() -> Iterator[Kind]:
     reads = PartitionsRead("lines", [0, 3], 4)
     again = Restart(
         worker=1, workers=3, execution=1 << 42, checkpoint=7, token=b"t" * 32, server=address,
-        server_key=key,
+        server_key=key, outside={"out": {"max.message.bytes": "5000"}},
     )  # fmt: skip
     yield from _read_by(
         TO_WORKER,

@@ -184,7 +184,7 @@ def watched(
 
 def begun(run: TestFlow) -> list[TimestampOverride]:
     """What was decided of partitions that came."""
-    orders = (one for one in run.sim.journal if isinstance(one, ReassignPartition))
+    orders = (one for one in run.sim.decisions if isinstance(one, ReassignPartition))
     return [start_override(one) for one in orders if one.offset is not None]
 
 

@@ -21,10 +21,10 @@ from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
-from meander.dataflow.interfaces import Frame, Links
+from meander.dataflow.interfaces import Clock, Frame, Links
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.worker import Worker
-from meander.dataflow.simulation.simulator import DurableWorld, SimClock, SimTopic
+from meander.dataflow.simulation.simulator import DurableWorld, SimTopic
 from meander.dataflow.simulation.transactions import Ledger, Show
 from meander.dataflow.wire import CHECKPOINT, DATA
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -158,7 +158,7 @@ class WatchedWorld(DurableWorld):
         return self._flushing("decision", durable)
 
     def checkpoint_coordinator(
-        self, plan: Plan, links: Links, clock: SimClock, durable: Callable[[], bool]
+        self, plan: Plan, links: Links, clock: Clock, durable: Callable[[], bool]
     ) -> CheckpointCoordinator:
         watch_links(links, self.turn)
         up = lambda: durable() and not self.outage.down  # noqa: E731

@@ -11,7 +11,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join, Simulation
 from meander.state.keys.ids import WorkerId
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import replace_journal, until
+from tests.support.sim.manual_flow import replace_decision_writer, until
 
 PARTITIONS = 6
 RECORDS, KEYS = 4000, 40
@@ -31,7 +31,7 @@ class ChangingFlow:
         self.written: list[Decision] = []
         self.held: type[Decision] | None = None
         """Decisions of this kind do not become durable."""
-        replace_journal(self.sim.coordinator, self._write)
+        replace_decision_writer(self.sim.coordinator, self._write)
         self.until(lambda: self.sim.coordinator.ready)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.control.decisions import Journal
+from meander.dataflow.control.decisions import WriteDecision
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
@@ -31,7 +31,7 @@ from meander.testing import TestFlow
 
 QUIET, PATIENCE = 2, 12
 """Turns without work after which nothing more is taken to happen; the second while the simulated
-state topic, journal or sink owe an answer, which they give to every second question."""
+state topic, decision log or sink owe an answer, which they give to every second question."""
 
 
 class ManualSource(ListSource):
@@ -289,9 +289,9 @@ def buffered_batches(buffer: SpillBuffer) -> list[Rows]:
     return [rows for _, rows in buffer._memory._batches]
 
 
-def replace_journal(coordinator: Coordinator, journal: Journal) -> None:
+def replace_decision_writer(coordinator: Coordinator, write: WriteDecision) -> None:
     """Give the decisions of a flow to a test, which decides when they are durable."""
-    coordinator.decisions._journal = journal
+    coordinator.decisions._write = write
 
 
 def turn_without(run: ManualFlow, stuck: WorkerId) -> None:

@@ -17,9 +17,9 @@ from meander.schemas.control import (
     Command,
     CommandError,
     Migrate,
+    RequestCheckpoint,
     Rescale,
     Stop,
-    TakeCheckpoint,
     is_command,
     parse_command,
 )
@@ -56,7 +56,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(PUBLISHED.read_text()) == Migrate.model_json_schema()
     assert json.loads(RESCALE.read_text()) == Rescale.model_json_schema()
     assert json.loads(ABORT.read_text()) == Abort.model_json_schema()
-    assert json.loads(CHECKPOINT.read_text()) == TakeCheckpoint.model_json_schema()
+    assert json.loads(CHECKPOINT.read_text()) == RequestCheckpoint.model_json_schema()
     assert json.loads(STOP.read_text()) == Stop.model_json_schema()
 
 

@@ -1,7 +1,7 @@
 """The demo's oracle passes right answers and names every kind of wrong one.
 
 The topics hold what the flow would answer, computed here by a loop in plain Python over 3,000 real
-flights, with some records bumped and some bins moved.
+flights, with some late records and some bins moved.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
     planes: list[Message]
     carriers: list[Message]
     moves: list[Move]
-    bumped: int
+    late_adjusted: int
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +103,12 @@ def run(table: Path) -> Run:
     ]
     latest = [0] * PARTITIONS
     placed: list[tuple[int, int, int, Flight]] = []
-    bumped = 0
+    late_adjusted = 0
     for number, (message, offset) in enumerate(zip(source, offsets, strict=True)):
         own = from_millis(message.headers["time"])
         bump = 3 if number % BUMP_EVERY == 0 else 0
         time = max(own, latest[message.partition]) + bump
-        bumped += time > own
+        late_adjusted += time > own
         latest[message.partition] = time
         placed.append((time, message.partition, offset, cast(Flight, message.value)))
 
@@ -133,7 +133,7 @@ def run(table: Path) -> Run:
                 "meander.worker": owner(bin_of(key), time, moves),
             }
             results.append(Message(key.encode(), dict(value), partition, headers))
-    return Run(source, planes, carriers, moves, bumped)
+    return Run(source, planes, carriers, moves, late_adjusted)
 
 
 def owner(number: int, time: int, moves: list[Move]) -> int:
@@ -169,7 +169,7 @@ def test_right_answers_pass(checked: Checker, run: Run) -> None:
     assert found.faults() == []
     assert found.differences == 0
     assert (found.records, found.results) == (3_000, 6_000)
-    assert found.bumped == run.bumped > 0
+    assert found.late_adjusted == run.late_adjusted > 0
     assert found.missing_tailnums == sum(m.value["tailnum"] is None for m in run.source) > 0
     assert found.missing_delays == sum(m.value["arr_delay"] is None for m in run.source) > 0
     assert [Move(one["bin"], one["from"], one["to"], one["at"]) for one in found.moved] == run.moves

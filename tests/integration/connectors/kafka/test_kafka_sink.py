@@ -5,20 +5,26 @@ from __future__ import annotations
 import bisect
 import random
 import re
+from collections import Counter
 
 import pytest
 
 from meander import KafkaSink
+from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.client import admin as client_admin
 from meander.connectors.kafka.sink.record_producer import RecordProducer
 from meander.connectors.kafka.topic_metadata import visible_configs
+from meander.dataflow.errors import WritesDropped
 from meander.dataflow.keepalive import Keepalive
+from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.row_error import RowError
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.connector_rig import Rig, await_ticket, batch
+from tests.support.kafka.connector_rig import Rig, await_ticket, batch, hidden
 from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
 
 CODECS = "gzip", "snappy", "lz4", "zstd"
@@ -224,14 +230,37 @@ def test_what_is_delivered_waits_no_longer(rig: Rig) -> None:
     assert len(consume_all(rig.bootstrap, topic)) == 20
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("visible", [True, False], ids=["a limit that is seen", "a hidden one"])
 @pytest.mark.parametrize("behind", [0, 500], ids=["the last", "one before others"])
-def test_what_the_broker_refuses_is_an_error_that_names_the_topic(rig: Rig, behind: int) -> None:
+def test_what_the_broker_refuses_is_its_rows_failure_once_the_others_are_written_again(
+    rig: Rig, behind: int, visible: bool, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = rig.topic("out", max_message_bytes="1000")
-    writer = KafkaSink(topic, value="bytes").open(rig.context())
-    ticket = writer.write(batch([b"x" * 5_000, *[b"x" * 500] * behind]))
-    with pytest.raises(MeanderError, match=f"topic '{topic}': a record exceeds its size limit"):
-        await_ticket(writer, ticket)
+    if not visible:
+        monkeypatch.setattr(topic_metadata, "configs", hidden)
+    writer = KafkaSink(topic, value="bytes").open(rig.context(settings={"compression.type": codec}))
+    noise = random.Random(5).randbytes(5_000)
+    results = batch([b"first", noise, *(b"%d" % n for n in range(behind)), noise[:3_000]])
+    dead = ListDeadLetters()
+    guard = Guard("out", "dead_letter", dead, Counter())
+    ticket, rows = write_valid(writer, guard, results)
+
+    def delivered() -> bool:
+        nonlocal ticket, rows
+        try:
+            return writer.delivered() >= ticket
+        except WritesDropped:
+            ticket, rows = write_valid(writer, guard, rows)
+            return False
+
+    until(delivered, "the others are delivered")
     writer.close()
+    assert sorted(letter.offset for letter in dead.letters) == [1, behind + 2]
+    assert all("bytes" in letter.reason and topic in letter.reason for letter in dead.letters)
+    wanted = [b"first", *(b"%d" % n for n in range(behind))]
+    written = [record.value or b"" for record in consume_all(rig.bootstrap, topic)]
+    assert written[-len(wanted) :] == wanted
 
 
 @pytest.mark.parametrize("headers", [True, False])

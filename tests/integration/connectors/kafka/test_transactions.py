@@ -9,19 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from meander.connectors.kafka import topic_metadata
+from meander.connectors.kafka.sink.record_limits import (
+    BATCH_OVERHEAD,
+    HEADER_BYTES,
+    RECORD_OVERHEAD,
+)
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
-from meander.connectors.kafka.sink.transactions import KafkaTransactions
+from meander.connectors.kafka.sink.transactions import KafkaTransactions, LimitLowered
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.truncation import TruncatedTopic
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
+from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.connector_rig import Rig, batch
+from tests.support.kafka.connector_rig import Rig, batch, hidden
 from tests.support.kafka.topics import PATIENCE, consume_all, create_topic, until
 
 
@@ -94,19 +101,19 @@ def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(
 
 
 def test_unneeded_commit_markers_are_deleted(broker: Broker, prefix: str) -> None:
-    create_topic(broker.bootstrap, prefix + "marks")
+    create_topic(broker.bootstrap, prefix + "commit_markers")
     one = Opened(broker, prefix + "one")
-    one.commit(prefix + "marks", b"early", b"late")
+    one.commit(prefix + "commit_markers", b"early", b"late")
     # Kafka says that it is committed before readers come past it.
-    until(lambda: read(broker, prefix + "marks") == [b"early", b"late"], "both are there")
+    until(lambda: read(broker, prefix + "commit_markers") == [b"early", b"late"], "both are there")
     with closing(
-        TruncatedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "marks")
-    ) as marks:
-        end = marks.request_end()
+        TruncatedTopic({"bootstrap.servers": broker.bootstrap}, prefix + "commit_markers")
+    ) as markers:
+        end = markers.request_end()
         until(lambda: end() is not None, "the answer has come")
         assert end() == 3, "with the transaction's own"
-        marks.truncate(1)
-        until(lambda: read(broker, prefix + "marks") == [b"late"], "the first has gone")
+        markers.truncate(1)
+        until(lambda: read(broker, prefix + "commit_markers") == [b"late"], "the first has gone")
     one.close()
 
 
@@ -115,11 +122,13 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
 ) -> None:
     """I6: what memory has no room for lies on disk until then, and readers see all or nothing."""
     rig, most = Rig(broker.bootstrap, prefix), 100_000
-    topic, marks = rig.topic("large"), rig.topic("marks")
+    topic, markers = rig.topic("large"), rig.topic("commit_markers")
     spools = partial(
         TransactionBuffer, MemoryLimit("transactions of 'one'", 1 << 20, "max_spill"), tmp_path
     )
-    made = KafkaTransactions(rig.settings, prefix + "one", marks, rig.wakeup, most, spools, 1 << 20)
+    made = KafkaTransactions(
+        rig.settings, prefix + "one", markers, rig.wakeup, most, spools, 1 << 20
+    )
     writer = made.writer(KafkaSink(topic, value="bytes"), rig.context())
     values: list[bytes | None] = [b"%d" % n * 1000 for n in range(100, 300)]
     for value in values:
@@ -137,6 +146,49 @@ def test_a_time_of_many_bounds_leaves_in_one_transaction(
         writer.write(too_many)
     made.close()
     assert read(broker, topic) == [*values, b"small"], "nothing leaves that is not committed"
+
+
+def transactions(
+    broker: Broker, prefix: str, folder: Path
+) -> tuple[KafkaTransactions, ChecksummedWriter, str]:
+    """With a sink whose topic accepts less than is known of it."""
+    rig = Rig(broker.bootstrap, prefix)
+    topic, marks = rig.topic("out", max_message_bytes="2000"), rig.topic("marks")
+    buffers = partial(TransactionBuffer, MemoryLimit("'one'", 1 << 20, "max_spill"), folder)
+    made = KafkaTransactions(
+        rig.settings, prefix + "one", marks, rig.wakeup, 1 << 24, buffers, 1 << 20
+    )
+    return made, made.writer(KafkaSink(topic, value="bytes"), rig.context()), topic
+
+
+def test_a_batch_that_a_topic_refuses_is_committed_in_smaller_ones(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    made, writer, topic = transactions(broker, prefix, tmp_path)
+    values = [b"%d" % n for n in range(1_000)]
+    assert writer.write(batch(values)) == 1
+    made.commit(mark(1))
+    until(lambda: writer.delivered() == 1, "it is committed")
+    until(lambda: read(broker, topic) == values, "all of it is there, in order")
+    made.close()
+
+
+@pytest.mark.parametrize("visible", [True, False], ids=["a limit that is seen", "a hidden one"])
+def test_a_record_that_a_topic_refuses_ends_the_execution_with_the_lower_limit(
+    broker: Broker, prefix: str, tmp_path: Path, visible: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: nothing of the transaction is visible."""
+    if not visible:
+        monkeypatch.setattr(topic_metadata, "configs", hidden)
+    made, writer, topic = transactions(broker, prefix, tmp_path)
+    writer.write(batch([*(b"%d" % n for n in range(1_000)), b"x" * 5_000]))
+    made.commit(mark(1))
+    with pytest.raises(LimitLowered) as raised:
+        until(lambda: writer.delivered() == 1, "the refusal")
+    learned = 5_000 + RECORD_OVERHEAD + HEADER_BYTES + BATCH_OVERHEAD - 1
+    assert raised.value.limits == {topic: 2000 if visible else learned}
+    assert read(broker, topic) == []
+    made.close()
 
 
 def mark(millis: int) -> CommitMarker:

@@ -17,7 +17,16 @@ from meander.schemas.errors import SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, create_topic
 
-PURPOSES = {"control", "status", "state", "decisions", "marks", "checkpoints", "in_flight", "dead"}
+PURPOSES = {
+    "control",
+    "status",
+    "state",
+    "decisions",
+    "commit_markers",
+    "checkpoints",
+    "in_flight",
+    "dead",
+}
 
 
 @pytest.fixture
@@ -39,7 +48,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         made.status: "delete",
         made.state: "compact",
         made.decisions: "delete",
-        made.marks: "delete",
+        made.commit_markers: "delete",
         made.checkpoints: "delete",
         made.in_flight: "compact",
         made.dead: "delete",
@@ -60,7 +69,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         ("decisions", {"cleanup_policy": "compact"}, "its cleanup.policy is compact, not delete"),
         ("decisions", {"retention_ms": "1000"}, "its retention.ms is 1000, not -1"),
         ("dead", {"retention_ms": "1000"}, "its retention.ms is 1000, not -1"),
-        ("marks", {"retention_bytes": "9000"}, "its retention.bytes is 9000, not -1"),
+        ("commit_markers", {"retention_bytes": "9000"}, "its retention.bytes is 9000, not -1"),
         ("checkpoints", {"retention_bytes": "9000"}, "its retention.bytes is 9000, not -1"),
     ],
 )

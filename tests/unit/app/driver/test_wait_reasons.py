@@ -11,11 +11,10 @@ import pytest
 from meander.app.driver import wait_reasons
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
-from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.worker.process import credit_waits
 from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.rescaler import RescalablePool, Rescaler
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale
@@ -187,7 +186,7 @@ def test_one_that_parts_waits_until_the_others_have_its_last_word() -> None:
 
 
 def test_a_rescale_waits_for_the_ones_before_it(staff: ChangingFlow) -> None:
-    crew = cast(WorkerPool, SimpleNamespace(handles={}, working=False))
+    crew = cast(RescalablePool, SimpleNamespace(handles={}, working=False))
     rescaler = Rescaler(staff.sim.coordinator, crew, SimClock(), None)
     for offset, name in enumerate(("r1", "r2")):
         rescaler.enqueue(Rescale(type="rescale", id=name, workers=3), offset)

@@ -70,6 +70,37 @@ def test_a_flow_inside_a_package_keeps_its_relative_imports(tmp_path: Path) -> N
     assert load_flow(there).name == "inside"
 
 
+def test_a_module_of_several_flows_is_loaded_by_the_name_of_one(tmp_path: Path) -> None:
+    text = "from meander import Flow\none, two = Flow('a'), Flow('b')\n"
+    here = folder_with(tmp_path / "here", {"flows.py": text})
+
+    there = collect(here / "flows.py:b").unpack(tmp_path / "there")
+
+    assert there == tmp_path / "there" / "flows.py:b"
+    assert load_flow(there).name == "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("x = 1", "", "it defines no flow; assign a Flow at its top level"),
+        ("one = two = Flow('a')", ":b", "it defines no flow of the name 'b'; name one: flows.py:a"),
+        (
+            "two, one = Flow('b'), Flow('a')",
+            "",
+            "defines 2 flows; name one: flows.py:a, flows.py:b",
+        ),
+        ("one, two = Flow('a'), Flow('a')", ":a", "2 flows of the name 'a'; give each flow a name"),
+    ],
+)
+def test_a_module_without_the_one_flow_is_refused(
+    tmp_path: Path, text: str, name: str, says: str
+) -> None:
+    folder_with(tmp_path, {"flows.py": f"from meander import Flow\n{text}\n"})
+    with pytest.raises(SetupError, match=says):
+        load_flow(tmp_path / f"flows.py{name}")
+
+
 def test_two_flows_of_one_name_with_namesakes_beside_them_do_not_meet(tmp_path: Path) -> None:
     one, two = a_flow(tmp_path / "one", "one"), a_flow(tmp_path / "two", "two")
     assert [load_flow(f / "flow.py").name for f in (one, two, one)] == ["one", "two", "one"]

@@ -1,4 +1,4 @@
-"""That there is a checkpoint is known by the journal too: a flow never begins anew unasked."""
+"""The journal too says that there is a checkpoint: a flow never starts from scratch unasked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from meander.state.keys.ids import ExecutionId
 
 LIFE = ExecutionId(5)
 CHECKPOINT = Checkpoint(1, LIFE, BinSpace(8), 0, (), Cut(time=7))
-ANEW, GOES_ON = StartDecision(0, (), 1), StartDecision(0, (), 1, checkpoint=0)
+FROM_SCRATCH = StartDecision(0, (), 1)
+FROM_CHECKPOINT = replace(FROM_SCRATCH, checkpoint=0)
 
 
 class Written:
@@ -78,9 +79,9 @@ def test_a_savepoint_tells_by_itself_that_there_are_checkpoints(known: bool) -> 
 @pytest.mark.parametrize(
     "decided",
     [
-        [ANEW, FirstCheckpointDecision(7)],
-        [GOES_ON],
-        [ANEW, SavepointDecision("v1", 0, 7), DropDecision("v1")],
+        [FROM_SCRATCH, FirstCheckpointDecision(7)],
+        [FROM_CHECKPOINT],
+        [FROM_SCRATCH, SavepointDecision("v1", 0, 7), DropDecision("v1")],
     ],
 )
 def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[Decision]) -> None:
@@ -89,19 +90,19 @@ def test_a_flow_that_has_had_a_checkpoint_does_not_begin_without(decided: list[D
         expect_retained(CheckpointIndex.of(journal), "counts", "counts.checkpoints")
 
 
-@pytest.mark.parametrize("decided", [[], [ANEW], [ANEW, ANEW]])
+@pytest.mark.parametrize("decided", [[], [FROM_SCRATCH], [FROM_SCRATCH, FROM_SCRATCH]])
 def test_a_flow_without_a_checkpoint_starts_from_nothing(decided: list[Decision]) -> None:
     expect_retained(
         CheckpointIndex.of((LIFE, one) for one in decided), "counts", "counts.checkpoints"
     )
 
 
-def begins(*decided: tuple[int, StartDecision]) -> CheckpointIndex:
+def started(*decided: tuple[int, StartDecision]) -> CheckpointIndex:
     return CheckpointIndex.of((ExecutionId(life), one) for life, one in decided)
 
 
 def on(checkpoint: int, oldest: int) -> StartDecision:
-    return replace(GOES_ON, checkpoint=checkpoint, oldest=oldest)
+    return replace(FROM_CHECKPOINT, checkpoint=checkpoint, oldest=oldest)
 
 
 def taken_by(life: int) -> Checkpoint:
@@ -123,24 +124,24 @@ def taken_by(life: int) -> Checkpoint:
 def test_the_checkpoint_of_an_execution_counts_and_those_it_may_be_restored_from(
     life: int, offset: int, there: bool
 ) -> None:
-    known = begins((1, ANEW), (2, on(3, 1)), (3, on(5, 2)))
+    known = started((1, FROM_SCRATCH), (2, on(3, 1)), (3, on(5, 2)))
     assert known.is_usable(offset, taken_by(life)) == there
 
 
 def test_what_is_gone_back_behind_counts_no_more() -> None:
-    known = begins((1, on(0, 0)), (2, on(3, 0)), (3, on(5, 2)), (4, on(2, 1)))
+    known = started((1, on(0, 0)), (2, on(3, 0)), (3, on(5, 2)), (4, on(2, 1)))
     assert known.is_usable(1, taken_by(1)) and known.is_usable(2, taken_by(1))
     assert known.is_usable(6, taken_by(4))
     assert not any(known.is_usable(3, taken_by(life)) for life in (1, 2, 3))
 
 
 def test_no_checkpoint_counts_from_before_a_new_start() -> None:
-    known = begins((1, ANEW), (2, on(3, 0)), (3, ANEW))
+    known = started((1, FROM_SCRATCH), (2, on(3, 0)), (3, FROM_SCRATCH))
     assert not known.is_usable(0, taken_by(1)) and not known.is_usable(4, taken_by(2))
 
 
 def test_of_a_journal_that_does_not_say_how_far_back_nothing_earlier_counts() -> None:
-    known = begins((1, ANEW), (2, replace(GOES_ON, checkpoint=3)))
+    known = started((1, FROM_SCRATCH), (2, replace(FROM_CHECKPOINT, checkpoint=3)))
     assert known.is_usable(3, taken_by(1)) and not known.is_usable(2, taken_by(1))
 
 
@@ -149,19 +150,25 @@ def test_states_written_for_a_flow_are_past_once_it_has_a_checkpoint_of_its_own(
     written, writer = replace(CHECKPOINT, cut=INITIAL_CUT), ExecutionId(1)
     journal: list[tuple[ExecutionId, Decision]] = [
         (writer, FirstCheckpointDecision(0)),
-        (LIFE, ANEW),
+        (LIFE, FROM_SCRATCH),
     ]
     assert CheckpointIndex.of(journal).is_usable(0, written)
     assert not CheckpointIndex.of([*journal, (LIFE, FirstCheckpointDecision(7))]).is_usable(
         0, written
     )
-    assert not CheckpointIndex.of([*journal, (ExecutionId(9), GOES_ON)]).is_usable(0, written)
+    assert not CheckpointIndex.of([*journal, (ExecutionId(9), FROM_CHECKPOINT)]).is_usable(
+        0, written
+    )
 
 
 def test_what_is_kept_besides_is_as_many_as_are_wanted_and_no_savepoint() -> None:
     among = RetainedCheckpoints({offset: taken_by(5) for offset in range(6)}, {})
     known = CheckpointIndex.of(
-        [(LIFE, ANEW), (LIFE, SavepointDecision("v1", 0, 7)), (LIFE, SavepointDecision("v2", 3, 7))]
+        [
+            (LIFE, FROM_SCRATCH),
+            (LIFE, SavepointDecision("v1", 0, 7)),
+            (LIFE, SavepointDecision("v2", 3, 7)),
+        ]
     )
     assert [*earlier_checkpoints(among, known, 5, 2)] == [2, 4]
     assert [*earlier_checkpoints(among, known, 5, 9)] == [1, 2, 4] and not earlier_checkpoints(

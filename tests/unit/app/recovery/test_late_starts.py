@@ -32,12 +32,12 @@ def test_a_late_beginning_changes_nothing_that_is_read_from_the_journal() -> Non
         disturbed = with_late(rng, journal)
         late += len(disturbed) - len(journal)
         assert CheckpointIndex.of(disturbed) == CheckpointIndex.of(journal), f"seed {seed}"
-        marks = [
+        markers = [
             CommitMarker(life, WorkerId(worker), {"sink": rng.randrange(200)})
             for life in begun
             for worker in range(WORKERS)
         ]
-        assert out(disturbed, marks) == out(journal, marks), f"seed {seed}"
+        assert out(disturbed, markers) == out(journal, markers), f"seed {seed}"
     assert late > CASES
 
 
@@ -49,7 +49,7 @@ def decided(rng: random.Random) -> tuple[list[Written], list[ExecutionId]]:
         for _ in range(rng.randint(1, 3)):
             life = ExecutionId(execution := execution + 1)
             begun.append(life)
-            journal.append((life, begins(rng, anew=len(begun) == 1)))
+            journal.append((life, start(rng, from_scratch=len(begun) == 1)))
             journal += [(life, decision(rng)) for _ in range(rng.randint(0, 4))]
         # One more than those that are told of: it begins too late, if ever.
         execution += 1
@@ -63,13 +63,13 @@ def with_late(rng: random.Random, journal: list[Written]) -> list[Written]:
         place = rng.randint(1, len(found))
         last = max(life for life, one in found[:place] if isinstance(one, StartDecision))
         earlier = ExecutionId(rng.randint(0, last - 1))
-        found.insert(place, (earlier, begins(rng, anew=rng.random() < 0.3)))
+        found.insert(place, (earlier, start(rng, from_scratch=rng.random() < 0.3)))
     return found
 
 
-def begins(rng: random.Random, *, anew: bool) -> StartDecision:
+def start(rng: random.Random, *, from_scratch: bool) -> StartDecision:
     owners = tuple(WorkerId(rng.randrange(WORKERS)) for _ in range(SPACE.count))
-    checkpoint = None if anew else rng.randrange(20)
+    checkpoint = None if from_scratch else rng.randrange(20)
     return StartDecision(rng.randrange(100), owners, WORKERS, checkpoint, oldest=checkpoint)
 
 
@@ -85,9 +85,9 @@ def decision(rng: random.Random) -> Decision:
     return rng.choice(some)
 
 
-def out(journal: list[Written], marks: list[CommitMarker]) -> list[object]:
+def out(journal: list[Written], markers: list[CommitMarker]) -> list[object]:
     """Who has committed each result, as a history says."""
-    earlier = History(SPACE, journal, marks).of("sink", 0)
+    earlier = History(SPACE, journal, markers).of("sink", 0)
     bins, times = np.repeat(np.arange(SPACE.count), 200), np.tile(np.arange(200), SPACE.count)
     who = [*earlier.previous_workers, None]
     return [who[number] for number in earlier.committed_by(bins, times)]

@@ -117,15 +117,15 @@ def test_worker_changes_of_this_execution_are_known() -> None:
 
 def test_workers_are_known_by_their_numbers() -> None:
     later = structs.replace(beat(bins=[100, 156]), worker_ids=[0, 3])
-    assert seen(later).beat.worker_ids == [0, 3]
+    assert seen(later).heartbeat.worker_ids == [0, 3]
 
 
 def test_the_last_heartbeat_says_counters_frontiers_bins_and_lag() -> None:
     last = seen(beat(bins=[1, 255], read=2), beat(bins=[100, 156], read=3))
-    assert last.beat.counters == {"read": 3}
-    assert last.beat.frontiers == {"per.plane": 5}
-    assert last.beat.bins == [100, 156]
-    assert last.beat.lag == 7
+    assert last.heartbeat.counters == {"read": 3}
+    assert last.heartbeat.frontiers == {"per.plane": 5}
+    assert last.heartbeat.bins == [100, 156]
+    assert last.heartbeat.lag == 7
 
 
 def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> None:
@@ -136,7 +136,7 @@ def test_links_partitions_and_durations_are_those_of_the_last_heartbeat() -> Non
     }
     omitted = {f"{name}_omitted": n for n, name in enumerate(said, 1)}
     known = seen(structs.replace(beat(bins=[1, 1]), **(said | omitted)))
-    assert {name: getattr(known.beat, name) for name in said | omitted} == said | omitted
+    assert {name: getattr(known.heartbeat, name) for name in said | omitted} == said | omitted
 
 
 def test_only_a_flow_that_should_be_alive_can_be_silent() -> None:
@@ -204,8 +204,8 @@ def test_another_drivers_claim_changes_nothing() -> None:
     alone = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]))
     claim = Claimed(driver="e", execution=2, heartbeat_timeout=10.0)
     claimed = seen(CLAIMED, beat(), STARTED, beat(bins=[1, 1]), claim)
-    assert (claimed.state, claimed.beat.bins, claimed.heartbeat_ms) == ("running", [1, 1], 1003)
-    assert (alone.state, alone.beat.bins, alone.heartbeat_ms) == ("running", [1, 1], 1003)
+    for one in (claimed, alone):
+        assert (one.state, one.heartbeat.bins, one.heartbeat_ms) == ("running", [1, 1], 1003)
 
 
 def test_how_many_more_migrations_move_than_heartbeats_tell_of_is_known() -> None:

@@ -224,7 +224,7 @@ def test_a_record_is_of_the_future_by_a_wall_clock_that_jumps() -> None:
         assert [result.time > 0 for result in run.results("out")] == [False, True]
 
 
-def test_what_comes_late_on_an_idle_partition_is_bumped_and_still_counted() -> None:
+def test_what_comes_late_on_an_idle_partition_is_adjusted_and_still_counted() -> None:
     with fed(TestFlow(counting(), faults=[At(Idle("in", 1, 3000), step=0)])) as run:
         while run.sim.actions < 3000:
             run.act()

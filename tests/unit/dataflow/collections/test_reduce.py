@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
+from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.reduce import (
     Function,
     NegativeCount,
@@ -13,12 +16,11 @@ from meander.dataflow.collections.reduce import (
     minimum,
     top,
 )
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
-from meander.state.collections.trace import Trace
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time
+from meander.state.times.time import Time, from_millis
 from tests.support.collections.columns import Row, rows_of
 
 
@@ -26,13 +28,13 @@ class Reduced:
     """A reduction with its input, as rows."""
 
     def __init__(self, function: Function, depth: int = 1) -> None:
-        self._arranged = Trace(depth)
-        self.reduction = Reduction("least", self._arranged, function)
+        self._arranged = Arrangement(depth)
+        self.reduction = Reduction("least", self._arranged.reader(depth), function, depth)
 
     def step(self, rows: list[Row], *upper: Time) -> list[Row]:
         """The changes before a frontier."""
         lower = self._arranged.upper
-        description = Description(lower, Antichain.of(*upper), self._arranged.since)
+        description = LayerDescription(lower, Antichain.of(*upper), lower)
         layer = layer_of(Updates.of(rows, self._arranged.depth), description)
         self._arranged.insert(layer)
         return sorted(rows_of(self.reduction.step(layer)))
@@ -92,7 +94,7 @@ def test_two_changes_change_the_output_where_they_join() -> None:
 def test_the_output_trace_holds_what_was_sent() -> None:
     reduced = Reduced(minimum)
     sent = reduced.step([(7, 5, (0,), 1)], 1)
-    output = reduced.reduction.output
+    output = reduced.reduction.output.trace
     assert [row for layer in output.layers for row in rows_of(layer.updates())] == sent
     assert output.upper == output.since == Antichain.of(1)
 
@@ -100,9 +102,16 @@ def test_the_output_trace_holds_what_was_sent() -> None:
 def test_a_value_removed_more_often_than_added_is_an_error() -> None:
     reduced = Reduced(minimum)
     assert reduced.step([(7, 5, (0,), 1), (8, 5, (0,), 1)], 1)
+    at = from_millis(7, sequence=3)
     with pytest.raises(NegativeCount) as error:
-        reduced.step([(8, 5, (1,), -3)], 2)
+        reduced.step([(8, 5, (at,), -3)], at + 1)
     assert str(error.value) == (
-        "key 8 of operator 'least': its value 5 has count -2 at time (1,); "
+        "key 8 of operator 'least': its value 5 has count -2 at time 7340035 (7 ms); "
         "send each removal once, and not before its addition."
     )
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
+
+
+def test_a_value_that_a_loop_removes_too_often_is_named_with_the_iteration() -> None:
+    with pytest.raises(NegativeCount, match=r"count -1 at time 0 \(0 ms\), iteration 2;"):
+        Reduced(minimum, depth=2).step([(8, 5, (0, 2), -1)], (1, 0))

@@ -11,10 +11,11 @@ import pytest
 from meander import Flow, KeyedStream, columns
 from meander.dataflow.api.nodes import ExchangeNode
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
+from meander.schemas.control import CommandError
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.testing import Answer, TestFlow
@@ -173,7 +174,7 @@ def test_commands_of_different_operators_run_side_by_side_over_the_same_bins(
 ) -> None:
     flow.submit("m", [0, 1], 1)
     flow.submit("n", [1, 2], 0, operator="b", overlap="reject")
-    with pytest.raises(Refused, match="bin 1 is moved by command 'n'"):
+    with pytest.raises(CommandError, match="bin 1 is moved by command 'n'"):
         flow.submit("o", [0, 1], 1, operator="b", overlap="reject")
     flow.until_completed("m", "n")
     assert flow.owners() == {"a": [1, 1, 1, 1], "b": [0, 0, 0, 1], "c": [1, 1, 1, 1]}
@@ -192,7 +193,7 @@ def test_a_dry_run_names_the_operators_own_bins(flow: Counting) -> None:
 @pytest.mark.parametrize("operator", ["a", "x"])
 def test_only_operators_that_move_alone_can_be_named(flow: Counting, operator: str) -> None:
     why = f"operator '{operator}' does not move alone: leave it out, or name one of 'b'"
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(CommandError, match=why):
         flow.submit("m", [0], 1, operator=operator)
 
 

@@ -16,7 +16,7 @@ from meander.dataflow.wire import PROGRESS
 from meander.state.keys.ids import COORDINATOR
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import CommandedFlow
-from tests.support.sim.manual_flow import replace_journal
+from tests.support.sim.manual_flow import replace_decision_writer
 from tests.support.sim.start import Start
 
 
@@ -49,7 +49,7 @@ class ManualJournal:
 @pytest.fixture
 def journal(flow: CommandedFlow) -> ManualJournal:
     journal = ManualJournal()
-    replace_journal(flow.run.sim.coordinator, journal)
+    replace_decision_writer(flow.run.sim.coordinator, journal)
     return journal
 
 

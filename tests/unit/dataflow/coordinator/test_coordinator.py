@@ -9,9 +9,10 @@ import re
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.simulation.in_memory import ListSink
+from meander.schemas.control import CommandError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
 from tests.support.sim.commanded_flow import CommandedFlow
@@ -31,12 +32,14 @@ def flow(start: Start) -> CommandedFlow:
 
 def test_an_id_is_used_once(flow: CommandedFlow) -> None:
     flow.submit("m", (0,), 1, 2000)
-    with pytest.raises(Refused, match="id 'm' was used before: give each command an id of its own"):
+    with pytest.raises(
+        CommandError, match="id 'm' was used before: give each command an id of its own"
+    ):
         flow.submit("m", (1,), 1, 3000)
 
 
 def test_the_id_of_a_refused_command_is_not_used_up(flow: CommandedFlow) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(CommandError):
         flow.submit("m", (0,), 7, 2000)
     flow.submit("m", (0,), 1, 2000)
     assert flow.run.said("m") == ["accepted"]
@@ -44,30 +47,30 @@ def test_the_id_of_a_refused_command_is_not_used_up(flow: CommandedFlow) -> None
 
 @pytest.mark.parametrize("worker", [2, 99, -1])
 def test_an_unknown_worker_is_refused(flow: CommandedFlow, worker: int) -> None:
-    with pytest.raises(Refused, match=f"worker {worker} is unknown: name one of 0 to 1"):
+    with pytest.raises(CommandError, match=f"worker {worker} is unknown: name one of 0 to 1"):
         flow.submit("m", (0,), worker)
 
 
 @pytest.mark.parametrize("bins", [(4,), (0, 1, 4), (-1,)])
 def test_a_bin_out_of_range_is_refused(flow: CommandedFlow, bins: tuple[int, ...]) -> None:
-    with pytest.raises(Refused, match=f"bin {bins[-1]} is out of range: name bins of 0 to 3"):
+    with pytest.raises(CommandError, match=f"bin {bins[-1]} is out of range: name bins of 0 to 3"):
         flow.submit("m", bins, 1)
 
 
 def test_a_command_without_bins_is_refused(flow: CommandedFlow) -> None:
-    with pytest.raises(Refused, match="no bins are named: name some of 0 to 3"):
+    with pytest.raises(CommandError, match="no bins are named: name some of 0 to 3"):
         flow.submit("m", (), 1)
 
 
 def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: CommandedFlow) -> None:
     """I2: records of that time may have been routed already. And the earliest is possible."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CommandError) as refused:
         flow.submit("m", (0,), 1, 900)
     said = str(refused.value)
     assert said.startswith("time 900 ms is closed: the earliest possible is ")
     assert "leave the time out for as soon as possible" in said
     (earliest,) = re.findall(r"possible is (\d+) ms", said)
-    with pytest.raises(Refused, match="is closed"):
+    with pytest.raises(CommandError, match="is closed"):
         flow.submit("m", (0,), 1, int(earliest) - 1)
     flow.submit("m", (0,), 1, int(earliest))
     assert flow.run.said("m") == ["accepted"]
@@ -76,7 +79,7 @@ def test_a_forsworn_time_is_refused_with_the_earliest_that_is_possible(flow: Com
 def test_a_bin_cannot_move_twice_at_one_time(flow: CommandedFlow) -> None:
     """I2: it would have two owners."""
     flow.submit("m1", (0, 1), 1, 2000)
-    with pytest.raises(Refused, match="bin 1 already moves at 2000 ms: name another time"):
+    with pytest.raises(CommandError, match="bin 1 already moves at 2000 ms: name another time"):
         flow.submit("m2", (2, 1), 0, 2000)
     flow.submit("m3", (2, 3), 0, 2000)
     flow.submit("m4", (1,), 0, 2001)
@@ -90,14 +93,14 @@ def test_a_flow_without_state_has_nothing_to_move(start: Start) -> None:
     flow.source(source).key_by(lambda v: v).sink(ListSink())
     run = start(flow)
     run.run_until_idle()
-    with pytest.raises(Refused, match="no stateful operator, so there is nothing to move"):
+    with pytest.raises(CommandError, match="no stateful operator, so there is nothing to move"):
         run.sim.coordinator.submit(MoveBins("m", (Bin(0),), WorkerId(1)))
 
 
 def test_after_the_sources_end_there_is_no_time_left(flow: CommandedFlow) -> None:
     flow.run.finish(flow.source)
     assert flow.run.forsworn is None
-    with pytest.raises(Refused, match="sources have ended: send commands before that"):
+    with pytest.raises(CommandError, match="sources have ended: send commands before that"):
         flow.submit("m", (0,), 1)
 
 

@@ -14,7 +14,6 @@ from meander import Flow, KafkaSink, KafkaSource
 from meander import testing as topics
 from meander.app.driver import wait_reasons
 from meander.app.recovery.decision_log import written
-from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reports import PartitionsRead
@@ -23,11 +22,12 @@ from meander.dataflow.interfaces import Partition
 from meander.dataflow.simulation.faults import Pause
 from meander.dataflow.simulation.in_memory import ListReader, ListSink, ListSource
 from meander.dataflow.simulation.simulator import AddPartition, Join, Leave, MovePartition
+from meander.schemas.control import CommandError
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import TestFlow
-from tests.support.sim.manual_flow import lane_times, replace_journal, until
+from tests.support.sim.manual_flow import lane_times, replace_decision_writer, until
 
 RECORDS, PARTITIONS = 500, 3
 ZERO, ONE, TWO = map(WorkerId, range(3))
@@ -50,7 +50,7 @@ class Growing:
         self.written: list[Decision] = []
         self.durable = True
         self.coordinator = self.run.sim.coordinator
-        replace_journal(self.coordinator, self._write)
+        replace_decision_writer(self.coordinator, self._write)
 
     def _write(self, decision: Decision) -> Callable[[], bool]:
         self.written.append(decision)
@@ -192,9 +192,11 @@ def test_it_does_not_change_hands_before_it_is_read(flow: Growing) -> None:
     flow.durable = False
     flow.run.inject(LATE)
     flow.until(lambda: bool(flow.written))
-    with pytest.raises(Refused, match="partition 3 is on its way to worker 1: wait for that"):
+    with pytest.raises(CommandError, match="partition 3 is on its way to worker 1: wait for that"):
         flow.coordinator.move_partition("h", "source", PARTITIONS, ZERO)
-    with pytest.raises(Refused, match="worker 1 gets a partition: wait until that is complete"):
+    with pytest.raises(
+        CommandError, match="worker 1 gets a partition: wait until that is complete"
+    ):
         flow.coordinator.leave("l", [ONE])
     flow.durable = True
     flow.until(lambda: bool(flow.said("partition_added")))
@@ -261,7 +263,8 @@ def test_on_replay_one_that_was_not_known_before_the_mark_begins_behind_it() -> 
 def test_a_decision_says_where_it_begins() -> None:
     order = ReassignPartition(0, Partition(PARTITIONS), 7, ONE, 0)
     assert written(order) == {
-        "type": "partition", "source": 0, "partition": PARTITIONS, "worker": 1, "offset": 0
+        "type": "reassign_partition", "source": 0, "partition": PARTITIONS, "worker": 1,
+        "offset": 0,
     }  # fmt: skip
 
 

@@ -11,15 +11,13 @@ from typing import cast
 import pytest
 
 from meander import Flow
-from meander.app.driver.workers.worker_pool import WorkerPool
-from meander.dataflow.control.command import Refused
 from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.rescaler import RescalablePool, Rescaler
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join
-from meander.schemas.control import Rescale
+from meander.schemas.control import CommandError, Rescale
 from meander.schemas.status import Rescaling
 from meander.state.keys.ids import WorkerId
 from meander.testing import Answer, TestFlow
@@ -95,7 +93,7 @@ def test_a_rescale_starts_when_all_workers_have_reported_their_partitions() -> N
     with TestFlow(flow, workers=2) as run:
         none = SimpleNamespace(ready=[], dropped=list, launch=lambda workers: None)
         crew = SimpleNamespace(handles=[ZERO, ONE], working=True, removed=list, joining=none)
-        rescaler = Rescaler(run.sim.coordinator, cast(WorkerPool, crew), run.sim.clock, None)
+        rescaler = Rescaler(run.sim.coordinator, cast(RescalablePool, crew), run.sim.clock, None)
         rescaler.enqueue(Rescale(type="rescale", id="down", workers=1), 0)
         assert [*rescaler.step()] == []
         until(lambda: run.sim.coordinator.ready, run.act)
@@ -107,16 +105,18 @@ def test_a_worker_that_gets_something_does_not_leave_meanwhile(flow: ChangingFlo
     flow.join()
     flow.sim.coordinator.share("s", [ONE])
     before = len(flow.written)
-    with pytest.raises(Refused, match="worker 1 gets bins by command 's/bins': wait until that"):
+    with pytest.raises(
+        CommandError, match="worker 1 gets bins by command 's/bins': wait until that"
+    ):
         flow.sim.coordinator.leave("l", [TWO, ONE])
     assert len(flow.written) == before, "worker 2 has been told nothing either"
 
 
 def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
     flow.join()
-    with pytest.raises(Refused, match="worker 0 is the last: end the flow instead"):
+    with pytest.raises(CommandError, match="worker 0 is the last: end the flow instead"):
         flow.sim.coordinator.leave("l", [ONE, TWO, ZERO])
-    with pytest.raises(Refused, match="worker 3 is unknown: name one of 0, 1, 2"):
+    with pytest.raises(CommandError, match="worker 3 is unknown: name one of 0, 1, 2"):
         flow.sim.coordinator.leave("l", [WorkerId(3)])
 
 
@@ -126,12 +126,12 @@ def test_the_last_does_not_leave(flow: ChangingFlow) -> None:
 def test_a_joining_worker_receives_no_frame_before_a_durable_decision(flow: ChangingFlow) -> None:
     flow.held = JoinDecision
     flow.sim.submit(Join())
-    with pytest.raises(Refused, match="worker 1 is already a worker"):
+    with pytest.raises(CommandError, match="worker 1 is already a worker"):
         flow.sim.coordinator.join(ONE)
     flow.acted()
     newcomer = flow.run.workers[1]
     assert not newcomer.parts.progress.welcome and not flow.said("joined")
-    with pytest.raises(Refused, match="worker 1 is unknown"):
+    with pytest.raises(CommandError, match="worker 1 is unknown"):
         flow.sim.coordinator.move_partition("h", "source", 0, ONE)
     flow.held = None
     flow.until(lambda: newcomer.parts.progress.welcome)

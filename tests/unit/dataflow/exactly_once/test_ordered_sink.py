@@ -153,9 +153,9 @@ def test_who_joins_commits_what_was_ruled_before(seed: int) -> None:
         run.inject(MoveBins("all", (Bin(0), Bin(1)), WorkerId(1)))
         assert not sink.values
         run.run()
-        marks = [one for one in run.world.ledger.markers if one.worker == 1]
+        markers = [one for one in run.world.ledger.markers if one.worker == 1]
     assert {one.worker for one in sink.results} == {1}
-    assert offsets(ruling for mark in marks for ruling in mark.overrides) >= RULED
+    assert offsets(ruling for marker in markers for ruling in marker.overrides) >= RULED
 
 
 def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +163,8 @@ def test_many_rulings_are_committed_though_no_result_is(monkeypatch: pytest.Monk
     monkeypatch.setattr(transaction_loop, "OVERRIDES", 2)
     with TestFlow(future(ListSink(), 40), 2, 0, commands=[TakeCheckpoint()]) as run:
         run.run()
-        marks = run.world.ledger.markers
+        markers = run.world.ledger.markers
     for worker in range(2):
-        first = next(one for one in marks if one.worker == worker)
+        first = next(one for one in markers if one.worker == worker)
         assert offsets(first.overrides) >= RULED
         assert not first.checksums["sink"].checksum.count

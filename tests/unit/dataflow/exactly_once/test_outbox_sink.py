@@ -175,9 +175,9 @@ def test_a_flow_that_takes_no_checkpoint_by_itself_is_refused() -> None:
 LIFE, AFTER = ExecutionId(7), ExecutionId(8)
 
 
-def history(*marks: CommitMarker) -> History:
+def history(*markers: CommitMarker) -> History:
     begins = StartDecision(0, (ONE,) * 4, 1, checkpoint=4)
-    return History(BinSpace(2), [(LIFE, begins), (AFTER, begins)], marks)
+    return History(BinSpace(2), [(LIFE, begins), (AFTER, begins)], markers)
 
 
 def checkpoint(*pieces: Piece) -> Checkpoint:

@@ -71,7 +71,7 @@ def test_a_tally_is_another_where_a_result_stands_for_two() -> None:
     assert tally([ROWS[0]] * 3) != tally([ROWS[0], ROWS[1], ROWS[1]])
 
 
-def mark(
+def marker(
     life: ExecutionId, time: int, since: int, rows: int, worker: WorkerId = ZERO
 ) -> CommitMarker:
     out = CommittedChecksum(since, Checksum(rows, 100 * life + rows))
@@ -79,55 +79,55 @@ def mark(
 
 
 def history(
-    marks: Sequence[CommitMarker], anew: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
+    markers: Sequence[CommitMarker], replay_from: Sequence[ReplayFrom] = (ReplayFrom("sink", 10),)
 ) -> History:
     """Of two lives, and of a third that begins where results come again from a time on."""
     begins = StartDecision(0, (ZERO, ONE), 2)
-    goes_on = replace(begins, checkpoint=1, replay_from=tuple(anew))
+    goes_on = replace(begins, checkpoint=1, replay_from=tuple(replay_from))
     journal = (FIRST, begins), (SECOND, replace(begins, checkpoint=1)), (NOW, goes_on)
-    return History(BinSpace(1), journal, marks)
+    return History(BinSpace(1), journal, markers)
 
 
-def claims(*marks: CommitMarker) -> Mapping[PreviousWorker, CommittedChecksum]:
-    return history(marks).claims("sink")
+def claims(*markers: CommitMarker) -> Mapping[PreviousWorker, CommittedChecksum]:
+    return history(markers).claims("sink")
 
 
 def test_a_transaction_counts_if_all_of_it_comes_again() -> None:
-    marks = [
-        mark(FIRST, 8, 2, 4),
-        mark(FIRST, 12, 9, 5),
-        mark(FIRST, 20, 12, 6),
-        mark(FIRST, 30, 21, 7),
+    markers = [
+        marker(FIRST, 8, 2, 4),
+        marker(FIRST, 12, 9, 5),
+        marker(FIRST, 20, 12, 6),
+        marker(FIRST, 30, 21, 7),
     ]
     out = CommittedChecksum(12, Checksum(13, 1013))
-    assert claims(*marks) == {PreviousWorker(FIRST, ZERO): out}
+    assert claims(*markers) == {PreviousWorker(FIRST, ZERO): out}
 
 
 def test_each_worker_of_each_execution_has_its_own() -> None:
-    marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 30, 10, 3, ONE)
-    assert claims(*marks) == {
+    markers = marker(FIRST, 20, 12, 6), marker(SECOND, 30, 20, 7), marker(SECOND, 30, 10, 3, ONE)
+    assert claims(*markers) == {
         PreviousWorker(FIRST, ZERO): CommittedChecksum(12, Checksum(6, 506)),
         PreviousWorker(SECOND, ZERO): CommittedChecksum(20, Checksum(7, 607)),
         PreviousWorker(SECOND, ONE): CommittedChecksum(10, Checksum(3, 603)),
     }
 
 
-def test_marks_that_do_not_say_what_is_out_are_not_compared() -> None:
+def test_markers_that_do_not_say_what_is_out_are_not_compared() -> None:
     older = CommitMarker(FIRST, ZERO, {"sink": 15})
-    assert claims(older, mark(SECOND, 30, 20, 7)).keys() == {PreviousWorker(SECOND, ZERO)}
+    assert claims(older, marker(SECOND, 30, 20, 7)).keys() == {PreviousWorker(SECOND, ZERO)}
 
 
 def test_no_result_is_compared_where_the_start_of_the_replay_is_unknown() -> None:
-    known = history([mark(FIRST, 20, 12, 6)], anew=[ReplayFrom("other", 3)])
+    known = history([marker(FIRST, 20, 12, 6)], replay_from=[ReplayFrom("other", 3)])
     assert not known.claims("sink")
     assert known.replay_from("sink") == 20, "what is out by now may be let go of by now"
     assert known.replay_from("other") == 3
 
 
 def test_a_result_is_whose_it_was_first() -> None:
-    """A later life has suppressed it, though its marks are later, too."""
-    marks = mark(FIRST, 20, 12, 6), mark(SECOND, 30, 20, 7), mark(SECOND, 25, 20, 7, ONE)
-    earlier = history(marks).of("sink", 0)
+    """A later life has suppressed it, though its markers are later, too."""
+    markers = marker(FIRST, 20, 12, 6), marker(SECOND, 30, 20, 7), marker(SECOND, 25, 20, 7, ONE)
+    earlier = history(markers).of("sink", 0)
     whose = earlier.committed_by(np.array([0, 0, 0, 1, 1]), np.array([19, 20, 30, 19, 25]))
     found = [None if number < 0 else earlier.previous_workers[number] for number in whose]
     assert found == [
@@ -138,7 +138,7 @@ def test_a_result_is_whose_it_was_first() -> None:
 
 def replays(accept: bool = False) -> Replays:
     """Of two workers, which must give six results of a worker."""
-    return Replays(history([mark(FIRST, 20, 12, 6)]), {"sink": ["n"]}, [ZERO, ONE], accept)
+    return Replays(history([marker(FIRST, 20, 12, 6)]), {"sink": ["n"]}, [ZERO, ONE], accept)
 
 
 def test_results_are_compared_once_all_earlier_members_have_reported_theirs() -> None:
@@ -180,7 +180,7 @@ def test_a_move_that_was_called_off_moves_nothing_in_a_history() -> None:
     moves = Moves("m", 50, ONE, (Bin(0),))
     decided = StartDecision(0, (ZERO,) * 2, 2), moves, Revoke("m", 50)
     told: list[Written] = [(FIRST, one) for one in decided]
-    marks = [CommitMarker(FIRST, ZERO, {"sink": 100})]
+    markers = [CommitMarker(FIRST, ZERO, {"sink": 100})]
     for journal, found in ((told, [0, 0]), (told[:2], [0, NOT_COMMITTED])):
-        earlier = History(BinSpace(1), journal, marks).of("sink", 0)
+        earlier = History(BinSpace(1), journal, markers).of("sink", 0)
         assert earlier.committed_by(np.array([0, 0]), np.array([40, 80])).tolist() == found

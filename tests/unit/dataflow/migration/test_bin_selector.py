@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.dataflow.control.command import MoveBins, Order, Refused
+from meander.dataflow.control.command import MoveBins, Order
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.migration.estimate import TransferRate
 from meander.dataflow.migration.rounds import BinMove, PreCopy, RunningMigration
 from meander.dataflow.simulation.in_memory import ListSink
+from meander.schemas.control import CommandError
 from meander.state.encoding import codec
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis, to_millis
@@ -80,7 +81,7 @@ def test_the_bin_that_comes_first_does_not_move_twice_at_one_time(
     flow = Warmed(start)
     submit, named = flow.run.sim.coordinator.submit, from_millis(9000)
     submit(flow.command("m", [first], 1, time=named))
-    with pytest.raises(Refused, match=f"bin {first} already moves at {to_millis(named)} ms"):
+    with pytest.raises(CommandError, match=f"bin {first} already moves at {to_millis(named)} ms"):
         submit(flow.command("n", [1, 0], 1, time=named, order=order))
     submit(flow.command("o", [1 - first, first], 1, time=named))
 
@@ -90,7 +91,9 @@ def test_an_overlapping_command_is_refused_where_either_names_a_time(start: Star
     submit = flow.run.sim.coordinator.submit
     submit(flow.command("later", [0], 1, time=from_millis(9000)))
     for name, time in (("n", None), ("o", from_millis(9500))):
-        with pytest.raises(Refused, match="bin 0 is moved by command 'later': wait for its end"):
+        with pytest.raises(
+            CommandError, match="bin 0 is moved by command 'later': wait for its end"
+        ):
             submit(flow.command(name, [0, 1], 1, time=time, overlap="reject"))
     submit(flow.command("p", [2, 3], 0, overlap="reject"))
     flow.until_completed("p")

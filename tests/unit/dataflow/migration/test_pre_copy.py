@@ -12,9 +12,10 @@ import pytest
 
 from meander import Flow
 from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.control.command import MoveBins, Refused
+from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import AbortMoves, Join, SimTopic
+from meander.schemas.control import CommandError
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import LayerCorrupt
 from meander.state.layers.topic import Ticket
@@ -311,13 +312,13 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 
 
 def test_only_what_is_under_way_can_be_aborted(flow: Counting) -> None:
-    with pytest.raises(Refused, match="command 'm' is not running: name one of none"):
+    with pytest.raises(CommandError, match="command 'm' is not running: name one of none"):
         flow.coordinator.abort("m", by="a")
     flow.submit("m", [0], 1, time=from_millis(9000))
-    with pytest.raises(Refused, match="name one of 'm'"):
+    with pytest.raises(CommandError, match="name one of 'm'"):
         flow.coordinator.abort("n", by="a")
     flow.coordinator.abort("m", by="a")
-    with pytest.raises(Refused, match="id 'a' was used before"):
+    with pytest.raises(CommandError, match="id 'a' was used before"):
         flow.coordinator.abort("m", by="a")
 
 
@@ -326,7 +327,9 @@ def test_only_what_is_under_way_can_be_aborted(flow: Counting) -> None:
 
 def test_a_command_for_bins_that_move_is_refused_where_it_asks_for_that(flow: Counting) -> None:
     flow.submit("m", [0, 1], 1)
-    with pytest.raises(Refused, match="bin 1 is moved by command 'm': wait for its end, abort it"):
+    with pytest.raises(
+        CommandError, match="bin 1 is moved by command 'm': wait for its end, abort it"
+    ):
         flow.submit("n", [1, 2], 0, overlap="reject")
     flow.submit("o", [2, 3], 0, overlap="reject")
     flow.until(lambda: len(flow.events("completed")) == 2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from meander.state.collections import cursor as cursors
-from meander.state.collections.cursor import Cursor, Rows
-from meander.state.collections.description import Description
+from meander.state.collections.cursor import Cursor, CursorRows
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of, keys_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import UNBOUNDED, layer_of
@@ -20,11 +20,11 @@ def trace_of(*batches: list[Row], by_estimate: bool = True) -> Trace:
     trace = Trace(1, by_estimate=by_estimate)
     for now, batch in enumerate(batches):
         bounds = Antichain.of(now), Antichain.of(now + 1), Antichain.of(0)
-        trace.insert(layer_of(Updates.of(batch), Description(*bounds)))
+        trace.insert(layer_of(Updates.of(batch), LayerDescription(*bounds)))
     return trace
 
 
-def read(rows: Rows, keys: list[int]) -> list[Row]:
+def read(rows: CursorRows, keys: list[int]) -> list[Row]:
     columns = rows.query, rows.values, rows.times, rows.diffs
     hashes = np.sort(hashes_of(np.array(keys)))
     found = zip(*(column.tolist() for column in columns), strict=True)

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 from meander.state.collections import merge as merges
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of, keys_of
-from meander.state.collections.layer import Chunk, Layer, Updates
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import UNBOUNDED, Merge, layer_of
 from meander.state.times.antichain import Antichain
 from tests.support.collections.columns import Row, rows_of
 
 
 def layer(rows: list[Row], lower: int = 0, upper: int = 10, since: int = 0) -> Layer:
-    interval = Description(Antichain.of(lower), Antichain.of(upper), Antichain.of(since))
-    return layer_of(Updates.of(rows), interval)
+    """A layer as a merge leaves it; a fresh one has no static rows."""
+    interval = LayerDescription(Antichain.of(lower), Antichain.of(upper), Antichain.of(since))
+    fresh = layer_of(Updates.of(rows), interval)
+    nothing = Layer((), LayerDescription(interval.upper, interval.upper, interval.since))
+    return merged(fresh, nothing, since)
 
 
 def rows(of: Layer) -> list[Row]:
@@ -33,7 +36,7 @@ def merged(earlier: Layer, later: Layer, since: int) -> Layer:
 
 
 def test_a_layer_is_skipped_where_all_its_updates_are_at_or_after_no_time_looked_at() -> None:
-    early = Description(Antichain.of((3, 4)), Antichain.of((5, 6)), Antichain.of((0, 0)))
+    early = LayerDescription(Antichain.of((3, 4)), Antichain.of((5, 6)), Antichain.of((0, 0)))
     assert early.precedes(Antichain.of((3, 4)))
     assert early.precedes(Antichain.of((2, 9), (4, 4)))
     assert not early.precedes(Antichain.of((2, 9), (9, 3)))
@@ -42,10 +45,10 @@ def test_a_layer_is_skipped_where_all_its_updates_are_at_or_after_no_time_looked
 
 def test_descriptions_are_joined_where_no_time_lies_between_them() -> None:
     first, second, third = (
-        Description(Antichain.of(n), Antichain.of(n + 1), Antichain.of(0)) for n in range(3)
+        LayerDescription(Antichain.of(n), Antichain.of(n + 1), Antichain.of(0)) for n in range(3)
     )
     both = first.then(second, Antichain.of(1))
-    assert both == Description(Antichain.of(0), Antichain.of(2), Antichain.of(1))
+    assert both == LayerDescription(Antichain.of(0), Antichain.of(2), Antichain.of(1))
     with pytest.raises(AssertionError, match="only adjacent layers merge"):
         first.then(third, Antichain.of(0))
 
@@ -121,8 +124,8 @@ def test_updates_that_cancel_later_stay_until_no_time_tells_them_apart() -> None
 def test_times_advance_to_the_meet_of_their_joins_with_since() -> None:
     zero, since = Antichain.of((0, 0)), Antichain.of((1, 4), (3, 2))
     some = Updates.of([(7, 1, (0, 0), 1), (7, 2, (2, 5), 1), (7, 3, (4, 0), 1)], 2)
-    early = layer_of(some, Description(zero, Antichain.of((5, 5)), zero))
-    nothing = Layer((), Description(Antichain.of((5, 5)), Antichain.of((5, 5)), zero))
+    early = layer_of(some, LayerDescription(zero, Antichain.of((5, 5)), zero))
+    nothing = Layer((), LayerDescription(Antichain.of((5, 5)), Antichain.of((5, 5)), zero))
     merge = Merge(early, nothing, since, 2)
     merge.step(UNBOUNDED)
     assert [time for *_, time, _ in rows(merge.result())] == [(1, 2), (2, 5), (4, 2)]
@@ -166,4 +169,4 @@ def test_the_rest_of_a_chunk_has_the_rows_from_a_place_on() -> None:
     static_rows = [row for row in rows_of([chunk.updates()]) if row[3] == 1]
     rest = chunk.since(key=0, row=1, dynamic_key=1, dynamic_row=1)
     assert [*rows_of([rest.updates()])] == static_rows[1:]
-    assert len(Chunk.empty(depth=3)) == 0
+    assert len(UpdateChunk.empty(depth=3)) == 0

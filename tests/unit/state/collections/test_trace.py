@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meander.state.collections import trace as traces
-from meander.state.collections.description import Description
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import UNBOUNDED, Merge, layer_of
 from meander.state.collections.trace import IMMEDIATE, Trace
@@ -16,7 +16,7 @@ from tests.support.collections.columns import Row, rows_of
 def layer(now: int, rows: list[Row]) -> Layer:
     """The rows of the times from one number on, before the next."""
     bounds = Antichain.of(now), Antichain.of(now + 1), Antichain.of(0)
-    return layer_of(Updates.of(rows), Description(*bounds))
+    return layer_of(Updates.of(rows), LayerDescription(*bounds))
 
 
 def some(now: int, count: int) -> Layer:

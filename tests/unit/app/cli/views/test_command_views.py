@@ -46,7 +46,7 @@ def printed() -> tuple[CommandOutput, StringIO]:
 
 
 def test_the_status_counts_a_bin_once(events: list[Event]) -> None:
-    seen = Overview("f", beat=SILENCE)
+    seen = Overview("f", heartbeat=SILENCE)
     shown = []
     for event in events:
         note(seen.migrations, event)

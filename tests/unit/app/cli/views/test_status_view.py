@@ -15,7 +15,7 @@ from meander.schemas.status import BlockedFrontier, Latency, LongCall, Migration
 
 def said(**fields: object) -> Overview:
     """By the last heartbeat."""
-    return Overview("f", beat=structs.replace(SILENCE, **fields))
+    return Overview("f", heartbeat=structs.replace(SILENCE, **fields))
 
 
 def printed(seen: Overview, state: str = "running") -> str:

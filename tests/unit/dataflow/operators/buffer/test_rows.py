@@ -27,10 +27,10 @@ def rows_of(entries: list[tuple[int, ...]]) -> Rows:
     columns = np.array(entries, np.int64).reshape(-1, 7).T
     times, origins, partitions, offsets, indexes, sides, values = columns
     # When a record came says nothing of its place.
-    marks = (sides << ARRIVED) | np.arange(len(entries))
+    tags = (sides << ARRIVED) | np.arange(len(entries))
     return Rows(
         Batch(times, origins, partitions, offsets, indexes, list(map(_value, values.tolist()))),
-        marks,
+        tags,
     )
 
 

@@ -51,7 +51,7 @@ def rows_of(places: list[Place], first: int = 0) -> Rows:
 def told(rows: Rows) -> list[Any]:
     """All that is known of each record."""
     b = rows.batch
-    columns = (b.times, b.origins, b.partitions, b.offsets, b.indexes, b.hashes, rows.marks)
+    columns = (b.times, b.origins, b.partitions, b.offsets, b.indexes, b.hashes, rows.tags)
     numbers = zip(*(column.tolist() for column in columns if column is not None), strict=True)
     return list(zip(numbers, b.keys or (), b.values, strict=True))
 

@@ -38,7 +38,7 @@ def test_a_record_that_takes_its_partition_past_the_mark_has_been_judged(start: 
     assert flow.run.counters["future_ignored"] == 0
 
 
-def test_an_idle_partition_that_moves_is_ruled_about_and_a_record_that_is_bumped_is_not(
+def test_an_idle_partition_that_moves_is_ruled_about_and_a_late_record_is_not(
     start: Start,
 ) -> None:
     """The move has said it: what comes behind that offset has at least its time."""

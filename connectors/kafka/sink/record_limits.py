@@ -1,0 +1,165 @@
+"""The limits of a topic for its records, as the broker shows them or as a refusal tells them.
+
+A user may not see the limits, and they may fall while the flow runs. Guarantees that a refusal of a
+record lowers the known limit, so that the same record is a failure of its own the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from meander.connectors.kafka import client, topic_metadata
+from meander.dataflow.interfaces import WorkerContext
+from meander.schemas.errors import SetupError
+
+TopicSettings = Mapping[str, Mapping[str, str]]
+"""The known settings of topics, by topic."""
+BATCH_OVERHEAD = 61
+"""The bytes of a batch besides its records."""
+RECORD_OVERHEAD = 36
+"""The most bytes of a record besides its key, value and headers."""
+HEADER_BYTES = 185
+"""The most bytes of the headers of one record."""
+COMPRESSION_SETTINGS = "compression.type", "compression.codec"
+DEFAULT_LEVELS = {"gzip": 6, "zstd": 3}
+"""The compression levels of the client without a setting."""
+COMPRESSION_MARGIN = 50
+"""A compressed record may exceed the estimate by one part in 50."""
+
+
+def max_batch_bytes(topics: Iterable[str], outside: TopicSettings) -> int:
+    """Return the most bytes of a batch that all these topics accept. The client does not ask a
+    broker, and a refused batch ends the producer."""
+    known = (
+        outside.get(topic, {}).get("max.message.bytes", client.MAX_MESSAGE_BYTES)
+        for topic in topics
+    )
+    return min([client.MAX_MESSAGE_BYTES, *map(int, known)])
+
+
+def with_limits(outside: TopicSettings, limits: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics with other limits of some.
+
+    >>> with_limits({"a": {"cleanup.policy": "delete"}}, {"a": 5_000})
+    {'a': {'cleanup.policy': 'delete', 'max.message.bytes': '5000'}}
+    """
+    found = {topic: dict(outside.get(topic, {})) for topic in {*outside, *limits}}
+    for topic, limit in limits.items():
+        found[topic]["max.message.bytes"] = str(limit)
+    return found
+
+
+def lowered_limit(topic: str, context: WorkerContext, refused: Message, headers: int) -> int:
+    """Return the `max.message.bytes` of a topic that has refused a record, as it is now where the
+    user may see it, and less than the record takes. `headers` bounds the bytes of its headers."""
+    beside, parts = RECORD_OVERHEAD + headers, (refused.value() or b"", refused.key() or b"")
+    learned = RecordLimits.of(topic, context).sent_size(parts, beside) + BATCH_OVERHEAD - 1
+    visible: TopicSettings = {}
+    with suppress(SetupError):
+        visible = topic_metadata.visible_configs(client.admin(context.settings), [topic])
+    return min(learned, int(visible.get(topic, {}).get("max.message.bytes", learned)))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimits:
+    """The limits of a topic and a client for one record, checked before the client sends it.
+
+    A record that a broker refuses ends the producer, and with it a transaction or the flow. The
+    check makes it a failure of that record alone. Cost: a sum per batch, unless it exceeds the
+    bound.
+    """
+
+    client: int
+    """The most bytes of one record for the client, with its headers and overhead."""
+    topic: int
+    """The most bytes of one record for the topic, as sent."""
+    codec: pa.Codec | None
+    """The client's compression codec, where the topic does not change it."""
+    allows_no_key: bool
+    """Whether a record may lack a key."""
+
+    @staticmethod
+    def of(topic: str, context: WorkerContext) -> RecordLimits:
+        """Return the limits from the client's settings and, where they are known, the topic's."""
+        of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
+        sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
+        broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        compacted = topic_metadata.is_compacted(of_topic)
+        return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
+
+    def violations(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None],
+        headers: int,
+    ) -> Iterator[tuple[int, str | None]]:
+        """Yield the rows of records that the topic refuses, each with the reason where its size is
+        wrong. `headers` bounds the bytes of a record's headers."""
+        if not self.allows_no_key and None in keys:
+            yield from ((row, None) for row, key in enumerate(keys) if key is None)
+        beside, most = RECORD_OVERHEAD + headers, min(self.client, self.topic)
+        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
+            return
+        for row, (value, key) in enumerate(zip(values, keys, strict=True)):
+            parts = value or b"", key or b""
+            size = sum(map(len, parts)) + beside
+            if size > most and (violation := self._size_violation(parts, size, beside)):
+                yield row, violation
+
+    def sent_size(self, parts: tuple[bytes, bytes], beside: int) -> int:
+        """Return the bytes of a record as it is sent, approximately where it is compressed."""
+        given = sum(map(len, parts)) if self.codec is None else _compressed(self.codec, parts)
+        return given + beside
+
+    def _size_violation(self, parts: tuple[bytes, bytes], size: int, beside: int) -> str | None:
+        """Return the reason where a record is too large, else None."""
+        if size > self.client and (self.codec or self.client <= self.topic):
+            return _too_large(f"{size:,} bytes", self.client, "message.max.bytes in the settings")
+        if size > self.topic:
+            size = self.sent_size(parts, beside)
+        if size > self.topic:
+            by = "" if self.codec is None else f", compressed by {self.codec.name},"
+            return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
+        return None
+
+
+def _too_large(size: str, most: int, setting: str) -> str:
+    return f"takes {size} as a record, more than {most:,} ({setting})"
+
+
+def _codec(of_client: Mapping[str, str], of_topic: Mapping[str, str]) -> pa.Codec | None:
+    """Return the client's codec at its level. Return None for a topic with a codec of its own, as
+    its broker measures records before it compresses them again.
+
+    >>> _codec({"compression.type": "zstd"}, {}).compression_level
+    3
+    >>> _codec({"compression.type": "zstd"}, {"compression.type": "gzip"}) is None
+    True
+    """
+    codecs = {of_client.get(name, "none") for name in COMPRESSION_SETTINGS} - {"none", "inherit"}
+    codec = next(iter(codecs), None)
+    if codec is None or of_topic.get("compression.type", "producer") not in {"producer", codec}:
+        return None
+    level = int(of_client.get("compression.level", "-1"))
+    if codec in DEFAULT_LEVELS:
+        return pa.Codec(codec, level if level > 0 else DEFAULT_LEVELS[codec])
+    return pa.Codec(codec)
+
+
+def _compressed(codec: pa.Codec, parts: tuple[bytes, bytes]) -> int:
+    """Return the bytes of a record that is sent alone, approximately; a record of this size is.
+
+    >>> _compressed(pa.Codec("zstd"), (bytes(1_000_000), b"key")) < 1_000
+    True
+    """
+    given = b"".join(parts)
+    packed = len(codec.compress(given, asbytes=True))
+    # The client cuts the record into other blocks, and sends a block unchanged that does not
+    # shrink.
+    return min(len(given), packed + packed // COMPRESSION_MARGIN)

@@ -1,0 +1,192 @@
+"""Arrangements: a trace that the operators of a worker share, each at a position of its own
+(differential dataflow, "Sharing arrangements").
+
+Guarantees that a reader gets exactly the updates before the frontier that it asks for. Invariant:
+the trace holds what all readers have passed. Later layers and rows of moved bins wait as they came,
+and a reader leaves out their rows from its position on. Times of a reader in a loop have the
+iterations of its scope, and rows enter with zero iterations. Cost: a comparison per row that waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from meander.state.collections.columns import Int64s, UInt64s
+from meander.state.collections.cursor import Cursor, CursorRows, Run
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.frontiers import columns_of, not_before
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
+from meander.state.collections.merge import layer_of
+from meander.state.collections.trace import Trace
+from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME, Time
+
+
+class ArrangementReader:
+    """A reader of an arrangement, whose times have `depth` coordinates."""
+
+    def __init__(self, arrangement: Arrangement, depth: int) -> None:
+        self._arrangement, self._depth = arrangement, depth
+        self._reader = arrangement.trace.reader()
+        self.position = arrangement.lowest
+        """The frontier up to which it has read, in the scope of the arrangement."""
+
+    def gather(self, hashes: UInt64s, before: Antichain) -> CursorRows:
+        """Return the rows of sorted distinct hashes with times before a frontier."""
+        return self._entered(self._cursor(before).gather(hashes))
+
+    def pieces(self, hashes: UInt64s, before: Antichain) -> Iterator[CursorRows]:
+        """Yield the same rows in pieces."""
+        return map(self._entered, self._cursor(before).pieces(hashes))
+
+    def advance(self, position: Antichain) -> None:
+        """Give up all that comes before a position."""
+        outer = columns_of(position, self._depth)[:, : self._arrangement.depth]
+        self._reader.advance(Antichain.of(*map(_time, outer.tolist())))
+        self.position = self._outside(position)
+        self._arrangement.absorb()
+
+    def _cursor(self, before: Antichain) -> Cursor:
+        return self._arrangement.cursor(self._outside(before))
+
+    def _outside(self, frontier: Antichain) -> Antichain:
+        """Return the frontier that bounds the same rows outside of the loops between."""
+        depth = self._arrangement.depth
+        if depth == self._depth:
+            return frontier
+        times = columns_of(frontier, self._depth)
+        entering = (times[:, depth:] == 0).all(axis=1)
+        return Antichain.of(*map(_time, times[entering, :depth].tolist()))
+
+    def _entered(self, rows: CursorRows) -> CursorRows:
+        depth = self._arrangement.depth
+        if depth == self._depth:
+            return rows
+        times = np.zeros((len(rows), self._depth), np.int64)
+        times[:, :depth] = rows.times
+        return replace(rows, times=times)
+
+
+class Arrangement:
+    """The updates of a collection by key, for all operators of a worker that read them.
+
+    >>> from meander.state.collections.kernels import hashes_of
+    >>> arrangement = Arrangement(depth=1)
+    >>> reader = arrangement.reader(1)
+    >>> zero, five, nine = Antichain.of(0), Antichain.of(5), Antichain.of(9)
+    >>> some = Updates.of([(7, 1, (4,), 1), (7, 2, (6,), 1)])
+    >>> arrangement.insert(layer_of(some, LayerDescription(zero, nine, zero)))
+    >>> reader.gather(hashes_of(np.array([7])), before=five).values.tolist()
+    [1]
+    """
+
+    def __init__(self, depth: int, factor: int = 1) -> None:
+        """Take the coordinates of a time, and the factor of merging."""
+        self.depth, self.trace = depth, Trace(depth, factor)
+        self.lowest = self.upper = self.trace.upper
+        """The frontier before which all updates are in the arrangement."""
+        self._recent, self._moved = deque[Layer](), list[UpdateChunk]()
+        self._readers: list[ArrangementReader] = []
+
+    def reader(self, depth: int) -> ArrangementReader:
+        """Return a reader in the scope of the arrangement, or in a loop that it enters."""
+        reader = ArrangementReader(self, depth)
+        self._readers.append(reader)
+        return reader
+
+    def insert(self, layer: Layer) -> None:
+        """Add the layer of the next updates."""
+        assert self.upper == layer.description.lower, "layers follow each other without a gap"
+        self.upper = layer.description.upper
+        self._recent.append(layer)
+        self.absorb()
+
+    def install(self, updates: Updates) -> None:
+        """Add updates of any times, of a bin that has come."""
+        if len(updates):
+            self._moved.append(UpdateChunk.sorted(updates))
+            self.absorb()
+
+    def remove(self, first: int, last: int, at: int) -> None:
+        """Cancel from the outer time `at` on the updates of the hashes from `first` to `last`.
+
+        Merges drop them. A reader before that time still gets them.
+        """
+        for updates in [some for some in self.between(first, last) if len(some)]:
+            times = updates.times.copy()
+            times[:, 0] = np.maximum(times[:, 0], at)
+            self.install(replace(updates, times=times, diffs=-updates.diffs))
+
+    def absorb(self) -> None:
+        """Let the trace take the layers and the rows of moves that all readers have passed."""
+        while self._recent and self._is_passed(self._recent[0]):
+            self.trace.insert(self._recent.popleft())
+        moved, self._moved = self._moved, []
+        for chunk in moved:
+            updates = chunk.updates()
+            if any(not_before(updates.times, r.position).any() for r in self._readers):
+                self._moved.append(chunk)
+            else:
+                upper, since = self.trace.upper, self.trace.since
+                self.trace.insert(layer_of(updates, LayerDescription(upper, upper, since)))
+
+    def _is_passed(self, layer: Layer) -> bool:
+        upper = layer.description.upper
+        return all(upper.dominates(reader.position) for reader in self._readers)
+
+    def cursor(self, before: Antichain) -> Cursor:
+        """Return a cursor over the updates before a frontier that no reader has passed."""
+        recent = [_before(layer, before) for layer in self._recent]
+        moved = [_rows_before([chunk.updates()], before) for chunk in self._moved]
+        return self.trace.cursor([Run(some) for some in (*recent, *moved) if some])
+
+    def between(self, first: int, last: int) -> Iterator[Updates]:
+        """Yield the updates with hashes from `first` to `last`."""
+        yield from self.trace.between(first, last)
+        recent = (chunk for layer in self._recent for chunk in layer.chunks)
+        for chunk in (*recent, *self._moved):
+            if chunk.first <= last and chunk.last >= first:
+                yield chunk.between(first, last).updates()
+
+    def compact(self, fuel: int) -> int:
+        """Merge up to `fuel` rows; return how many."""
+        return self.trace.compact(fuel)
+
+    def __len__(self) -> int:
+        return len(self.trace) + sum(map(len, self._recent)) + sum(map(len, self._moved))
+
+
+def settled(updates: Updates, before: int) -> Updates:
+    """Return updates with the outer time `MIN_TIME` in place of all outer times before another one,
+    which all readers on all workers have passed.
+
+    >>> settled(Updates.of([(7, 1, (4, 2), 1), (7, 2, (6, 0), 1)], depth=2), 6).times.tolist()
+    [[0, 2], [6, 0]]
+    """
+    times = updates.times.copy()
+    times[times[:, 0] < before, 0] = MIN_TIME
+    return replace(updates, times=times)
+
+
+def _before(layer: Layer, frontier: Antichain) -> list[UpdateChunk]:
+    """Return the rows of a layer with times before a frontier."""
+    if layer.description.upper.dominates(frontier):
+        return [*layer.chunks]
+    return _rows_before(layer.updates(), frontier)
+
+
+def _rows_before(some: Iterable[Updates], frontier: Antichain) -> list[UpdateChunk]:
+    found = list[UpdateChunk]()
+    for updates in some:
+        rows: Int64s = np.flatnonzero(~not_before(updates.times, frontier))
+        if len(rows):
+            found.append(UpdateChunk.sorted(updates.take(rows)))
+    return found
+
+
+def _time(coordinates: list[int]) -> Time:
+    return coordinates[0] if len(coordinates) == 1 else tuple(coordinates)

@@ -1,0 +1,100 @@
+"""Collections on real processes: the answer at each time is that of the graph at that time, and no
+change of it is there twice, whatever moves, comes, goes or dies meanwhile."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from meander.app.flows.graphs import bfs_flow
+from meander.testing import TestFlow
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE, until
+from tests.support.process.flow_process import FlowProcess, kill, meander
+from tests.support.process.graph_flow import NONSENSE, GraphFlow
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_loops() -> None:
+    """Compile the loops of collections once. It takes a minute where none are on disk, and workers
+    then load them."""
+    with TestFlow(bfs_flow, workers=2) as run:
+        run.feed("edges", *[{"edge": [n, n % 7], "diff": 1} for n in range(20)])
+        run.feed("roots", {"root": 1, "diff": 1})
+        run.run()
+
+
+@pytest.fixture
+def graph(
+    broker: Broker, prefix: str, tmp_path: Path, record_property: Record
+) -> Iterator[GraphFlow]:
+    graph = GraphFlow(broker, prefix, tmp_path, seed=11)
+    yield graph
+    graph.check()
+    for what, count in graph.counts.items():
+        record_property(f"real collections: {what}", count)
+
+
+def interrupt(flow: FlowProcess) -> None:
+    kill(flow.process.pid, signal.SIGINT)
+    assert flow.exit_code() == 128 + signal.SIGINT, flow.said
+
+
+def test_answers_follow_a_graph_while_bins_move_and_workers_come_and_go(
+    graph: GraphFlow, broker: Broker, tmp_path: Path
+) -> None:
+    graph.feed()
+    words = graph.run("--workers", "2", "--master", "local[4]")
+    with meander(tmp_path, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        graph.feed()
+        graph.feed_nonsense()
+        graph.command("migrate", "--bins", "0-127", "--worker", "1")
+        graph.feed()
+        graph.until_answered(flow)
+        graph.feed()
+        graph.command("rescale", "--workers", "3")
+        graph.feed()
+        graph.command("rescale", "--workers", "2")
+        graph.feed()
+        graph.until_answered(flow)
+        interrupt(flow)
+    reasons = graph.dead_letters()
+    assert reasons.keys() == {*NONSENSE}
+    assert "it is no edge, such as" in reasons[NONSENSE[0]]
+    assert "its key is 'a', no integer of 64 bits" in reasons[NONSENSE[1]]
+
+
+def test_answers_follow_a_graph_though_a_worker_and_the_driver_are_killed(
+    graph: GraphFlow, broker: Broker, tmp_path: Path
+) -> None:
+    graph.feed()
+    words = graph.run("--workers", "2")
+    with meander(tmp_path, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        graph.feed()
+        flow.until_event("checkpointed")
+        graph.feed()
+        kill(flow.workers[1])
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        graph.feed()
+        graph.until_answered(flow)
+        taken = len(flow.of("checkpointed"))
+        until(lambda: len(flow.of("checkpointed")) > taken, "checkpoints go on")
+        graph.feed()
+        kill(flow.process.pid)
+        flow.until_gone()
+    graph.feed()
+    words = graph.run("--workers", "3", "--wait")
+    with meander(tmp_path, broker.bootstrap, *words) as flow:
+        flow.until_event("started")
+        graph.feed()
+        graph.until_answered(flow)
+        interrupt(flow)
+    graph.counts.update({"deaths of a worker": 1, "deaths of the driver": 1})

@@ -1,0 +1,154 @@
+"""Collections in flows on simulated workers: bad records, bad functions, and loops without end."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from meander import Flow
+from meander.dataflow.collections.reduce import NegativeCount
+from meander.dataflow.operators.error_policy import FunctionFailed, OnError
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.schemas.errors import MeanderError
+from meander.state.times.time import from_millis
+from meander.testing import At, Raise, TestFlow
+
+
+class Defined:
+    """A flow with a collection of given records, which come a millisecond after each other."""
+
+    def __init__(self, *records: object, on_error: OnError = "dead_letter") -> None:
+        self.flow, self.sink = Flow("f", bins=2), ListSink()
+        source = ListSource([[*enumerate(records, 1)]])
+        read = self.flow.source(source).collection(lambda record: record, on_error=on_error)
+        self.rows = read
+
+    def run(self) -> TestFlow:
+        with TestFlow(self.flow, seed=5) as run:
+            run.run()
+        return run
+
+    @property
+    def changes(self) -> list[tuple[int, int, int]]:
+        found = (cast(dict[str, int], value) for value in self.sink.values)
+        return sorted((one["key"], one["value"], one["diff"]) for one in found)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ((1, 2), "ValueError: (1, 2) is no key, value and diff"),
+        ((1, 2, 3, 4), "ValueError: (1, 2, 3, 4) is no key, value and diff"),
+        (7, "ValueError: 7 is no key, value and diff"),
+        (("a", 2, 1), "ValueError: its key is 'a', no integer of 64 bits"),
+        ((1 << 63, 2, 1), "ValueError: its key is 9223372036854775808, no integer of 64 bits"),
+        ((1, 2.0, 1), "ValueError: its value is 2.0, no integer of 64 bits"),
+        ((1, None, 1), "ValueError: its value is None, no integer of 64 bits"),
+        ((1, -(1 << 63) - 1, 1), "ValueError: its value is -9223372036854775809, no integer of"),
+        ((1, np.int64(2), 1), "ValueError: its value is np.int64(2), no integer of 64 bits"),
+        ((1, 2, True), "ValueError: its diff is True, no integer of 64 bits"),
+        ((1, 2, 0), "ValueError: its diff is 0, which changes nothing"),
+    ],
+)
+def test_a_record_without_a_change_is_set_aside(record: object, reason: str) -> None:
+    defined = Defined((5, -(1 << 63), 1), record, [5, 6, 1])
+    defined.rows.changes().sink(defined.sink)
+    run = defined.run()
+    (letter,) = run.dead_letters
+    assert (letter.operator, letter.offset) == ("collection", 1)
+    assert letter.reason.startswith(reason)
+    assert defined.changes == [(5, -(1 << 63), 1), (5, 6, 1)]
+
+
+def test_records_without_a_change_are_skipped_or_end_the_flow() -> None:
+    skipping = Defined((1, 2), (1, 2, 1), on_error="skip")
+    skipping.rows.changes().sink(skipping.sink)
+    assert skipping.run().counters["skipped"] == 1
+    assert skipping.changes == [(1, 2, 1)]
+    failing = Defined((1, 2), on_error="fail")
+    failing.rows.changes().sink(failing.sink)
+    with pytest.raises(FunctionFailed, match=r"'collection': .*offset 0: .*\(1, 2\) is no key"):
+        failing.run()
+
+
+def test_a_fault_makes_the_function_of_a_collection_raise() -> None:
+    defined = Defined((1, 2, 1), (3, 4, 1))
+    defined.rows.changes().sink(defined.sink)
+    with TestFlow(defined.flow, faults=[At(Raise("collection"), step=0)]) as run:
+        run.run()
+    assert len(run.dead_letters) == 1
+    assert len(defined.changes) == 1
+
+
+@pytest.mark.parametrize("removals", [1, 2])
+def test_a_value_that_is_removed_too_often_ends_the_flow(removals: int) -> None:
+    defined = Defined((1, 2, 1), *[(1, 2, -1)] * removals, (1, 3, 1))
+    defined.rows.count("number").changes().sink(defined.sink)
+    if removals == 1:
+        defined.run()
+        assert defined.changes == [(1, 1, -1), (1, 1, 1), (1, 1, 1)]
+        return
+    with pytest.raises(NegativeCount) as ended:
+        defined.run()
+    assert str(ended.value) == (
+        f"key 1 of operator 'number': its value 2 has count -1 at time {from_millis(3)} (3 ms);"
+        " send each removal once, and not before its addition."
+    )
+
+
+@pytest.mark.parametrize("kind", ["map", "filter", "flat_map", "join", "reduce"])
+def test_a_function_with_another_result_ends_the_flow_and_is_named(kind: str) -> None:
+    defined = Defined((1, 2, 1))
+    rows: Any = defined.rows
+    wrong: Any = lambda *_: 7  # noqa: E731
+    match kind:
+        case "join":
+            found = rows.join("wrong", rows, wrong)
+        case "reduce":
+            found = rows.reduce("wrong", wrong)
+        case _:
+            found = getattr(rows, kind)(wrong, "wrong")
+    found.changes().sink(defined.sink)
+    with pytest.raises(MeanderError, match=r"^operator 'wrong': its function returned int for 1 r"):
+        defined.run()
+
+
+def test_a_loop_that_never_comes_to_rest_ends_the_flow() -> None:
+    defined = Defined((1, 2, 1))
+    more = defined.rows.iterate(
+        "more", lambda rows: rows.map(lambda k, v: (k, v + 1)), max_iterations=9
+    )
+    more.changes().sink(defined.sink)
+    with pytest.raises(MeanderError) as ended:
+        defined.run()
+    assert str(ended.value) == (
+        "loop 'more': its collection still changes, as at key 1: it has had 9 iterations, and"
+        " max_iterations is 9; have its body come to an end, or raise max_iterations."
+    )
+
+
+def test_a_loop_without_state_ends_once_its_changes_cancel_each_other() -> None:
+    defined = Defined((1, 9, 1), (2, 64, 1), (1, 9, -1))
+    less = defined.rows.iterate(
+        "less", lambda rows: rows.map(lambda k, v: (k, v // 2)), max_iterations=20
+    )
+    kept = defined.rows.iterate("kept", lambda rows: rows, max_iterations=2)
+    less.concat(kept).changes().sink(defined.sink)
+    defined.run()
+    assert defined.changes == sorted(
+        [(1, 0, 1), (1, 9, 1), (2, 0, 1), (2, 64, 1), (1, 0, -1), (1, 9, -1)]
+    )
+
+
+def test_a_loop_within_a_loop_ends_once_both_are_at_rest() -> None:
+    defined = Defined((1, 200, 1), (2, 3, 1))
+
+    def body(rows: Any) -> Any:
+        halved = rows.iterate("inner", lambda r: r.map(lambda k, v: (k, np.maximum(v // 2, 10))))
+        return halved.map(lambda k, v: (k, np.minimum(v, 5)))
+
+    defined.rows.iterate("outer", body, max_iterations=9).changes().sink(defined.sink)
+    defined.run()
+    assert defined.changes == [(1, 5, 1), (2, 5, 1)]
