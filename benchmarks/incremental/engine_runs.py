@@ -11,12 +11,17 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 
+import numpy as np
+
 from benchmarks.incremental import pair
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, replaced, rss, timed
 from benchmarks.incremental.graph import ROOTS, Graph
 from benchmarks.incremental.scale import Scale
 from meander.state.collections import kernels, trace
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.layer import CHUNK_ROWS, Layer
+from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 
 SIZES = {"1k": (1_000, 2_000), "1m": (1_000_000, 10_000_000)}
@@ -83,12 +88,20 @@ class Series:
 
 def warm(name: str) -> None:
     """Compile all loops of a flow."""
+    large_layer(Graph(1_000, CHUNK_ROWS + 1))
     with engine_of(name) as engine:
         series = Series(engine, Graph(100, 300), no_tick)
         _start(series, engine, name)
         for _ in range(WARM):
             series.round(1)
             series.round(20)
+
+
+def large_layer(graph: Graph) -> Layer:
+    """Return all edges of a graph as one layer."""
+    edges, zero = graph.initial(0, graph.edges), Antichain.of(0)
+    updates = edges.updates(np.zeros(len(edges), np.int64))
+    return layer_of(updates, LayerDescription(zero, Antichain.of(1), zero))
 
 
 def _start(series: Series, engine: Engine, name: str) -> Found:
