@@ -31,8 +31,8 @@ POINTS = {"degrees": tuple(10**n for n in range(3, 8)), "bfs": tuple(10**n for n
 BETWEEN = 1_000
 LOADED, TOGETHER = 100_000, 1_000
 """The changes of a round while the graph is loaded, and those of one time."""
-ROUNDS = (1, 10, 100, 1_000, 10_000)
-MOST_ROUNDS = 2_000
+ROUNDS = {1: 500, 10: 300, 100: 200, 1_000: 100, 10_000: 30}
+"""How many rounds of each size are measured. All workers take as many."""
 WARM = 30
 """The rounds of a small graph that compile all loops."""
 
@@ -75,13 +75,11 @@ class Series:
             found.note(f"after_{point}", self.singles(count))
             found.figures[f"after_{point}_rss"] = rss()
 
-    def rates(self, found: Found, seconds: float) -> None:
-        """Measure changes per second in rounds of each size, each for some seconds at least."""
-        for size in ROUNDS:
+    def rates(self, found: Found, scale: Scale) -> None:
+        """Measure changes per second in rounds of each size."""
+        for size, count in ROUNDS.items():
             self.round(size)
-            rounds = list[float]()
-            while sum(rounds) < seconds and len(rounds) < MOST_ROUNDS:
-                rounds.append(self.round(size))
+            rounds = [self.round(size) for _ in range(scale(count))]
             found.figures[f"{size}_per_s"] = size * len(rounds) / sum(rounds)
             found.note(f"round_of_{size}", rounds)
 
@@ -147,18 +145,18 @@ def _compare(found: Found, points: Sequence[int]) -> None:
 def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> Found:
     """Measure changes per second in rounds of each size."""
     warm(name)
-    series = partial(_rated, name=name, graph=sized(size, scale), seconds=scale.rated)
+    series = partial(_rated, name=name, graph=sized(size, scale), scale=scale)
     if workers > 1:
         return pair.run(name, series, tick)
     with engine_of(name) as engine:
         return series(engine, tick)
 
 
-def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, seconds: float) -> Found:
+def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, scale: Scale) -> Found:
     series = Series(engine, graph, tick)
     found = _start(series, engine, name)
     as_worker()
-    series.rates(found, seconds)
+    series.rates(found, scale)
     return found
 
 

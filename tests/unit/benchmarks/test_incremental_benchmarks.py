@@ -19,7 +19,7 @@ from benchmarks.incremental.outcome import Outcome
 from benchmarks.incremental.scale import Scale
 from meander.dataflow.records.batch import Batch
 
-TINY = Scale(share=1e-4, singles=10, rated=0.01, seconds=100.0)
+TINY = Scale(share=1e-4, singles=10, seconds=100.0)
 SPARSE = Graph(40, 100)
 
 
