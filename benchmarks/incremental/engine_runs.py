@@ -11,12 +11,17 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import perf_counter
 
+import numpy as np
+
 from benchmarks.incremental import pair
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, replaced, rss, timed
 from benchmarks.incremental.graph import ROOTS, Graph
 from benchmarks.incremental.scale import Scale
 from meander.state.collections import kernels, trace
+from meander.state.collections.description import LayerDescription
+from meander.state.collections.layer import CHUNK_ROWS, Layer
+from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 
 SIZES = {"1k": (1_000, 2_000), "1m": (1_000_000, 10_000_000)}
@@ -26,8 +31,8 @@ POINTS = {"degrees": tuple(10**n for n in range(3, 8)), "bfs": tuple(10**n for n
 BETWEEN = 1_000
 LOADED, TOGETHER = 100_000, 1_000
 """The changes of a round while the graph is loaded, and those of one time."""
-ROUNDS = (1, 10, 100, 1_000, 10_000)
-MOST_ROUNDS = 2_000
+ROUNDS = {1: 500, 10: 300, 100: 200, 1_000: 100, 10_000: 30}
+"""How many rounds of each size are measured. All workers take as many."""
 WARM = 30
 """The rounds of a small graph that compile all loops."""
 
@@ -70,25 +75,31 @@ class Series:
             found.note(f"after_{point}", self.singles(count))
             found.figures[f"after_{point}_rss"] = rss()
 
-    def rates(self, found: Found, seconds: float) -> None:
-        """Measure changes per second in rounds of each size, each for some seconds at least."""
-        for size in ROUNDS:
+    def rates(self, found: Found, scale: Scale) -> None:
+        """Measure changes per second in rounds of each size."""
+        for size, count in ROUNDS.items():
             self.round(size)
-            rounds = list[float]()
-            while sum(rounds) < seconds and len(rounds) < MOST_ROUNDS:
-                rounds.append(self.round(size))
+            rounds = [self.round(size) for _ in range(scale(count))]
             found.figures[f"{size}_per_s"] = size * len(rounds) / sum(rounds)
             found.note(f"round_of_{size}", rounds)
 
 
 def warm(name: str) -> None:
     """Compile all loops of a flow."""
+    large_layer(Graph(1_000, CHUNK_ROWS + 1))
     with engine_of(name) as engine:
         series = Series(engine, Graph(100, 300), no_tick)
         _start(series, engine, name)
         for _ in range(WARM):
             series.round(1)
             series.round(20)
+
+
+def large_layer(graph: Graph) -> Layer:
+    """Return all edges of a graph as one layer."""
+    edges, zero = graph.initial(0, graph.edges), Antichain.of(0)
+    updates = edges.updates(np.zeros(len(edges), np.int64))
+    return layer_of(updates, LayerDescription(zero, Antichain.of(1), zero))
 
 
 def _start(series: Series, engine: Engine, name: str) -> Found:
@@ -134,18 +145,18 @@ def _compare(found: Found, points: Sequence[int]) -> None:
 def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> Found:
     """Measure changes per second in rounds of each size."""
     warm(name)
-    series = partial(_rated, name=name, graph=sized(size, scale), seconds=scale.rated)
+    series = partial(_rated, name=name, graph=sized(size, scale), scale=scale)
     if workers > 1:
         return pair.run(name, series, tick)
     with engine_of(name) as engine:
         return series(engine, tick)
 
 
-def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, seconds: float) -> Found:
+def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, scale: Scale) -> Found:
     series = Series(engine, graph, tick)
     found = _start(series, engine, name)
     as_worker()
-    series.rates(found, seconds)
+    series.rates(found, scale)
     return found
 
 

@@ -12,8 +12,6 @@ class Scale:
     share: float
     singles: int
     """The changes that are measured one by one at each point."""
-    rated: float
-    """The least seconds for which rounds of one size are taken."""
     seconds: float
     """The most seconds of a series that may become slower and slower."""
 
@@ -27,7 +25,7 @@ class Scale:
 
 
 SCALES = {
-    "small": Scale(0.01, 100, 0.5, 20.0),
-    "middle": Scale(0.1, 1_000, 3.0, 120.0),
-    "full": Scale(1.0, 1_000, 5.0, 600.0),
+    "small": Scale(0.01, 100, 20.0),
+    "middle": Scale(0.1, 1_000, 120.0),
+    "full": Scale(1.0, 1_000, 600.0),
 }

@@ -31,10 +31,8 @@ LOADED = 100_000
 FACTORS = {"immediate": IMMEDIATE, "1": 1, "2": 2, "4": 4}
 SAMPLES = 1_000
 """The steps between two looks at the size of a trace."""
-SEEKS = (1, 1_000, 100_000)
-"""The keys of a cursor's turn."""
-SOUGHT = 1_000_000
-"""The keys that are sought at each of these, at most."""
+TURNS = {1: 20_000, 1_000: 1_000, 100_000: 30}
+"""The turns of a cursor, by the keys of a turn."""
 
 
 class Arrangement:
@@ -149,21 +147,19 @@ def seek(scale: Scale, tick: Tick) -> Found:
         arrangement = loaded(graph, 1, tick, by_estimate)
         steps(arrangement, graph, scale(UPDATES) // 10, tick)
         as_worker()
-        for keys in SEEKS:
-            sought = min(scale(SOUGHT), 1_000 * keys)
-            seconds, locating = _gather(arrangement.trace, graph.nodes, keys, sought)
+        for keys, turns in TURNS.items():
+            seconds, locating = _gather(arrangement.trace, graph.nodes, keys, turns)
             name = f"{keys}_keys_{'estimated' if by_estimate else 'galloping'}"
             found.figures[f"seek_share_{name}"] = locating / seconds
-            found.figures[f"gather_us_{name}"] = 1e6 * seconds / sought
-            tick(sought)
+            found.figures[f"gather_us_per_key_{name}"] = 1e6 * seconds / (keys * turns)
     return found
 
 
-def _gather(trace: Trace, nodes: int, keys: int, sought: int) -> tuple[float, float]:
+def _gather(trace: Trace, nodes: int, keys: int, turns: int) -> tuple[float, float]:
     """Return the seconds of reading keys in turns, and of finding their places alone."""
     chance, seconds = np.random.default_rng(0), 0.0
     with timed(kernels, "locate", thread_time) as locating:
-        for _ in range(max(1, sought // keys)):
+        for _ in range(turns):
             hashes = np.unique(hashes_of(chance.integers(0, nodes, keys)))
             began = thread_time()
             trace.cursor().gather(hashes)
