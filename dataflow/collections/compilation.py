@@ -40,8 +40,8 @@ def compile_loops() -> None:
             for _ in (*reduction.step(layer), *join.step(layer, layer)):
                 pass
         arrangement.remove(0, LAST_HASH, STEPS)
-    for dtype in (np.int32, np.int64):
-        _gather_static(np.zeros(1, dtype))
+    _gather_static(np.zeros(1, np.int32))
+    _gather_static(np.zeros(1, np.int64))
 
 
 def _gather_static(values: Values) -> None:
