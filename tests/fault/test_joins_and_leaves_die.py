@@ -86,11 +86,10 @@ class Case:
         return self.stays or self.state not in spared
 
 
-PARTIES = [(0, True), (1, False), (1, True), (2, False)]
+PARTIES = [(0, True), (1, False), (1, True)]
 CASES = [
-    Case(joins, state, *parties)
-    for joins, states in ((True, JOIN), (False, LEAVE))
-    for state, parties in product(states, PARTIES)
+    *(Case(True, state, *parties) for state, parties in product(JOIN, [*PARTIES, (2, False)])),
+    *(Case(False, state, *parties) for state, parties in product(LEAVE, PARTIES)),
 ]
 
 
