@@ -130,7 +130,7 @@ def _run_executions(
                 if newest is None:
                     # The states of survivors belong to no checkpoint.
                     survivors.close()
-                # A limit of a topic only falls, so an end is certain.
+                # Limits of a topic only become stricter, so an end is certain.
                 if not (lost.limits or isinstance(lost.cause, Unreachable)):
                     failures = failures + 1 if _offset(newest) == _offset(found) else 1
                 if failures > FAILURES:

@@ -33,6 +33,7 @@ from meander.app.recovery.restart import (
 )
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.client import Unreachable
+from meander.connectors.kafka.sink.record_limits import TopicSettings
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
@@ -61,10 +62,10 @@ class ExecutionLost(Exception):
 
     def __init__(
         self, cause: MeanderError, workers: int, survivors: Survivors, nothing_committed: bool,
-        limits: dict[str, int],
+        limits: TopicSettings,
     ) -> None:  # fmt: skip
         """`nothing_committed` says that no result can have left before the first checkpoint, and
-        `limits` holds the new `max.message.bytes` of topics."""
+        `limits` holds the stricter limits of topics."""
         super().__init__(str(cause))
         self.cause, self.workers, self.survivors = cause, workers, survivors
         self.nothing_committed, self.limits = nothing_committed, limits

@@ -18,7 +18,7 @@ from meander.app.config.options import Options
 from meander.app.loading.loader import Source, collect, load_flow
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
-from meander.connectors.kafka.sink.record_limits import with_limits
+from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, parse_start
 from meander.connectors.kafka.topic_metadata import (
@@ -58,9 +58,9 @@ class PreparedFlow:
         """Return the flow with the execution id of a claim."""
         return replace(self, execution=execution)
 
-    def next_execution(self, workers: int, limits: Mapping[str, int]) -> PreparedFlow:
+    def next_execution(self, workers: int, limits: TopicSettings) -> PreparedFlow:
         """Return the flow for the driver's next execution, with this number of workers and these
-        `max.message.bytes` of topics.
+        stricter limits of topics.
 
         The id does not depend on the clock, so all ids of a claim precede those of a later claim.
         """

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, field
 
 from meander.connectors.kafka.client import Unreachable
-from meander.connectors.kafka.sink.transactions import LimitLowered
+from meander.connectors.kafka.sink.transactions import StricterLimits
 from meander.connectors.links.links import LinkBroken
 from meander.dataflow.control.reports import WorkerReport
 from meander.dataflow.errors import WorkerLost
@@ -222,8 +222,8 @@ class Failure(_Message):
     trace: str
     peer: int | None = None
     """The member whose link broke, where that is the cause."""
-    limits: dict[str, int] = field(default_factory=dict)
-    """The `max.message.bytes` of topics that the next execution needs, by topic."""
+    limits: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The stricter limits of topics that the next execution needs, by topic."""
 
     @staticmethod
     def from_bytes(data: bytes) -> Failure:
@@ -238,7 +238,7 @@ class Failure(_Message):
             of=next(name for name, kind in ERRORS.items() if isinstance(known, kind)),
             subject=known.subject, cause=known.cause, remedy=known.remedy, trace=trace,
             peer=known.peer if isinstance(known, LinkBroken) else None,
-            limits=known.limits if isinstance(known, LimitLowered) else {},
+            limits=known.limits if isinstance(known, StricterLimits) else {},
         )  # fmt: skip
 
     def error(self) -> MeanderError:

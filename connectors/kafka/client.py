@@ -418,6 +418,11 @@ _NOT_READY = {
     KafkaError._WAIT_COORD,
 }
 _LOCAL = re.compile(r"(\w+://)?(127\.|localhost\b|\[::1\])")
+_RECORD_REFUSALS = [
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+]
 _EXPIRED = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
@@ -436,9 +441,10 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def is_too_large(error: KafkaError) -> bool:
-    """Return whether an error reports that the broker refuses records because of their size."""
-    return _refusal(error).code() == KafkaError.MSG_SIZE_TOO_LARGE
+def is_record_refusal(error: KafkaError) -> bool:
+    """Return whether an error reports that the broker refuses records: invalid or too large
+    ones."""
+    return _refusal(error).code() in _RECORD_REFUSALS
 
 
 def is_missing(error: KafkaError) -> bool:
@@ -499,10 +505,10 @@ def translate(
             "that is no name of a topic",
             "use letters, digits, '.', '_' and '-' only, at most 249",
         )
-    if code == KafkaError.INVALID_RECORD:
+    if code in {KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD}:
         return MeanderError(
             subject,
-            "the broker refuses a record, as a compacted topic does one without a key",
+            f"the broker refuses a record, as a compacted topic does one without a key ({text})",
             "call key_by before the sink, or set the topic's cleanup.policy to delete",
         )
     if code == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -522,8 +528,7 @@ def translate(
 
 def _refusal(error: KafkaError) -> KafkaError:
     """Return the refusal of a record that has ended a producer, or the error itself."""
-    records = [KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD]
-    known = map(KafkaError, [*records, *_REFUSED, *_MISSING])
+    known = map(KafkaError, [*_RECORD_REFUSALS, *_REFUSED, *_MISSING])
     ended = error.code() == KafkaError._GAPLESS_GUARANTEE
     return next((one for one in known if ended and one.str() in error.str()), error)
 

@@ -37,6 +37,7 @@ from meander.app.protocol.messages import (
 )
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
+from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
 from meander.dataflow.errors import worker_lost
 from meander.dataflow.metrics.stall_log import Wait
@@ -89,7 +90,7 @@ class WorkerPool:
         self._left = WorkerStats()
         self._removed: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
-        self.limits: dict[str, int] = {}
+        self.limits: TopicSettings = {}
         """The `max.message.bytes` of topics that failed workers have learned, by topic."""
         self._deadline = time.monotonic() + startup_timeout
         self._heartbeat_at = 0.0
@@ -294,8 +295,7 @@ class WorkerPool:
                 self.joining.drop(handle.id, _in_words(handle, failure), self.handles)
             return
         handle.end_reported, handle.failed = True, failure.peer is None
-        for topic, limit in failure.limits.items():
-            self.limits[topic] = min(limit, self.limits.get(topic, limit))
+        self.limits = with_limits(self.limits, failure.limits)
         rank = Rank.REPORTED if failure.peer is None else Rank.PEER
         error = failure.error()
         if failure.subject == member_name(handle.id) or rank is Rank.PEER:

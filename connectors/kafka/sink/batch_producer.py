@@ -17,12 +17,13 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from meander.connectors.kafka.client import Settings, is_too_large
+from meander.connectors.kafka.client import Settings, is_record_refusal
 from meander.connectors.kafka.sink.producer import (
     BaseProducer,
     Headers,
     RecordsRefused,
     batch_limit,
+    is_beyond_limits,
     size_of,
 )
 
@@ -63,7 +64,7 @@ class BatchProducer(BaseProducer):
         self._accepted = self._delivered = 0
         self._batch_bytes = batch_limit(settings, max_batch_bytes)
         self._refused: list[Message] = []
-        """The records of batches that the topic has refused because of their size, which ends the
+        """The records that the topic has refused because of its limits, which ends the
         producer."""
 
     def send(
@@ -163,12 +164,14 @@ class BatchProducer(BaseProducer):
         return self._sent[-1]
 
     def _report(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        if error is None:
+            return
+        if is_beyond_limits(error, message):
             self._refused.append(message)
-        elif error is not None:
-            self._record_failure(error)
+        else:
+            super()._record_failure(error)
 
     def _record_failure(self, error: KafkaError) -> None:
-        # Reports name the records that are too large.
-        if not is_too_large(error):
+        # Reports name the refused records.
+        if not is_record_refusal(error):
             super()._record_failure(error)

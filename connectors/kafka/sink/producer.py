@@ -6,7 +6,7 @@ outage. It accepts no more bytes than a bound (I6).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -35,20 +35,39 @@ _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 class RecordsRefused(Exception):
-    """An error that reports batches that a topic refuses because of their size.
+    """An error that reports records that a topic refuses: for a missing key, or for their size.
 
-    The refusal of a batch does not name a record. A record as large as the limit of batches was
+    A refusal for size names a batch, and no record. A record as large as the limit of batches was
     alone in its batch, so it is too large itself. Without such a record, smaller batches tell.
     """
 
-    def __init__(self, refused: Iterable[Message], batch_bytes: int) -> None:
-        """`refused` are the records of the batches, and `batch_bytes` their limit."""
-        super().__init__("a topic refuses records because of their size")
+    def __init__(self, refused: Sequence[Message], batch_bytes: int) -> None:
+        """`refused` are the records, and `batch_bytes` is the limit of their batches."""
+        super().__init__("a topic refuses records")
+        self.keyless = next((one for one in refused if not _is_too_large(error_of(one))), None)
+        """A record that is refused without a key."""
         alone = [one for one in refused if payload_bytes(one) >= batch_bytes]
-        self.record = min(alone, key=payload_bytes, default=None)
-        """The smallest record that is too large, where one is known."""
-        self.batch_bytes = batch_bytes if alone else batch_bytes // 2
+        self.record = self.keyless or min(alone, key=payload_bytes, default=None)
+        """That record, else the smallest one that is too large, where one is known."""
+        self.batch_bytes = batch_bytes if self.record else batch_bytes // 2
         """The limit of batches for another attempt."""
+
+
+def is_beyond_limits(error: KafkaError, record: Message) -> bool:
+    """Return whether a refusal is one for size, or one of a record without a key."""
+    keyless = error.code() == KafkaError.INVALID_RECORD and record.key() is None
+    return _is_too_large(error) or keyless
+
+
+def _is_too_large(error: KafkaError) -> bool:
+    return error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def error_of(record: Message) -> KafkaError:
+    """Return why a record was refused."""
+    error = record.error()
+    assert error is not None
+    return error
 
 
 def batch_limit(settings: Settings, max_batch_bytes: int) -> int:

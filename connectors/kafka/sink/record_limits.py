@@ -1,7 +1,8 @@
 """The limits of a topic for its records, as the broker shows them or as a refusal tells them.
 
-A user may not see the limits, and they may fall while the flow runs. Guarantees that a refusal of a
-record lowers the known limit, so that the same record is a failure of its own the next time.
+A user may not see the limits, and they may become stricter while the flow runs. Guarantees that a
+refusal of a record makes the known limits stricter, so that the same record is a failure of its own
+the next time.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from meander.connectors.kafka import client, topic_metadata
+from meander.connectors.kafka.sink.producer import RecordsRefused, error_of
 from meander.dataflow.interfaces import WorkerContext
 from meander.schemas.errors import SetupError
 
@@ -26,6 +27,8 @@ RECORD_OVERHEAD = 36
 """The most bytes of a record besides its key, value and headers."""
 HEADER_BYTES = 185
 """The most bytes of the headers of one record."""
+MAX_BYTES, POLICY = "max.message.bytes", "cleanup.policy"
+"""The settings of a topic that limit its records."""
 COMPRESSION_SETTINGS = "compression.type", "compression.codec"
 DEFAULT_LEVELS = {"gzip": 6, "zstd": 3}
 """The compression levels of the client without a setting."""
@@ -36,34 +39,51 @@ COMPRESSION_MARGIN = 50
 def max_batch_bytes(topics: Iterable[str], outside: TopicSettings) -> int:
     """Return the most bytes of a batch that all these topics accept. The client does not ask a
     broker, and a refused batch ends the producer."""
-    known = (
-        outside.get(topic, {}).get("max.message.bytes", client.MAX_MESSAGE_BYTES)
-        for topic in topics
-    )
+    known = (outside.get(topic, {}).get(MAX_BYTES, client.MAX_MESSAGE_BYTES) for topic in topics)
     return min([client.MAX_MESSAGE_BYTES, *map(int, known)])
 
 
-def with_limits(outside: TopicSettings, limits: Mapping[str, int]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics with other limits of some.
+def with_limits(outside: TopicSettings, limits: TopicSettings) -> dict[str, dict[str, str]]:
+    """Return the settings of topics with stricter limits of some.
 
-    >>> with_limits({"a": {"cleanup.policy": "delete"}}, {"a": 5_000})
-    {'a': {'cleanup.policy': 'delete', 'max.message.bytes': '5000'}}
+    >>> with_limits({"a": {"max.message.bytes": "900"}}, {"a": {"max.message.bytes": "500"}})
+    {'a': {'max.message.bytes': '500'}}
+    >>> with_limits({"a": {"max.message.bytes": "400"}}, {"a": {"max.message.bytes": "500"}})
+    {'a': {'max.message.bytes': '400'}}
+    >>> with_limits({}, {"a": {"cleanup.policy": "compact"}})
+    {'a': {'cleanup.policy': 'compact'}}
     """
     found = {topic: dict(outside.get(topic, {})) for topic in {*outside, *limits}}
-    for topic, limit in limits.items():
-        found[topic]["max.message.bytes"] = str(limit)
+    for topic, stricter in limits.items():
+        sizes = [one[MAX_BYTES] for one in (found[topic], stricter) if MAX_BYTES in one]
+        found[topic] |= stricter
+        if sizes:
+            found[topic][MAX_BYTES] = min(sizes, key=int)
     return found
 
 
-def lowered_limit(topic: str, context: WorkerContext, refused: Message, headers: int) -> int:
-    """Return the `max.message.bytes` of a topic that has refused a record, as it is now where the
-    user may see it, and less than the record takes. `headers` bounds the bytes of its headers."""
-    beside, parts = RECORD_OVERHEAD + headers, (refused.value() or b"", refused.key() or b"")
-    learned = RecordLimits.of(topic, context).sent_size(parts, beside) + BATCH_OVERHEAD - 1
-    visible: TopicSettings = {}
+def learned_limits(
+    topic: str, context: WorkerContext, refused: RecordsRefused, headers: int
+) -> dict[str, str]:
+    """Return the settings of a topic that explain why it has refused a record, as they are now
+    where the user may see them. `headers` bounds the bytes of the record's headers.
+
+    Raise MeanderError where the topic refuses a record without a key, and is not compacted.
+    """
+    assert refused.record is not None
+    visible: dict[str, str] = {}
     with suppress(SetupError):
-        visible = topic_metadata.visible_configs(client.admin(context.settings), [topic])
-    return min(learned, int(visible.get(topic, {}).get("max.message.bytes", learned)))
+        admin = client.admin(context.settings)
+        visible = topic_metadata.visible_configs(admin, [topic]).get(topic, {})
+    if refused.keyless is not None:
+        policy = visible.get(POLICY, "compact")
+        if not topic_metadata.is_compacted({POLICY: policy}):
+            raise client.translate(error_of(refused.keyless), f"topic {topic!r}")
+        return {POLICY: policy}
+    parts = refused.record.value() or b"", refused.record.key() or b""
+    sent = RecordLimits.of(topic, context).sent_size(parts, RECORD_OVERHEAD + headers)
+    learned = sent + BATCH_OVERHEAD - 1
+    return {MAX_BYTES: str(min(learned, int(visible.get(MAX_BYTES, learned))))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +109,7 @@ class RecordLimits:
         """Return the limits from the client's settings and, where they are known, the topic's."""
         of_topic, of_client = context.sink_topics.get(topic, {}), context.settings
         sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
-        broker = int(of_topic.get("max.message.bytes", sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
+        broker = int(of_topic.get(MAX_BYTES, sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
         compacted = topic_metadata.is_compacted(of_topic)
         return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
 

@@ -27,7 +27,7 @@ from meander.connectors.kafka.sink.producer import Header, Headers, RecordsRefus
 from meander.connectors.kafka.sink.record_limits import (
     HEADER_BYTES,
     RecordLimits,
-    lowered_limit,
+    learned_limits,
     max_batch_bytes,
     with_limits,
 )
@@ -106,10 +106,10 @@ class KafkaWriter:
         try:
             return self._producer.delivered()
         except RecordsRefused as refused:
-            ended, context, limits = self._producer, self._context, dict[str, int]()
-            if (record := refused.record) is not None:
+            ended, context, limits = self._producer, self._context, dict[str, dict[str, str]]()
+            if refused.record is not None:
                 topic, headers = self._spec.topic, header_bytes(self._spec)
-                limits[topic] = lowered_limit(topic, context, record, headers)
+                limits[topic] = learned_limits(topic, context, refused, headers)
             topics = with_limits(context.sink_topics, limits)
             self._open(replace(context, sink_topics=topics), refused.batch_bytes)
             ended.close()

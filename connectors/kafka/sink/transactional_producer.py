@@ -34,6 +34,7 @@ from meander.connectors.kafka.sink.producer import (
     RecordsRefused,
     Report,
     batch_limit,
+    is_beyond_limits,
     size_of,
 )
 from meander.dataflow.errors import WorkerLost
@@ -91,14 +92,14 @@ class TransactionalProducer:
         self._failure: Exception | None = None
         self._refused: tuple[KafkaError, str] | None = None
         """The refusal of the present transaction, and its topic."""
-        self._too_large: list[Message] = []
-        """The records of batches that their topics have refused because of their size."""
+        self._beyond_limits: list[Message] = []
+        """The records that their topics have refused because of their limits."""
         threading.Thread(target=self._run, name=f"commits {id}", daemon=True).start()
 
     @property
     def busy(self) -> bool:
         """Return whether a transaction is being committed. Raise the error that has ended the
-        producer: RecordsRefused with a record that is too large."""
+        producer: RecordsRefused with a refused record."""
         if self._failure is not None:
             raise self._failure
         self._contact.check()
@@ -133,7 +134,7 @@ class TransactionalProducer:
     def _try_commit(self, transaction: TransactionBatch) -> bool:
         """Return whether a transaction has committed; otherwise Kafka has aborted it and may accept
         it later. Raise MeanderError for a refusal, WorkerLost for an unknown outcome."""
-        self._refused, self._too_large, started = None, [], time.monotonic()
+        self._refused, self._beyond_limits, started = None, [], time.monotonic()
         try:
             self._producer.begin_transaction()
             for batch in transaction:
@@ -160,8 +161,8 @@ class TransactionalProducer:
             self._producer.abort_transaction(TRANSACTION_TIMEOUT)
         except KafkaException:
             raise lost from None
-        if self._too_large:
-            refused = RecordsRefused(self._too_large, self._batch_bytes)
+        if self._beyond_limits:
+            refused = RecordsRefused(self._beyond_limits, self._batch_bytes)
             if refused.record is not None:
                 raise refused
             self._open(refused.batch_bytes)
@@ -197,9 +198,11 @@ class TransactionalProducer:
 
     def _report(self, topic: str, error: KafkaError | None, message: Message) -> None:
         """Record the first permanent refusal of a record, which aborts the whole transaction."""
-        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self._too_large.append(message)
-        elif error is not None and self._refused is None and not _is_retriable(error):
+        if error is None:
+            return
+        if is_beyond_limits(error, message):
+            self._beyond_limits.append(message)
+        elif self._refused is None and not _is_retriable(error):
             self._refused = error, f"topic {topic!r}"
 
 

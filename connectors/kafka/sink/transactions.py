@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from confluent_kafka import KafkaError
 
 from meander.connectors.kafka.client import Settings, translate
-from meander.connectors.kafka.sink.producer import RecordsRefused
-from meander.connectors.kafka.sink.record_limits import lowered_limit
+from meander.connectors.kafka.sink.producer import RecordsRefused, error_of
+from meander.connectors.kafka.sink.record_limits import learned_limits
 from meander.connectors.kafka.sink.sink import KafkaSink, LimitError, RecordEncoder, header_bytes
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
@@ -135,14 +134,17 @@ class KafkaTransactions:
         return _Outbox(self, spec, context)
 
     def _limit_error(self, refused: RecordsRefused) -> MeanderError:
-        """Return the error for a record that a topic refuses because of its size."""
+        """Return the error for a record that a topic refuses because of its limits."""
         assert refused.record is not None
         topic = refused.record.topic()
         if topic not in self._sinks:
-            return translate(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), f"topic {topic!r}")
+            return translate(error_of(refused.record), f"topic {topic!r}")
         spec, context = self._sinks[topic]
-        limit = lowered_limit(topic, context, refused.record, header_bytes(spec))
-        return LimitLowered(topic, limit)
+        try:
+            limits = learned_limits(topic, context, refused, header_bytes(spec))
+        except MeanderError as unexplained:
+            return unexplained
+        return StricterLimits(topic, limits)
 
     def close(self) -> None:
         """Drop results that are not committed."""
@@ -150,16 +152,17 @@ class KafkaTransactions:
         self._waiting.close()
 
 
-class LimitLowered(WorkerLost):
+class StricterLimits(WorkerLost):
     """An error that ends an execution, as a topic has refused a record in a transaction. The next
     execution needs the limits."""
 
-    def __init__(self, topic: str, limit: int) -> None:
-        self.limits = {topic: limit}
-        """The `max.message.bytes` by topic."""
+    def __init__(self, topic: str, limits: dict[str, str]) -> None:
+        self.limits = {topic: limits}
+        """The limits of the topic, which are stricter than before."""
+        named = ", ".join(f"{name}={value}" for name, value in limits.items())
         super().__init__(
             f"topic {topic!r}",
-            f"it refuses a record, as its max.message.bytes is {limit:,} at most, and was more",
+            f"it refuses a record, as its limits have become stricter ({named})",
             "run the flow again",
         )
 

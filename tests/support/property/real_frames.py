@@ -277,7 +277,14 @@ def _of_app() -> Iterator[Kind]:
         PeerAdded(worker=2),
         PeerLeftAck(worker=0),
         Failure(of="lost", subject="worker 1", cause="x", remedy="", trace="t", peer=-1),
-        Failure(of="lost", subject="a", cause="x", remedy="", trace="t", limits={"out": 5_000}),
+        Failure(
+            of="lost",
+            subject="a",
+            cause="x",
+            remedy="",
+            trace="t",
+            limits={"out": {"a": "5"}},
+        ),
         Done(counters={"read": 1 << 40}),
         Stopped(),
     )

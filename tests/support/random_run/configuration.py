@@ -17,6 +17,8 @@ from meander.dataflow.operators.keyed.operator import Order
 Operators = Literal["one", "two", "rekeyed"]
 """A fold; two folds by the same key; or two by different ones, each with results of its own."""
 
+COPIES = "copies"
+"""The topic of records without a key, which hold what was fed, where there are any."""
 GROUPS = 50
 """Keys of the second fold, where it has others."""
 FLOW = """
@@ -53,6 +55,7 @@ def group(record):
 lines = flow.source(KafkaSource("{prefix}lines", value="str")).map(read)
 first = lines.key_by(lambda record: record["key"]).fold("count", int, count, order="{order}")
 {rest}
+{copies}
 """
 REST: dict[Operators, str] = {
     "one": 'first.sink(KafkaSink("{prefix}counts"))',
@@ -86,6 +89,8 @@ class Configuration:
     """Seconds between checkpoints."""
     policy: Policy
     cluster: bool
+    copied: bool
+    """Whether the flow also writes its input without keys."""
 
     @classmethod
     def drawn(cls, seed: int) -> Configuration:
@@ -94,6 +99,8 @@ class Configuration:
         >>> some = [Configuration.drawn(seed) for seed in range(4)]
         >>> len({(one.delivery, one.order) for one in some}), [one.cluster for one in some]
         (4, [False, False, False, True])
+        >>> [one.copied for one in some]
+        [True, True, False, False]
         """
         rng, way, block = random.Random(f"configuration {seed}"), seed % 4, seed // 4
         return cls(
@@ -110,14 +117,17 @@ class Configuration:
             interval=rng.choice([0.5, 1.0, 2.0]),
             policy=rng.choice(POLICIES),
             cluster=(way + 1) % 4 == block % 4,
+            copied=way // 2 == block % 2,
         )
 
     def module(self, prefix: str) -> str:
         """The flow as a user writes it."""
         named = asdict(self) | {"prefix": prefix, "groups": GROUPS}
-        return FLOW.format(rest=REST[self.operators].format(**named), **named)
+        copies = f'lines.sink(KafkaSink("{prefix}{COPIES}"), "{COPIES}")' if self.copied else ""
+        return FLOW.format(rest=REST[self.operators].format(**named), copies=copies, **named)
 
     @property
     def results(self) -> tuple[str, ...]:
         """The topics of results, without their prefix."""
-        return ("counts", "totals") if self.operators == "rekeyed" else ("counts",)
+        rekeyed = ("totals",) if self.operators == "rekeyed" else ()
+        return "counts", *rekeyed, *((COPIES,) if self.copied else ())

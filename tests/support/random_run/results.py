@@ -1,7 +1,8 @@
 """What a flow has written, compared with what is right as it comes: each key's 1, 2, 3, ... in this
 order, as a reader of committed records sees them.
 
-At least once, a key's numbers may go back, and repeat from there one by one.
+At least once, a key's numbers may go back, and repeat from there one by one. Records without a key
+lie on any partition: there, too, what was fed first is first, exactly once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Top
 
 from meander.dataflow.api.nodes import Guarantee
 from tests.support.kafka.topics import PATIENCE, admin, partitions_of
-from tests.support.random_run.configuration import GROUPS
+from tests.support.random_run.configuration import COPIES, GROUPS
 
 AROUND = 6
 """Results of a key that are shown before and after one that is wrong."""
@@ -52,6 +54,10 @@ class Sequences:
         self.wrong: list[Wrong] = []
         self.repeated = 0
         """How often a key's numbers have gone back, as they may."""
+        self._copies = defaultdict[str, set[int]](set)
+        """What was fed with a key and has been seen without one."""
+        self._newest: dict[tuple[int, str], int] = {}
+        """The last of these by partition and key."""
 
     def see(self, place: Place, key: str, value: Mapping[str, object]) -> None:
         """The next result of a topic's partition.
@@ -75,8 +81,30 @@ class Sequences:
                 self.wrong.append(Wrong(key, place, f"{count} is the {other} {value[other]}"))
         self.last[place.topic, key] = count
 
+    def see_copy(self, place: Place, key: str, fed: int) -> None:
+        """The next result without a key, of a partition.
+
+        >>> sequences = Sequences("exactly_once")
+        >>> for n, (partition, fed) in enumerate([(0, 1), (1, 3), (0, 2), (1, 3), (0, 4), (0, 5)]):
+        ...     sequences.see_copy(Place("copies", partition, n), "k1", fed)
+        >>> [wrong.why for wrong in sequences.wrong]
+        ['3 is there twice']
+        >>> sequences.see_copy(Place("copies", 1, 6), "k1", 2 + 6)
+        >>> sequences.see_copy(Place("copies", 1, 7), "k1", 7)
+        >>> sequences.wrong[-1].why, sequences.missing("copies", {"k1": 8})
+        ('7 comes behind 8', ['k1'])
+        """
+        copies, last = self._copies[key], self._newest.get((place.partition, key), 0)
+        if self._delivery == "exactly_once" and fed in copies:
+            self.wrong.append(Wrong(key, place, f"{fed} is there twice"))
+        elif self._delivery == "exactly_once" and fed < last:
+            self.wrong.append(Wrong(key, place, f"{fed} comes behind {last}"))
+        copies.add(fed)
+        self._newest[place.partition, key] = fed
+        self.last[place.topic, key] = len(copies)
+
     def missing(self, topic: str, fed: Mapping[str, int]) -> list[str]:
-        """The keys whose last result is not there yet."""
+        """The keys whose last result, or any copy, is not there yet."""
         return [key for key, last in fed.items() if self.last.get((topic, key), 0) != last]
 
 
@@ -128,7 +156,10 @@ class Results:
             return
         value = json.loads(message.value() or b"")
         short = Place(self._names[place.topic], place.partition, place.offset)
-        self.sequences.see(short, str(value["key"]), value)
+        if short.topic == COPIES:
+            self.sequences.see_copy(short, str(value["key"]), int(value["fed"]))
+        else:
+            self.sequences.see(short, str(value["key"]), value)
         self.seen += 1
 
     def around(self, wrong: list[Wrong]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from tests.support.kafka.topics import PATIENCE, admin, consume_all, create_topi
 from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of
 from tests.support.random_run.answers import unanswered
-from tests.support.random_run.configuration import Configuration
+from tests.support.random_run.configuration import COPIES, Configuration
 from tests.support.random_run.drivers import HEARTBEAT_TIMEOUT, LOSSES, Drivers
 from tests.support.random_run.feed import Feed
 from tests.support.random_run.results import Results, totals
@@ -156,7 +156,8 @@ class World:
 
     def missing(self) -> list[str]:
         """Keys whose last result is not there."""
-        wanted = {"counts": self.feed.fed, "totals": totals(self.feed.fed)}
+        fed = self.feed.fed
+        wanted = {"counts": fed, "totals": totals(fed), COPIES: fed}
         sequences = self.results.sequences
         return [
             key

@@ -13,12 +13,13 @@ from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.sink.record_limits import (
     BATCH_OVERHEAD,
     HEADER_BYTES,
+    MAX_BYTES,
     RECORD_OVERHEAD,
 )
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
-from meander.connectors.kafka.sink.transactions import KafkaTransactions, LimitLowered
+from meander.connectors.kafka.sink.transactions import KafkaTransactions, StricterLimits
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.truncation import TruncatedTopic
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
@@ -183,10 +184,10 @@ def test_a_record_that_a_topic_refuses_ends_the_execution_with_the_lower_limit(
     made, writer, topic = transactions(broker, prefix, tmp_path)
     writer.write(batch([*(b"%d" % n for n in range(1_000)), b"x" * 5_000]))
     made.commit(mark(1))
-    with pytest.raises(LimitLowered) as raised:
+    with pytest.raises(StricterLimits) as raised:
         until(lambda: writer.delivered() == 1, "the refusal")
     learned = 5_000 + RECORD_OVERHEAD + HEADER_BYTES + BATCH_OVERHEAD - 1
-    assert raised.value.limits == {topic: 2000 if visible else learned}
+    assert raised.value.limits == {topic: {MAX_BYTES: str(2000 if visible else learned)}}
     assert read(broker, topic) == []
     made.close()
 

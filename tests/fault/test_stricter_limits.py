@@ -1,5 +1,5 @@
-"""A topic that accepts only smaller records than before: what is too large is its record's failure,
-and all other results are there in their order (I5, I9)."""
+"""A topic that refuses more than before, larger records or those without a key: a refused result is
+its record's failure, and all other results are there in their order (I5, I9)."""
 
 from __future__ import annotations
 
@@ -25,30 +25,35 @@ def count(state, word):
     return state + 1, dict(word=word, count=state + 1, more="x" * size)
 
 
+def key(word):
+    return None if word == "large" else word.encode()
+
+
 flow = Flow("counts", delivery={delivery!r}, checkpoints=Checkpointing({interval}))
 words = flow.source(KafkaSource("{prefix}lines", value="str")).key_by(lambda word: word)
 counts = words.fold("count", init=lambda: 0, step=count, order={order!r})
-counts.sink(KafkaSink("{prefix}counts"))
+counts.sink(KafkaSink("{prefix}counts", key=key))
 """
+SIZE, POLICY = ("max.message.bytes", str(LIMIT)), ("cleanup.policy", "compact")
+"""Settings of a topic that it does not have at first."""
 WORDS = ["large", *(f"w{n % 20}" for n in range(399))]
 
 
-def lower_limit(bootstrap: str, topic: str) -> None:
+def set_limit(bootstrap: str, topic: str, name: str, value: str) -> None:
     """Returns once the broker tells of it."""
     client, resource = admin(bootstrap), ConfigResource(ResourceType.TOPIC, topic)
-    entry = ConfigEntry(
-        "max.message.bytes", str(LIMIT), incremental_operation=AlterConfigOpType.SET
-    )
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     client.incremental_alter_configs([changed])[changed].result(PATIENCE)
 
     def told() -> bool:
         found = client.describe_configs([resource])[resource].result(PATIENCE)
-        return bool(found["max.message.bytes"].value == str(LIMIT))
+        return bool(found[name].value == value)
 
-    until(told, "the limit is lower")
+    until(told, "the limit is there")
 
 
+@pytest.mark.parametrize("limit", [SIZE, POLICY], ids=["size", "key"])
 @pytest.mark.parametrize(
     ("delivery", "order", "interval"),
     [
@@ -59,9 +64,10 @@ def lower_limit(bootstrap: str, topic: str) -> None:
     ],
     ids=["at least once", "exactly once", "outboxes"],
 )
-def test_a_result_too_large_for_a_limit_that_falls_is_a_dead_letter(
-    broker: Broker, prefix: str, tmp_path: Path, delivery: str, order: str, interval: float | None
-) -> None:
+def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
+    broker: Broker, prefix: str, tmp_path: Path, delivery: str, order: str, interval: float | None,
+    limit: tuple[str, str],
+) -> None:  # fmt: skip
     module = tmp_path / "flow.py"
     sizes = {"large": LARGE, "small": SMALL}
     given = {"delivery": delivery, "order": order, "interval": interval}
@@ -82,7 +88,7 @@ def test_a_result_too_large_for_a_limit_that_falls_is_a_dead_letter(
     run = run_command(module, prefix, PATIENCE, "--workers", "2")
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         until_written(1)
-        lower_limit(broker.bootstrap, prefix + "counts")
+        set_limit(broker.bootstrap, prefix + "counts", *limit)
         lines(broker.bootstrap, prefix, WORDS, create=False, after=len(WORDS))
         until_written(2)
         if delivery == "exactly_once":
@@ -99,5 +105,8 @@ def test_a_result_too_large_for_a_limit_that_falls_is_a_dead_letter(
     assert len(reasons) == 2, reasons
     for offset in (100, 200):
         (reason,) = [one for one in reasons if f"offset {offset} " in one]
+        if limit == POLICY:
+            assert f"from partition 0, offset {offset} has no key, and the topic is" in reason
+            continue
         assert "the result of key 'large' from partition 0" in reason
         assert "takes 100," in reason and f"more than {LIMIT - 61:,} (max.message.bytes" in reason
