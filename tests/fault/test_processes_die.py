@@ -46,6 +46,18 @@ logging.getLogger("meander.waits").addHandler(logging.FileHandler({path!r}))
 """
 """What a flow's module does besides, so that its workers' waits are seen beside the driver, too."""
 SILENT = "for=coordinator"
+STOPS = """
+import os
+import signal
+from pathlib import Path
+
+gate = Path({gate!r})
+if gate.exists() and not (gate / "open").exists():
+    (gate / str(os.getpid())).touch()
+    signal.pause()
+gate.mkdir(exist_ok=True)
+"""
+"""Stops a worker before it runs. The driver loads the flow first."""
 
 
 @pytest.fixture
@@ -90,6 +102,26 @@ def test_a_worker_lost_before_the_first_checkpoint_costs_nothing_where_no_result
         process.process.send_signal(signal.SIGINT)
         assert process.exit_code() == 128 + signal.SIGINT
         process.until_gone()
+    counts = each_once(committed_counts(broker.bootstrap, prefix))
+    assert counts == {"to": 40, "be": 40, "or": 20, "not": 20}
+
+
+def test_a_worker_lost_before_the_flow_runs_costs_nothing_at_least_once(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
+    module, gate = flow_folder(tmp_path, prefix), tmp_path / "gate"
+    module.write_text(STOPS.format(gate=str(gate)) + module.read_text())
+    options = "--workers", "1", "--startup-timeout", str(PATIENCE)
+    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, *options, "--until-end")
+    with meander(tmp_path, broker.bootstrap, *words) as process:
+        until(lambda: gate.exists() and any(gate.iterdir()), "the worker loads the flow")
+        (stopped,) = gate.iterdir()
+        (gate / "open").touch()
+        os.kill(int(stopped.name), signal.SIGKILL)
+        assert process.until_event("recovering")["checkpoint"] == 0
+        assert process.exit_code() == 0, process.said
+        assert len(process.of("started")) == 1
     counts = each_once(committed_counts(broker.bootstrap, prefix))
     assert counts == {"to": 40, "be": 40, "or": 20, "not": 20}
 
