@@ -200,8 +200,8 @@ class Context:
 
     def timer(self, at_ms: int) -> None:
         """Set a timer for this key. `at_ms` must be later than the record's time, and the call
-        comes once the frontier has passed it. A second timer for the same key and time has no
-        effect."""
+        comes once the frontier has passed it. The frontier follows records, never the clock, so
+        the timers of a silent flow wait. A second timer for the same key and time has no effect."""
         time = from_millis(checked_millis(at_ms))
         if time <= self._time:
             raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
