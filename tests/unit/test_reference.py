@@ -116,7 +116,9 @@ def shown(default: object, unit: str) -> str:
         return f"{default:g}"
     if default is PLAIN:
         return "`PLAIN`"
-    assert is_dataclass(default) and not isinstance(default, type), default
+    if isinstance(default, type):
+        return f"`{default.__name__}`"
+    assert is_dataclass(default), default
     assert default == type(default)(), default
     return f"`{type(default).__name__}()`"
 
