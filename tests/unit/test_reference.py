@@ -118,7 +118,7 @@ def shown(default: object, unit: str) -> str:
         return "`PLAIN`"
     if isinstance(default, type):
         return f"`{default.__name__}`"
-    assert is_dataclass(default), default
+    assert is_dataclass(default) and not isinstance(default, type), default
     assert default == type(default)(), default
     return f"`{type(default).__name__}()`"
 

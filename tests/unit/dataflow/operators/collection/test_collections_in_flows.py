@@ -34,8 +34,8 @@ class Defined:
         return run
 
     @property
-    def changes(self) -> list[tuple[int, int, int]]:
-        found = (cast(dict[str, int], value) for value in self.sink.values)
+    def changes(self) -> list[tuple[Any, Any, int]]:
+        found = (cast(dict[str, Any], value) for value in self.sink.values)
         return sorted((one["key"], one["value"], one["diff"]) for one in found)
 
 
@@ -125,7 +125,7 @@ def test_a_python_value_that_is_removed_too_often_is_named() -> None:
         defined.run()
 
 
-def sum_of(changes: list[tuple[int, int, int]]) -> dict[tuple[object, object], int]:
+def sum_of(changes: list[tuple[Any, Any, int]]) -> dict[tuple[object, object], int]:
     found = Counter[tuple[object, object]]()
     for key, value, diff in changes:
         found[key, value] += diff
