@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
     from meander.schemas.errors import MeanderError, SetupError
+    from meander.state.encoding.object_column import ObjectColumn
 
 __all__ = [
     "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
-    "KeyedStream", "MeanderError", "Options", "SetupError", "SourceOptions", "Stream", "bootstrap",
-    "columns", "field", "header", "nondeterministic",
+    "KeyedStream", "MeanderError", "ObjectColumn", "Options", "SetupError", "SourceOptions",
+    "Stream", "bootstrap", "columns", "field", "header", "nondeterministic",
 ]  # fmt: skip
 
 _MODULES = {
@@ -53,6 +54,7 @@ _MODULES = {
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
     "schemas.errors": ["MeanderError", "SetupError"],
+    "state.encoding.object_column": ["ObjectColumn"],
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 

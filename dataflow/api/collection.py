@@ -1,14 +1,14 @@
 """The collections of a flow: multisets of values per key, kept up to date as changes come in.
 
-A collection is a value: two uses of it fork it. Keys and values are integers of 64 bits. Functions
-take columns (numpy arrays), not records. A change has a logical time, and the changes of the answer
-have the same one.
+A collection is a value: two uses of it fork it. Keys and values are integers of 64 bits, or plain
+Python values. Functions take columns, not records: numpy arrays, or an `ObjectColumn` of Python
+values. A change has a logical time, and the changes of the answer have the same one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.nodes import (
@@ -25,15 +25,18 @@ from meander.dataflow.api.nodes import (
     Node,
     Output,
     ReduceNode,
+    row_type_of,
     upstreams,
 )
 from meander.dataflow.api.stream import Stream
+from meander.dataflow.collections.row_type import RowType
 from meander.schemas.errors import SetupError
 
 if TYPE_CHECKING:
     from meander.dataflow.collections import reduce
     from meander.dataflow.collections.join import Function as JoinFunction
     from meander.state.collections.columns import Bools, Int64s
+    from meander.state.encoding.value_columns import Column
 
 MAX_ITERATIONS = 1 << 20
 """The iterations after which a loop counts as endless."""
@@ -60,25 +63,50 @@ class Collection:
     # -- without state
 
     def map(
-        self, function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s]], name: str = "map"
+        self,
+        function: Callable[..., tuple[Column, Column]],
+        name: str = "map",
+        *,
+        key: type | None = None,
+        value: type | None = None,
     ) -> Collection:
-        """Turn columns of keys and values into other keys and values, row for row."""
-        return self._map(name, "map", function)
+        """Turn columns of keys and values into other keys and values, row for row. `key` and
+        `value` are their types, where these are not the ones of before.
 
-    def filter(
-        self, function: Callable[[Int64s, Int64s], Bools], name: str = "filter"
-    ) -> Collection:
+        >>> import numpy as np
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("cities")
+        >>> cities = flow.source(KafkaSource("people")).collection(
+        ...     lambda person: (person["city"], person["name"], 1), key=str, value=str
+        ... )
+        >>> def by_length(city, name):
+        ...     return np.array([len(one) for one in city]), name
+        >>> lengths = cities.map(by_length, key=int)
+        >>> lengths.count("people").changes().sink(KafkaSink("lengths"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("people", {"city": "Rome", "name": "Ada"}, {"city": "Oslo", "name": "Bo"})
+        ...     run.run()
+        ...     run.values("lengths")[-1]
+        {'key': 4, 'value': 2, 'diff': 1}
+        """
+        return self._map(name, "map", function, self._row_type(key, value))
+
+    def filter(self, function: Callable[..., Bools], name: str = "filter") -> Collection:
         """Keep the rows for which a function of columns of keys and values is true."""
         return self._map(name, "filter", function)
 
     def flat_map(
         self,
-        function: Callable[[Int64s, Int64s], tuple[Int64s, Int64s, Int64s]],
+        function: Callable[..., tuple[Column, Column, Int64s]],
         name: str = "flat_map",
+        *,
+        key: type | None = None,
+        value: type | None = None,
     ) -> Collection:
         """Turn columns of keys and values into any number of rows: keys, values, and the place of
-        the row of which each is a result."""
-        return self._map(name, "flat_map", function)
+        the row of which each is a result. `key` and `value` are as for `map`."""
+        return self._map(name, "flat_map", function, self._row_type(key, value))
 
     def negate(self) -> Collection:
         """Turn additions into removals, and removals into additions."""
@@ -87,8 +115,10 @@ class Collection:
     def concat(self, *others: Collection) -> Collection:
         """Return the rows of this collection and of others."""
         name = self._name("concat")
-        read = (self._at, *(_expected(f"operator {name!r}", one)._at for one in others))
-        return self._add(MapUpdatesNode(name, read, "concat"))
+        for other in others:
+            self._expect_alike(f"operator {name!r}", _expected(f"operator {name!r}", other))
+        read = (self._at, *(other._at for other in others))
+        return self._add(MapUpdatesNode(name, read, "concat", row_type=self.row_type))
 
     # -- with state
 
@@ -97,15 +127,35 @@ class Collection:
         node = ArrangeNode(self._flow.unused_name(name), self._by_key())
         return ArrangedCollection(self._flow, Output.of(self._flow.add(node)))
 
-    def join(self, name: str, other: Collection, function: JoinFunction) -> Collection:
+    def join(
+        self,
+        name: str,
+        other: Collection,
+        function: JoinFunction,
+        *,
+        key: type | None = None,
+        value: type | None = None,
+    ) -> Collection:
         """Pair the values of equal keys. `function` turns columns of keys, own values and other
-        values into columns of keys and values."""
-        sides = self._by_key(), _expected(f"operator {name!r}", other)._by_key()
-        return self._add(JoinNode(self._flow.unused_name(name), sides, function))
+        values into columns of keys and values. `key` and `value` are as for `map`."""
+        theirs = _expected(f"operator {name!r}", other).row_type.key
+        if theirs is not self.row_type.key and int in (theirs, self.row_type.key):
+            raise SetupError(
+                f"operator {name!r}",
+                f"its keys are {self.row_type.key.__name__}, and {theirs.__name__} on the other"
+                " side",
+                "map one side, so that both have keys of one type",
+            )
+        sides = self._by_key(), other._by_key()
+        row_type = self._row_type(key, value)
+        return self._add(JoinNode(self._flow.unused_name(name), sides, function, row_type))
 
-    def reduce(self, name: str, function: reduce.Function) -> Collection:
+    def reduce(
+        self, name: str, function: reduce.Function, *, value: type | None = None
+    ) -> Collection:
         """Turn the values of each key into others. `function` takes a column of keys and the
-        `Groups` of their values, and returns `Groups`. A key without values gets none.
+        `Groups` of their values, and returns `Groups`. A key without values gets none. `value` is
+        the type of the new values, where it is not the one of before.
 
         >>> import numpy as np
         >>> from meander import Groups
@@ -118,14 +168,17 @@ class Collection:
         >>> greatest(np.array([7, 8]), two).values
         array([9, 4])
         """
-        return self._add(ReduceNode(self._flow.unused_name(name), self._by_key(), function))
+        row_type = self._row_type(None, value)
+        return self._add(
+            ReduceNode(self._flow.unused_name(name), self._by_key(), function, row_type)
+        )
 
     def count(self, name: str) -> Collection:
         """Return the number of values of each key. It looks at all rows of a key that changes, so
         map the values of a key with many of them to 0 first."""
         from meander.dataflow.collections.reduce import count
 
-        return self.reduce(name, count)
+        return self.reduce(name, count, value=int)
 
     def distinct(self, name: str) -> Collection:
         """Return each value of a key once."""
@@ -172,6 +225,7 @@ class Collection:
                 "its body did not return a collection of the loop",
                 "return a collection that follows from the body's argument",
             )
+        variable._expect_alike(f"loop {name!r}", result)
         # The entry adds this collection in the first iteration, so it does not return.
         rest = result.concat(self.negate())
         if _unsummed(rest._at, loop):
@@ -184,16 +238,39 @@ class Collection:
 
     # -- leaving
 
-    def changes(self) -> Stream[dict[str, int]]:
+    def changes(self) -> Stream[dict[str, Any]]:
         """Return the changes as a stream of `{"key", "value", "diff"}`, each row of a time once."""
         once = self.consolidate()
         node = ChangesNode(self._name("changes"), once._at)
         return Stream(self._flow, Output.of(self._flow.add(node)))
 
     def _map(
-        self, name: str, kind: MapKind, function: Callable[..., object] | None = None
+        self,
+        name: str,
+        kind: MapKind,
+        function: Callable[..., object] | None = None,
+        row_type: RowType | None = None,
     ) -> Collection:
-        return self._add(MapUpdatesNode(self._name(name), (self._at,), kind, function))
+        row_type = row_type or self.row_type
+        return self._add(MapUpdatesNode(self._name(name), (self._at,), kind, function, row_type))
+
+    @property
+    def row_type(self) -> RowType:
+        """Return the types of the keys and values."""
+        return row_type_of(self._at.node)
+
+    def _row_type(self, key: type | None, value: type | None) -> RowType:
+        """Return the types of rows that an operator makes of these, where they may be others."""
+        mine = self.row_type
+        return RowType(mine.key if key is None else key, mine.value if value is None else value)
+
+    def _expect_alike(self, subject: str, other: Collection) -> None:
+        if other.row_type != self.row_type:
+            raise SetupError(
+                subject,
+                f"it has rows of {self.row_type}, and of {other.row_type}",
+                "map one collection, so that both have rows of the same types",
+            )
 
     def _by_key(self) -> Output:
         name = self._name(f"{self._at.node.name} exchange")

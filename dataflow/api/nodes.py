@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from meander.dataflow.collections.row_type import INTEGERS, RowType
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
@@ -181,6 +182,7 @@ class IngestNode:
     upstream: Output
     read: ReadRow
     on_error: OnError
+    row_type: RowType = INTEGERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ class MapUpdatesNode:
     kind: MapKind
     function: Callable[..., object] | None = None
     """The user's function over columns, for kinds that have one."""
+    row_type: RowType = INTEGERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,7 @@ class JoinNode:
     name: str
     upstreams: tuple[Output, Output]
     function: JoinFunction
+    row_type: RowType = INTEGERS
     codec: StateCodec = PLAIN
     colocate: bool = True
 
@@ -222,6 +226,7 @@ class ReduceNode:
     name: str
     upstream: Output
     function: ReduceFunction
+    row_type: RowType = INTEGERS
     codec: StateCodec = PLAIN
     colocate: bool = True
 
@@ -328,6 +333,15 @@ def has_keys(output: Output) -> bool:
         case node:
             (upstream,) = upstreams(node)
             return has_keys(upstream)
+
+
+def row_type_of(node: Node) -> RowType:
+    """Return the types of the rows of a collection that a node gives."""
+    match node:
+        case IngestNode() | MapUpdatesNode() | JoinNode() | ReduceNode():
+            return node.row_type
+        case node:
+            return row_type_of(upstreams(node)[0].node)
 
 
 def outputs(node: Node) -> int:

@@ -29,6 +29,7 @@ from meander.dataflow.api.nodes import (
     group_of,
     scope_of,
 )
+from meander.dataflow.collections.row_type import RowType
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.operators.error_policy import OnError
@@ -92,16 +93,20 @@ class Stream(Generic[T]):
 
     def collection(
         self,
-        function: Callable[[T], tuple[int, int, int]],
+        function: Callable[[T], tuple[object, object, int]],
         name: str = "collection",
         *,
+        key: type = int,
+        value: type = int,
         on_error: OnError = "dead_letter",
     ) -> Collection:
         """Read changes of a collection. A function gives the key, the value and the diff of each
-        record: 1 adds the value to those of the key, -1 removes it."""
+        record: 1 adds the value to those of the key, -1 removes it. Keys and values are integers of
+        64 bits, or plain Python values of the types `key` and `value`."""
         from meander.dataflow.api.collection import Collection
 
-        node = IngestNode(self._name(name), self._at, function, on_error)
+        row_type = RowType(key, value)
+        node = IngestNode(self._name(name), self._at, function, on_error, row_type)
         return Collection(self._flow, self._add(node))
 
     def split(

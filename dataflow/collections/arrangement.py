@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -151,6 +152,12 @@ class Arrangement:
         for chunk in (*recent, *self._moved):
             if chunk.first <= last and chunk.last >= first:
                 yield chunk.between(first, last).updates()
+
+    @property
+    def chunks(self) -> list[UpdateChunk]:
+        """Return the chunks that hold all updates."""
+        layers = chain(self.trace.layers, self._recent)
+        return [*chain.from_iterable(layer.chunks for layer in layers), *self._moved]
 
     def compact(self, fuel: int) -> int:
         """Merge up to `fuel` rows; return how many."""

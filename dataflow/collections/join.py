@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from meander.state.collections.kernels import by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.times.antichain import Antichain
 
-Function = Callable[[Int64s, Int64s, Int64s], tuple[Int64s, Int64s]]
+Function = Callable[..., tuple[Any, Any]]
 """From columns of keys, left values and right values to keys and values of the output."""
 
 

@@ -10,7 +10,7 @@ changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +24,7 @@ from meander.state.collections.frontiers import columns_of
 from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
 from meander.state.collections.layer import Layer, Updates
 from meander.state.collections.merge import layer_of
+from meander.state.encoding.object_column import ObjectColumn
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import to_millis
 
@@ -36,6 +37,7 @@ class Groups:
     """Values with their counts, grouped; group n has the places `starts[n]` to `starts[n + 1]`.
 
     Shapes: `starts` (groups + 1,), `values` and `counts` (n,), ascending by value in a group.
+    Python values are an `ObjectColumn`, in an order of no meaning; `ranks` has the one of Python.
     """
 
     starts: Int64s
@@ -45,11 +47,13 @@ class Groups:
 
 Function = Callable[[Int64s, Groups], Groups]
 """From the keys of groups (groups,) and their values to the values of the output."""
+Shown = Callable[[int, int], tuple[object, object]]
+"""From a key and a value to those that a user knows."""
 
 
 def minimum(keys: Int64s, groups: Groups) -> Groups:
     """Return the least value of each group, once."""
-    some = np.flatnonzero(np.diff(groups.starts))
+    groups, some = _ascending(groups), np.flatnonzero(np.diff(groups.starts))
     starts = np.zeros(len(keys) + 1, np.int64)
     starts[1:] = np.cumsum(np.diff(groups.starts) > 0)
     return Groups(starts, groups.values[groups.starts[some]], np.ones(len(some), np.int64))
@@ -73,6 +77,7 @@ def top(most: int) -> Function:
     """Return a function that gives the `most` least values of each group, with their counts."""
 
     def function(keys: Int64s, groups: Groups) -> Groups:
+        groups = _ascending(groups)
         places = np.arange(len(groups.values)) - np.repeat(
             groups.starts[:-1], np.diff(groups.starts)
         )
@@ -83,17 +88,29 @@ def top(most: int) -> Function:
     return function
 
 
+def _ascending(groups: Groups) -> Groups:
+    """Return groups whose values ascend, also where they are Python values."""
+    values: Int64s | ObjectColumn = groups.values
+    if not isinstance(values, ObjectColumn):
+        return groups
+    places = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
+    order = np.lexsort((values.ranks, places))
+    return replace(groups, values=groups.values[order], counts=groups.counts[order])
+
+
 class NegativeCount(MeanderError):
     """An error for a value that was removed more often than it was added."""
 
     @staticmethod
-    def of(operator: str, key: int, value: int, time: tuple[int, ...], count: int) -> NegativeCount:
+    def of(
+        operator: str, key: object, value: object, time: tuple[int, ...], count: int
+    ) -> NegativeCount:
         """Return the error for a value of a key."""
         at, *iterations = time
         inside = f", iteration {', '.join(map(str, iterations))}" * bool(iterations)
         return NegativeCount(
-            f"key {key} of operator {operator!r}",
-            f"its value {value} has count {count} at time {at} ({to_millis(at)} ms){inside}",
+            f"key {key!r} of operator {operator!r}",
+            f"its value {value!r} has count {count} at time {at} ({to_millis(at)} ms){inside}",
             "send each removal once, and not before its addition",
         )
 
@@ -102,8 +119,10 @@ class Reduction:
     """The output of a function over one arrangement, on one worker."""
 
     def __init__(
-        self, name: str, arranged: ArrangementReader, function: Function, depth: int
-    ) -> None:
+        self, name: str, arranged: ArrangementReader, function: Function, depth: int,
+        shown: Shown = lambda key, value: (key, value),
+    ) -> None:  # fmt: skip
+        self._shown = shown
         self._name, self._function, self._depth, self._arranged = name, function, depth, arranged
         self.output = Arrangement(depth, factor=2)
         self.previous = self.output.reader(depth)
@@ -176,8 +195,8 @@ class Reduction:
             place = int(np.argmax(groups.counts < 0))
             group = int(np.searchsorted(groups.starts, place, side="right")) - 1
             time = tuple(times[group].tolist())
-            value, count = int(groups.values[place]), int(groups.counts[place])
-            raise NegativeCount.of(self._name, int(keys[group]), value, time, count)
+            key, value = self._shown(int(keys[group]), int(groups.values[place]))
+            raise NegativeCount.of(self._name, key, value, time, int(groups.counts[place]))
 
 
 def _columns(rows: Int64s, single: int) -> tuple[Int64s, ...]:

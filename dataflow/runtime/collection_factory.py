@@ -11,15 +11,18 @@ from meander.dataflow.api.nodes import (
     IngestNode,
     JoinNode,
     MapUpdatesNode,
+    Node,
     ReduceNode,
     StatefulCollectionNode,
+    row_type_of,
     scope_of,
     upstreams,
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.collections.arrangement import Arrangement
+from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.consolidation import Consolidation
-from meander.dataflow.operators.collection.functions import ColumnFunction
+from meander.dataflow.operators.collection.functions import Coding, ColumnFunction
 from meander.dataflow.operators.collection.logic import ArrangeLogic, JoinLogic, ReduceLogic
 from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
@@ -33,6 +36,7 @@ from meander.dataflow.operators.collection.stateless import (
     negated,
     unchanged,
 )
+from meander.dataflow.operators.collection.updates import Codings, UpdateCoding
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InputPort, Operator, OutputPort
@@ -47,26 +51,35 @@ def stateful_collection(
     store: Store,
     max_handoff_bytes: int,
     arrangements: dict[str, Arrangement],
+    dictionary: Dictionary,
     readers_passed: Callable[[], int],
 ) -> CollectionOperator:
     """Return the operator of a node with state on one worker. `arrangements` are those of earlier
     nodes, by name; a node that makes one adds it."""
-    depth = scope_of(node).depth
-    shared = [arrangements.get(one.node.name) for one in upstreams(node)]
+    depth, reads = scope_of(node).depth, [one.node for one in upstreams(node)]
+    shared = [arrangements.get(one.name) for one in reads]
+    before, after = [_coding(dictionary, one) for one in reads], _coding(dictionary, node)
+    kept = [coding for coding, arranged in zip(before, shared, strict=True) if arranged is None]
     logic: ArrangeLogic | JoinLogic | ReduceLogic
+    given: tuple[bool, ...]
     match node:
         case ArrangeNode():
             logic = ArrangeLogic(depth, readers_passed)
             arrangements[node.name] = logic.arrangement
         case JoinNode(function=function):
-            logic = JoinLogic(ColumnFunction(node.name, function).rows, depth, shared)
+            given = before[0].key, before[0].value, before[1].value
+            rows = ColumnFunction(node.name, function, _function_coding(given, after)).rows
+            logic = JoinLogic(rows, depth, shared)
         case ReduceNode(function=function):
-            groups = ColumnFunction(node.name, function).groups
-            logic = ReduceLogic(node.name, groups, depth, shared[0])
+            given = before[0].key, before[0].value
+            groups = ColumnFunction(node.name, function, _function_coding(given, after)).groups
+            logic = ReduceLogic(node.name, groups, depth, shared[0], before[0].shown)
+            kept = [after, *kept]
     *data, unsent, handoffs = inputs
     return CollectionOperator(
-        context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth
-    )
+        context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth,
+        Codings(before, after, kept),
+    )  # fmt: skip
 
 
 def stateless_collection(
@@ -76,25 +89,40 @@ def stateless_collection(
     inputs: Sequence[InputPort],
     output: OutputPort,
     plan: Plan,
+    dictionary: Dictionary,
 ) -> Operator:
     """Return the operator of a node without state on one worker."""
     match node:
-        case IngestNode(read=read):
-            return Pass(inputs, output, ingest(read, guard))
+        case IngestNode(read=read, row_type=row_type):
+            return Pass(inputs, output, ingest(read, row_type, guard))
         case MapUpdatesNode():
-            return Pass(inputs, output, _turn(node))
+            return Pass(inputs, output, _turn(node, dictionary))
         case ConsolidateNode():
-            return Consolidation(context, inputs[0], output, scope_of(node).depth)
+            coding = _coding(dictionary, node)
+            return Consolidation(context, inputs[0], output, scope_of(node).depth, coding)
         case ChangesNode():
             return Pass(inputs, output, changes(plan.origin(node)))
 
 
-def _turn(node: MapUpdatesNode) -> Turn:
+def _turn(node: MapUpdatesNode, dictionary: Dictionary) -> Turn:
     match node.kind:
         case "concat":
             return unchanged
         case "negate":
             return negated
     assert node.function is not None
+    before, after = _coding(dictionary, node.upstreams[0].node), _coding(dictionary, node)
+    coding = _function_coding((before.key, before.value), after)
+    function = ColumnFunction(node.name, node.function, coding)
     kinds = {"map": mapped, "filter": filtered, "flat_map": flat_mapped}
-    return kinds[node.kind](ColumnFunction(node.name, node.function))
+    return kinds[node.kind](function, before, after)
+
+
+def _coding(dictionary: Dictionary, node: Node) -> UpdateCoding:
+    """Return the coding of the updates that a node gives."""
+    row_type = row_type_of(node)
+    return UpdateCoding(dictionary, row_type.has_object_keys, row_type.has_object_values)
+
+
+def _function_coding(given: tuple[bool, ...], after: UpdateCoding) -> Coding:
+    return Coding(after.dictionary, given, after.key, after.value)

@@ -36,6 +36,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.reports import SendReport
 from meander.dataflow.control.routing import Routing
@@ -157,6 +158,7 @@ class OperatorFactory:
     throttle: MoveThrottle = field(init=False)
     _layers: Iterator[int] = field(default_factory=count)
     _arrangements: dict[str, Arrangement] = field(default_factory=dict)
+    _dictionary: Dictionary = field(default_factory=Dictionary)
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
@@ -352,12 +354,14 @@ class OperatorFactory:
             store = self.environment.open_store(node.name, node.codec, None)
             keyed = stateful_collection(
                 node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
-                partial(self._outer_time, self.plan.readers_of(node)),
+                self._dictionary, partial(self._outer_time, self.plan.readers_of(node)),
             )  # fmt: skip
             self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
             return keyed
         guard = self._guard(node.name, node.on_error if isinstance(node, IngestNode) else "fail")
-        return stateless_collection(node, context, guard, inputs, output, self.plan)
+        return stateless_collection(
+            node, context, guard, inputs, output, self.plan, self._dictionary
+        )
 
     @property
     def _max_handoff_bytes(self) -> int:

@@ -26,7 +26,8 @@ from fastavro.types import Schema
 from meander.schemas.avro import NULL, PRESENT, array, byte_strings, doubles, long, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
-from meander.state.encoding.value_columns import ValueColumns, Values
+from meander.state.encoding.object_column import ObjectColumn
+from meander.state.encoding.value_columns import Column, ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import LayerUnreadableError
 
@@ -205,16 +206,24 @@ def _encode_values(values: Values) -> bytes:
     return _encode_record(_VALUES, {"value": list(map(_to_avro, values))})
 
 
-def _encode_column(numbers: npt.NDArray[Any]) -> bytes:
-    if numbers.dtype == np.int64:
-        return long(0) + longs(numbers)
-    return long(1) + doubles(numbers)
+def _encode_column(column: Column) -> bytes:
+    if isinstance(column, ObjectColumn):
+        codes, places = np.unique(column.codes, return_inverse=True)
+        values = ObjectColumn(codes, column.entries).tolist()
+        return long(2) + longs(places.astype(np.int64)) + _encode_values(values)
+    if column.dtype == np.int64:
+        return long(0) + longs(column)
+    return long(1) + doubles(column)
 
 
-def _decode_column(record: dict[str, Any]) -> npt.NDArray[Any]:
-    if "long" in record:
-        return np.array(record["long"], np.int64)
-    return np.array(record["double"], np.float64)
+def _decode_column(record: dict[str, Any]) -> Column:
+    match record:
+        case {"long": numbers}:
+            return np.array(numbers, np.int64)
+        case {"double": numbers}:
+            return np.array(numbers, np.float64)
+    values = ObjectColumn.of(list(map(_from_avro, record["object"])))
+    return values[np.array(record["place"], np.int64)]
 
 
 def _decode_values(items: list[Any]) -> Values:

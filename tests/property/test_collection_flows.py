@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from meander.dataflow.operators.collection import stored_updates
+from meander.dataflow.collections import dictionary
+from meander.dataflow.operators.collection import operator, stored_updates
 from tests.support.collections.graph_flows import (
     GRAPH_FLOWS,
     expected_at,
@@ -48,7 +49,10 @@ def test_the_answer_at_each_time_is_that_of_the_graph_at_that_time(
 
 @pytest.fixture
 def frequent_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bins have few entries of few rows, so some are rewritten in the course of a run."""
+    """Bins have few entries of few rows, and the dictionary few values, so some are rewritten in
+    the course of a run."""
+    monkeypatch.setattr(dictionary, "LEAST", 3)
+    monkeypatch.setattr(operator, "COLLECT_FUEL", 2)
     monkeypatch.setattr(stored_updates, "BUFFER_ROWS", 8)
     monkeypatch.setattr(stored_updates, "PIECE_ROWS", 4)
     monkeypatch.setattr(stored_updates, "SPARE_PIECES", 1)

@@ -116,6 +116,8 @@ def shown(default: object, unit: str) -> str:
         return f"{default:g}"
     if default is PLAIN:
         return "`PLAIN`"
+    if isinstance(default, type):
+        return f"`{default.__name__}`"
     assert is_dataclass(default) and not isinstance(default, type), default
     assert default == type(default)(), default
     return f"`{type(default).__name__}()`"

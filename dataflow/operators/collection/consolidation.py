@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from meander.dataflow.operators.collection.pending import PendingUpdates
-from meander.dataflow.operators.collection.updates import batches_of, updates_of
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of
+from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
@@ -28,8 +29,11 @@ class Consolidation(BaseOperator):
     """A consolidation on one worker."""
 
     def __init__(
-        self, context: OperatorContext, source: InputPort, output: OutputPort, depth: int
-    ) -> None:
+        self, context: OperatorContext, source: InputPort, output: OutputPort, depth: int,
+        coding: UpdateCoding,
+    ) -> None:  # fmt: skip
+        self._coding = coding
+        coding.dictionary.add_holder(self._codes)
         self._control, self._input, self._output = context.control, source, output
         self._pending, self._unsent = PendingUpdates(depth), deque[tuple[Time, Batch]]()
         self._capabilities = CapabilitySet()
@@ -53,7 +57,7 @@ class Consolidation(BaseOperator):
 
     def in_flight(self) -> Iterator[InFlight]:
         """Return the updates that wait for their time or for the output."""
-        waiting = chain(self._unsent, batches_of(self._pending.all()))
+        waiting = chain(self._unsent, self._coding.batches_of(self._pending.all()))
         return (InFlight(self._input.location, time, batch) for time, batch in waiting)
 
     def _receive(self) -> bool:
@@ -63,8 +67,12 @@ class Consolidation(BaseOperator):
             assert isinstance(message.payload, Batch)
             self._capabilities.retain(self._output.mint(message))
             iterations = iterations_of(message.time)
-            self._pending.add(updates_of(message.payload, iterations), iterations)
+            self._pending.add(self._coding.updates_of(message.payload, iterations), iterations)
         return received
+
+    def _codes(self) -> Iterator[Int64s]:
+        """Return the codes of the updates that wait."""
+        return self._coding.codes(self._pending.all())
 
     def _consolidate(self, upper: Antichain) -> bool:
         ready = self._pending.take(upper)
@@ -72,5 +80,5 @@ class Consolidation(BaseOperator):
         self._upper = upper
         if len(ready):
             for some in layer_of(ready, description).updates():
-                self._unsent += batches_of(some)
+                self._unsent += self._coding.batches_of(some)
         return len(ready) > 0

@@ -9,20 +9,38 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
+from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.collections.reduce import Groups
 from meander.dataflow.operators.error_policy import FunctionFailed, describe, failure
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Bools, Int64s
+from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.object_column import ObjectColumn
+from meander.state.encoding.value_columns import Column
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """Which columns that a function takes, and which keys and values that it returns, are Python
+    values; and the dictionary of their codes."""
+
+    dictionary: Dictionary
+    given: tuple[bool, ...]
+    key: bool
+    value: bool
 
 
 class ColumnFunction:
-    """A function over columns, of one operator."""
+    """A function over columns, of one operator. Its callers give and get codes where the function
+    gets and gives Python values."""
 
-    def __init__(self, operator: str, function: Callable[..., object]) -> None:
-        self._operator, self._function = operator, function
+    def __init__(self, operator: str, function: Callable[..., object], coding: Coding) -> None:
+        self._operator, self._function, self._coding = operator, function, coding
 
     def rows(self, *given: Int64s) -> tuple[Int64s, Int64s]:
         """Return the keys and values of a function that gives a row for each row."""
@@ -43,23 +61,27 @@ class ColumnFunction:
 
     def mask(self, keys: Int64s, values: Int64s) -> Bools:
         """Return which rows the function is true for."""
-        found = self._call(len(keys), _read_only(keys), _read_only(values))
+        found = self._call(len(keys), *self._shown((keys, values)))
         if not isinstance(found, np.ndarray) or (found.dtype, found.shape) != (bool, keys.shape):
             raise self._wrong(found, len(keys), f"a column of {len(keys)} bools")
         return found
 
     def groups(self, keys: Int64s, given: Groups) -> Groups:
         """Return the groups that the function returns, one per key."""
-        found = self._call(len(keys), keys, given)
+        shown, values = self._shown((keys, given.values))
+        found = self._call(len(keys), shown, replace(given, values=cast(Int64s, values)))
         if not isinstance(found, Groups):
             raise self._wrong(found, len(keys), "Groups(starts, values, counts)")
-        starts = _columns([found.starts], len(keys) + 1)
-        rest = _columns([found.values, found.counts], None)
+        starts = self._fitting([found.starts], [False], len(keys) + 1)
+        rest = self._fitting([found.values, found.counts], [self._coding.value, False], None)
         if starts is None or rest is None:
             parts = found.starts, found.values, found.counts
-            wanted = f"{len(keys) + 1} starts, and a count for each value, all int64"
+            kinds = "all int64" if not self._coding.value else "all but the values int64"
+            wanted = f"{len(keys) + 1} starts, and a count for each value, {kinds}"
             raise self._wrong(parts, len(keys), wanted)
         groups = Groups(*map(_owned, [*starts, *rest]))
+        if self._coding.value:
+            groups = _by_code(groups)
         self._check_groups(groups.starts, groups.values)
         return groups
 
@@ -68,16 +90,56 @@ class ColumnFunction:
     ) -> list[Int64s]:
         """Return the columns that the function returns: of `rows` rows each, or of any number where
         that is None."""
-        shown = [_read_only(column) for column in given]
+        shown, codings = self._shown(given), (self._coding.key, self._coding.value, False)
         found, columns = self._call(len(given[0]), *shown), None
         if isinstance(found, tuple | list) and len(found) == len(names):
-            columns = _columns(found, rows)
+            columns = self._fitting(found, codings[: len(names)], rows)
         if columns is None:
             lengths = "equal lengths" if rows is None else f"{rows} rows each"
-            wanted = f"columns of {', '.join(names)}: int64, {lengths}"
-            raise self._wrong(found, len(given[0]), wanted)
+            raise self._wrong(found, len(given[0]), self._wanted(names, lengths))
         own = {id(view): column for view, column in zip(shown, given, strict=True)}
         return [own[id(one)] if id(one) in own else _owned(one) for one in columns]
+
+    def _wanted(self, names: Sequence[str], lengths: str) -> str:
+        kinds = "int64"
+        if self._coding.key or self._coding.value:
+            codings = zip(names, (self._coding.key, self._coding.value, False), strict=False)
+            kinds = ", ".join("objects" if is_coded else "int64" for _, is_coded in codings)
+        return f"columns of {', '.join(names)}: {kinds}, {lengths}"
+
+    def _shown(self, given: Sequence[Int64s]) -> list[Column]:
+        """Return columns as the function sees them."""
+        column = self._coding.dictionary.column
+        return [
+            column(codes) if is_coded else _read_only(codes)
+            for codes, is_coded in zip(given, self._coding.given, strict=True)
+        ]
+
+    def _fitting(
+        self, found: Sequence[object], codings: Sequence[bool], rows: int | None
+    ) -> list[Int64s] | None:
+        """Return columns of int64 or codes, and of one length; None for anything else."""
+        columns = list[Int64s]()
+        for one, is_coded in zip(found, codings, strict=True):
+            if is_coded:
+                one = self._codes(one)
+            if not isinstance(one, np.ndarray) or (one.dtype, one.ndim) != (np.int64, 1):
+                return None
+            columns.append(one)
+        lengths = {len(one) for one in columns} | {rows} - {None}
+        return columns if len(lengths) == 1 else None
+
+    def _codes(self, found: object) -> object:
+        """Return the codes of Python values; anything else as it is."""
+        if isinstance(found, np.ndarray):
+            found = found.tolist()
+        if isinstance(found, list):
+            try:
+                found = ObjectColumn.of(found)
+            except UnencodableError as error:
+                raise self._error(f"its function returned values of which {error}",
+                                  "return plain Python values") from error  # fmt: skip
+        return self._coding.dictionary.codes(found) if isinstance(found, ObjectColumn) else None
 
     def _check_groups(self, starts: Int64s, values: Int64s) -> None:
         if (starts[0], starts[-1]) != (0, len(values)) or (starts[1:] < starts[:-1]).any():
@@ -112,12 +174,13 @@ class ColumnFunction:
         return MeanderError(f"operator {self._operator!r}", cause, remedy)
 
 
-def _columns(found: Sequence[object], rows: int | None) -> list[Int64s] | None:
-    """Return columns of int64 and of one length; None for anything else."""
-    columns = [one for one in found if isinstance(one, np.ndarray) and one.ndim == 1]
-    lengths = {len(one) for one in columns} | {rows} - {None}
-    fit = all(one.dtype == np.int64 for one in columns) and len(lengths) == 1
-    return columns if fit and len(columns) == len(found) else None
+def _by_code(groups: Groups) -> Groups:
+    """Return groups whose values ascend by their codes."""
+    places = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
+    if len(places) != len(groups.values):
+        return groups
+    order = np.lexsort((groups.values, places))
+    return replace(groups, values=groups.values[order], counts=groups.counts[order])
 
 
 def _read_only(column: Int64s) -> Int64s:
@@ -137,6 +200,8 @@ def _described(found: object) -> str:
     >>> _described((np.array([0.5]), 7))
     '(float64 of shape (1,), int)'
     """
+    if isinstance(found, ObjectColumn):
+        return f"objects of shape {found.shape}"
     if isinstance(found, np.ndarray):
         return f"{found.dtype} of shape {found.shape}"
     if isinstance(found, tuple | list):

@@ -11,7 +11,7 @@ from meander.dataflow.collections.arrangement import Arrangement, ArrangementRea
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
-from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import END_TIME, MIN_TIME
 
@@ -61,6 +61,11 @@ class _Arrangements:
         """Cancel the updates of the keys with hashes from `first` to `last` at an outer time."""
         for arrangement in self._kept:
             arrangement.remove(first, last, at)
+
+    @property
+    def chunks(self) -> list[list[UpdateChunk]]:
+        """Return the chunks of each arrangement, by number."""
+        return [arrangement.chunks for arrangement in self._kept]
 
     def compact(self, fuel: int) -> bool:
         """Merge some rows of each arrangement."""
@@ -145,13 +150,14 @@ class ReduceLogic(_Arrangements):
     """A reduction of an arrangement, and its output."""
 
     def __init__(
-        self, name: str, function: reduce.Function, depth: int, shared: Arrangement | None
-    ) -> None:
-        """`shared` is the input where another operator keeps it."""
+        self, name: str, function: reduce.Function, depth: int, shared: Arrangement | None,
+        shown: reduce.Shown,
+    ) -> None:  # fmt: skip
+        """`shared` is the input where another operator keeps it; `shown` is its row for users."""
         arranged = Arrangement(depth) if shared is None else shared
         self._own = arranged if shared is None else None
         reader = arranged.reader(depth)
-        self._reduction = reduce.Reduction(name, reader, function, depth)
+        self._reduction = reduce.Reduction(name, reader, function, depth, shown)
         own = [arranged] if shared is None else []
         super().__init__([self._reduction.output, *own], [reader, self._reduction.previous])
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from meander.dataflow.operators.collection.pending import PendingUpdates
 from meander.dataflow.operators.collection.stored_updates import StoredUpdates
-from meander.dataflow.operators.collection.updates import batches_of, least_times, updates_of
+from meander.dataflow.operators.collection.updates import Codings, least_times
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
@@ -29,7 +29,7 @@ from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
 from meander.state.collections.kernels import hashes_of
-from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
@@ -43,6 +43,8 @@ IDLE_FUEL = 1 << 14
 """The rows that a turn merges then."""
 REWRITE_FUEL = 1 << 12
 """The stored rows that a turn rewrites."""
+COLLECT_FUEL = 1 << 12
+"""The codes that a step looks at, where the dictionary gives up those that are not in use."""
 
 
 class CollectionLogic(Protocol):
@@ -76,6 +78,10 @@ class CollectionLogic(Protocol):
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Add restored moments at which the output may change."""
 
+    @property
+    def chunks(self) -> list[list[UpdateChunk]]:
+        """Return the chunks of each arrangement, by number."""
+
     def compact(self, fuel: int) -> bool:
         """Merge up to `fuel` rows; return whether there were any."""
 
@@ -94,13 +100,16 @@ class CollectionOperator(StatefulOperator):
         store: Store,
         max_handoff_bytes: int,
         depth: int,
+        codings: Codings,
     ) -> None:
         """`unsent` gets the output that was not sent before a checkpoint; `depth` is the number of
         coordinates of a time."""
         super().__init__(context, handoffs, [output], store, max_handoff_bytes, lambda _: True)
         self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
         self._logic = logic
-        self._stored = StoredUpdates(store, context.space, depth, logic.between)
+        self._codings = codings
+        codings.output.dictionary.add_holder(self._codes)
+        self._stored = StoredUpdates(store, context.space, depth, logic.between, codings.kept)
         self._pending = [PendingUpdates(depth) for _ in inputs]
         self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
         self._clock, self._worked_at = context.clock, context.clock.monotonic()
@@ -130,13 +139,14 @@ class CollectionOperator(StatefulOperator):
         """Return the waiting updates, and the unsent output of a step, which ends for that."""
         if self._running is not None:
             for piece in self._running:
-                self._unsent += batches_of(piece)
+                self._unsent += self._codings.output.batches_of(piece)
             self._store_step()
             # The next turn ends the step, and gives up its times.
             self._running = iter(())
         found = [InFlight(self._unsent_input.location, *one) for one in self._unsent]
-        for port, pending in zip(self._inputs, self._pending, strict=True):
-            found += [InFlight(port.location, *one) for one in batches_of(pending.all())]
+        parts = zip(self._inputs, self._pending, self._codings.inputs, strict=True)
+        for port, pending, coding in parts:
+            found += [InFlight(port.location, *one) for one in coding.batches_of(pending.all())]
         return found
 
     # -- bins that come and go
@@ -192,13 +202,14 @@ class CollectionOperator(StatefulOperator):
 
     def _receive(self) -> bool:
         received = False
-        for port, pending in zip(self._inputs, self._pending, strict=True):
+        parts = zip(self._inputs, self._pending, self._codings.inputs, strict=True)
+        for port, pending, coding in parts:
             for message in port.drain():
                 received = True
                 assert isinstance(message.payload, Batch)
                 self._outputs.retain(message)
                 iterations = iterations_of(message.time)
-                updates = updates_of(message.payload, iterations)
+                updates = coding.updates_of(message.payload, iterations)
                 pending.add(updates, iterations)
                 np.add.at(self.heat, self._space.bins_of(hashes_of(updates.keys)), 1)
         for message in self._unsent_input.drain():
@@ -216,6 +227,20 @@ class CollectionOperator(StatefulOperator):
         """Use a turn without input to rewrite stored rows, or to merge layers."""
         return self._stored.compact(REWRITE_FUEL) or self._logic.compact(IDLE_FUEL)
 
+    def _codes(self) -> Iterator[Int64s] | None:
+        """Return the codes of all updates here, or None amid a step."""
+        if self._running is not None:
+            return None
+        waiting = [pending.all() for pending in self._pending]
+        keys, _ = self._logic.pending
+        moments = [keys] if self._codings.output.key and len(keys) else []
+        kept = zip(self._codings.kept, self._logic.chunks, strict=True)
+        return chain(
+            moments,
+            *(one.codes(some) for one, some in zip(self._codings.inputs, waiting, strict=True)),
+            *(coding.codes_of(chunks) for coding, chunks in kept),
+        )
+
     def _begin(self) -> None:
         """Begin a step where the inputs' frontier has passed something that waits."""
         upper = self._control()
@@ -231,6 +256,7 @@ class CollectionOperator(StatefulOperator):
             return
         if not self._started:
             self._start_from(upper.meet(Antichain.of(*self._least_times)))
+        self._codings.output.dictionary.collect(COLLECT_FUEL)
         ready = [pending.take(upper) for pending in self._pending]
         self._stored.compact(REWRITE_FUEL)
         description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
@@ -254,7 +280,7 @@ class CollectionOperator(StatefulOperator):
                 self._running = None
                 self._store_step()
                 return True
-            self._unsent += batches_of(piece)
+            self._unsent += self._codings.output.batches_of(piece)
         while self._unsent:
             self._outputs.send(*self._unsent.popleft())
         return True

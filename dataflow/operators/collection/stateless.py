@@ -13,15 +13,24 @@ from typing import Any, cast
 
 import numpy as np
 
+from meander.dataflow.collections.row_type import RowType
 from meander.dataflow.operators.collection.functions import ColumnFunction
-from meander.dataflow.operators.collection.updates import batch_of, columns_of
+from meander.dataflow.operators.collection.updates import (
+    UpdateCoding,
+    batch_of,
+    columns_of,
+    key_hashes,
+)
 from meander.dataflow.operators.error_policy import Guard, failure, safe_repr
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Int64s
-from meander.state.collections.kernels import hashes_of
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.object_column import ObjectColumn
+from meander.state.encoding.value_columns import Column
 
-Row = tuple[int, int, int]
+Row = tuple[Any, Any, int]
 """A key, a value and a diff."""
 ReadRow = Callable[[Any], Row]
 """From a record of a stream to its update. It raises an error for a record that has none."""
@@ -51,8 +60,9 @@ class Pass(BaseOperator):
         return passed
 
 
-def ingest(read: ReadRow, guard: Guard) -> Turn:
+def ingest(read: ReadRow, row_type: RowType, guard: Guard) -> Turn:
     """Return a function from records of a stream to updates; `guard` gets those without one."""
+    integers = not (row_type.has_object_keys or row_type.has_object_values)
 
     def turn(batch: Batch) -> Batch:
         rows, found = list[int](), list[object]()
@@ -63,17 +73,22 @@ def ingest(read: ReadRow, guard: Guard) -> Turn:
                 guard.failed(batch, row, error)
             else:
                 rows.append(row)
-        columns = _as_columns(found)
-        if columns is None:
-            faults = [_fault(one) for one in found]
-            for row, fault in zip(rows, faults, strict=True):
-                if fault is not None:
-                    guard.failed(batch, row, ValueError(fault))
-            rows = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
-            good = [one for one, fault in zip(found, faults, strict=True) if fault is None]
-            columns = np.array(good, np.int64).reshape(-1, 3)
-        keys, values, diffs = (np.ascontiguousarray(columns[:, n]) for n in range(3))
-        return batch_of(batch.times[rows], keys, values, diffs)
+        columns = _as_columns(found) if integers else None
+        if columns is not None:
+            keys, values, diffs = (np.ascontiguousarray(columns[:, n]) for n in range(3))
+            return batch_of(batch.times[rows], keys, values, diffs)
+        faults = [_fault(one, row_type) for one in found]
+        for row, fault in zip(rows, faults, strict=True):
+            if fault is not None:
+                guard.failed(batch, row, ValueError(fault))
+        rows = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+        good = [cast(Row, one) for one, fault in zip(found, faults, strict=True) if fault is None]
+        return batch_of(
+            batch.times[rows],
+            _column([key for key, _, _ in good], row_type.has_object_keys),
+            _column([value for _, value, _ in good], row_type.has_object_values),
+            np.array([diff for *_, diff in good], np.int64),
+        )
 
     return turn
 
@@ -95,48 +110,67 @@ def _as_columns(found: Sequence[object]) -> Int64s | None:
     return columns if columns[:, 2].all() else None
 
 
-def _fault(row: object) -> str | None:
+def _column(values: list[Any], is_object: bool) -> Column:
+    return ObjectColumn.of(values) if is_object else np.array(values, np.int64)
+
+
+def _fault(row: object, row_type: RowType) -> str | None:
     """Return the fault of a row, or None for a good one."""
     if not isinstance(row, tuple | list) or len(row) != 3:
         return f"{safe_repr(row)} is no key, value and diff"
-    for name, part in zip(("key", "value", "diff"), row, strict=True):
-        if not _is_word(part):
-            return f"its {name} is {safe_repr(part)}, no integer of 64 bits"
-    return None if row[2] else "its diff is 0, which changes nothing"
+    key, value, diff = row
+    for name, part, kind in (
+        ("key", key, row_type.key), ("value", value, row_type.value), ("diff", diff, int),
+    ):  # fmt: skip
+        if fault := _fault_of(part, kind):
+            return f"its {name} is {safe_repr(part)}, {fault}"
+    return None if diff else "its diff is 0, which changes nothing"
+
+
+def _fault_of(part: object, kind: type) -> str | None:
+    """Return why a part of a row is none of a type."""
+    if kind is int:
+        return None if _is_word(part) else "no integer of 64 bits"
+    if not isinstance(part, kind):
+        return f"no {kind.__name__}"
+    try:
+        codec.encode_key(part)
+    except UnencodableError as error:
+        return f"no plain value: {error}"
+    return None
 
 
 def _is_word(part: object) -> bool:
     return isinstance(part, int) and not isinstance(part, bool) and part in _WORD
 
 
-def mapped(function: ColumnFunction) -> Turn:
+def mapped(function: ColumnFunction, before: UpdateCoding, after: UpdateCoding) -> Turn:
     """Return a function from updates to an update each."""
 
     def turn(batch: Batch) -> Batch:
-        keys, values, diffs = columns_of(batch)
-        return batch_of(batch.times, *function.rows(keys, values), diffs)
+        keys, values, diffs = before.columns_of(batch)
+        return after.batch_of(batch.times, *function.rows(keys, values), diffs)
 
     return turn
 
 
-def filtered(function: ColumnFunction) -> Turn:
+def filtered(function: ColumnFunction, before: UpdateCoding, _: UpdateCoding) -> Turn:
     """Return a function from updates to those of some keys and values."""
 
     def turn(batch: Batch) -> Batch:
-        keys, values, diffs = columns_of(batch)
-        (rows,) = function.mask(keys, values).nonzero()
-        return batch_of(batch.times[rows], keys[rows], values[rows], diffs[rows])
+        keys, values, _ = before.columns_of(batch)
+        return batch.take(np.flatnonzero(function.mask(keys, values)))
 
     return turn
 
 
-def flat_mapped(function: ColumnFunction) -> Turn:
+def flat_mapped(function: ColumnFunction, before: UpdateCoding, after: UpdateCoding) -> Turn:
     """Return a function from updates to any number of updates each."""
 
     def turn(batch: Batch) -> Batch:
-        keys, values, diffs = columns_of(batch)
+        keys, values, diffs = before.columns_of(batch)
         keys, values, rows = function.flat_rows(keys, values)
-        return batch_of(batch.times[rows], keys, values, diffs[rows])
+        return after.batch_of(batch.times[rows], keys, values, diffs[rows])
 
     return turn
 
@@ -162,7 +196,7 @@ def changes(origin: int) -> Turn:
         records: list[object] = [
             {"key": key, "value": value, "diff": diff} for key, value, diff in rows
         ]
-        partitions = hashes_of(keys).view(np.int64)
+        partitions = key_hashes(batch).view(np.int64)
         origins = np.full(len(batch), origin, np.int64)
         return replace(
             batch, values=records, origins=origins, partitions=partitions, size=0, packed=None

@@ -11,12 +11,13 @@ Cost: each update is written about three times, in entries of at most `PIECE_ROW
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 
 import numpy as np
 
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
@@ -66,8 +67,16 @@ class _Pieces:
 class StoredUpdates:
     """The stored updates of one operator on one worker."""
 
-    def __init__(self, store: Store, space: BinSpace, depth: int, between: Between) -> None:
-        """`between` reads the arrangements of the operator."""
+    def __init__(
+        self,
+        store: Store,
+        space: BinSpace,
+        depth: int,
+        between: Between,
+        codings: Sequence[UpdateCoding],
+    ) -> None:
+        """`between` reads the arrangements of the operator, and `codings` are theirs."""
+        self._codings = codings
         self._store, self._space, self._depth, self._between = store, space, depth, between
         self._buffer: defaultdict[int, list[Updates]] = defaultdict(list)
         self._buffered = 0
@@ -107,7 +116,7 @@ class StoredUpdates:
         found = defaultdict[int, list[Updates]](list)
         for key, data in self._store.scan(bin):
             _, number, piece = _KEY.unpack(key)
-            some, pieces = _decoded(decode(data), self._depth), self._pieces[number, bin]
+            some, pieces = self._decoded(number, decode(data)), self._pieces[number, bin]
             pieces.existing = max(pieces.existing, piece + 1)
             if len(some):
                 pieces.filled, pieces.rows = max(pieces.filled, piece + 1), pieces.rows + len(some)
@@ -138,7 +147,7 @@ class StoredUpdates:
         pieces, (number, bin) = self._pieces[place], place
         for start in range(0, len(updates), PIECE_ROWS):
             some = updates.take(slice(start, start + PIECE_ROWS))
-            entries[_KEY.pack(bin, number, pieces.filled)] = bin, _encoded(some)
+            entries[_KEY.pack(bin, number, pieces.filled)] = bin, self._encoded(number, some)
             pieces.filled += 1
         pieces.existing = max(pieces.existing, pieces.filled)
         pieces.rows += len(updates)
@@ -162,6 +171,19 @@ class StoredUpdates:
         self._put(entries)
         self._due.pop(place, None)
 
+    def _encoded(self, number: int, updates: Updates) -> bytes:
+        columns = self._codings[number].columns(updates.keys, updates.values)
+        times = (np.ascontiguousarray(column) for column in updates.times.T)
+        return ValueColumns((*columns, updates.diffs, *times)).encode()
+
+    def _decoded(self, number: int, data: object) -> Updates:
+        assert isinstance(data, bytes), "an entry holds bytes"
+        if not data:
+            return Updates.of([], self._depth)
+        codes = self._codings[number].dictionary.codes
+        keys, values, diffs, *times = map(codes, ValueColumns.decode(data).columns)
+        return Updates(keys, values, np.stack(times, axis=1), diffs)
+
     def _put(self, entries: dict[bytes, tuple[Bin, bytes]]) -> None:
         if not entries:
             return
@@ -174,16 +196,3 @@ class StoredUpdates:
 
 def _pieces(rows: int) -> int:
     return -(-rows // PIECE_ROWS)
-
-
-def _encoded(updates: Updates) -> bytes:
-    times = (np.ascontiguousarray(column) for column in updates.times.T)
-    return ValueColumns((updates.keys, updates.values, updates.diffs, *times)).encode()
-
-
-def _decoded(data: object, depth: int) -> Updates:
-    assert isinstance(data, bytes), "an entry holds bytes"
-    if not data:
-        return Updates.of([], depth)
-    keys, values, diffs, *times = ValueColumns.decode(data).columns
-    return Updates(keys, values, np.stack(times, axis=1), diffs)

@@ -75,6 +75,8 @@ class GraphFlow:
 
     build: Callable[[Collection, Collection], Collection]
     expected: Callable[[Counter[Edge], Counter[Edge]], Answer]
+    named: bool = False
+    """Whether nodes are names in place of numbers."""
 
 
 GRAPH_FLOWS = {
@@ -82,6 +84,10 @@ GRAPH_FLOWS = {
     "bfs": GraphFlow(bfs, expected_bfs),
     "shared": GraphFlow(shared, expected_shared),
     "components": GraphFlow(lambda edges, _: components(edges), expected_components),
+    "shared by name": GraphFlow(shared, expected_shared, named=True),
+    "components by name": GraphFlow(
+        lambda edges, _: components(edges), expected_components, named=True
+    ),
 }
 
 
@@ -169,8 +175,13 @@ def run(
         # An edge has one partition, so its removal stays behind its addition.
         lists[(key + value) % history.partitions].append((when, (key, value, diff)))
     patient = SourceOptions(idle_after=1e6)
-    edges = flow.source(ListSource(lists, patient)).collection(lambda change: change)
-    roots = flow.source(ListSource([[*history.roots]], patient)).collection(lambda change: change)
+    kind = str if graph.named else int
+    edges = flow.source(ListSource(lists, patient)).collection(
+        _named if graph.named else _as_it_is, key=kind, value=kind
+    )
+    roots = flow.source(ListSource([[*history.roots]], patient)).collection(
+        _named_key if graph.named else _as_it_is, key=kind
+    )
     graph.build(edges, roots).changes().sink(sink)
     world = None
     for steps in deaths:
@@ -186,9 +197,27 @@ def run(
     return GraphRun(sorted(found))
 
 
+def _as_it_is(change: Change) -> Change:
+    return change
+
+
+def _named(change: Change) -> tuple[str, str, int]:
+    key, value, diff = change
+    return f"node {key}", f"node {value}", diff
+
+
+def _named_key(change: Change) -> tuple[str, int, int]:
+    key, value, diff = change
+    return f"node {key}", value, diff
+
+
 def _row(value: object) -> tuple[int, int, int]:
     assert isinstance(value, dict)
-    return value["key"], value["value"], value["diff"]
+    return _number(value["key"]), _number(value["value"]), value["diff"]
+
+
+def _number(node: int | str) -> int:
+    return node if isinstance(node, int) else int(node.removeprefix("node "))
 
 
 def expected_at(graph: GraphFlow, history: History, millis: int) -> Answer:

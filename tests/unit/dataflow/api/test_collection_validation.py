@@ -87,6 +87,19 @@ def of_another_flow() -> Collection:
             "operator 'map': its function is declared nondeterministic, so a removal might not",
             lambda c: c.map(varying),
         ),
+        (
+            "operator 'j': its keys are int, and str on the other side; map one side, so that both",
+            lambda c: c.join("j", c.map(same, key=str), same),
+        ),
+        (
+            "operator 'concat': it has rows of int -> int, and of int -> str; map one collection,",
+            lambda c: c.concat(c.map(same, value=str)),
+        ),
+        (
+            "loop 'l': it has rows of int -> int, and of str -> int; map one collection, so that",
+            lambda c: c.iterate("l", lambda d: d.map(same, key=str)),
+        ),
+        ("collection: its key is 'str', no type; name a", lambda c: c.map(same, key="str")),
         ("operator 'j': its function is declared", lambda c: c.join("j", c, varying)),
         ("operator 'r': its function is declared", lambda c: c.reduce("r", varying)),
     ],

@@ -44,7 +44,7 @@ def batch_of(values: Values, keys: list[bytes] | None = None) -> Batch:
     return Batch(numbers, numbers, numbers, numbers, numbers, values, keys, hashes)
 
 
-def columns_of(values: Values) -> list[list[int | float]]:
+def columns_of(values: Values) -> list[list[Any]]:
     assert isinstance(values, ValueColumns)
     return [column.tolist() for column in values.columns]
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from meander.state.encoding import codec
+from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import (
     Column,
     ValueColumns,
@@ -18,17 +19,29 @@ from meander.state.encoding.value_columns import (
     is_encoded_columns,
 )
 
-DTYPES = st.lists(st.sampled_from([np.int64, np.float64]), min_size=1, max_size=9)
+DTYPES = st.lists(st.sampled_from([np.int64, np.float64, object]), min_size=1, max_size=9)
+ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+VALUES = ATOMS | st.tuples(ATOMS, ATOMS) | st.lists(ATOMS, max_size=2)
 
 
 @st.composite
 def value_columns(draw: st.DrawFn) -> ValueColumns:
     count = draw(st.integers(0, 5))
-    return ValueColumns(tuple(draw(arrays(dtype, count)) for dtype in draw(DTYPES)))
+    objects = st.lists(VALUES, min_size=count, max_size=count).map(ObjectColumn.of)
+    columns: list[Column] = [
+        draw(objects) if dtype is object else draw(arrays(dtype, count)) for dtype in draw(DTYPES)
+    ]
+    return ValueColumns(tuple(columns))
 
 
-def contents(values: ValueColumns) -> list[tuple[str, bytes]]:
-    return [(column.dtype.str, column.tobytes()) for column in values.columns]
+def contents(values: ValueColumns) -> list[object]:
+    """Codes follow from the values, type for type."""
+    return [
+        ("objects", column.codes.tolist(), repr(column.tolist()))
+        if isinstance(column, ObjectColumn)
+        else (column.dtype.str, column.tobytes())
+        for column in values.columns
+    ]
 
 
 @given(value_columns())
@@ -37,7 +50,8 @@ def test_value_columns_come_back_bit_for_bit(values: ValueColumns) -> None:
     found = ValueColumns.decode(data)
     assert contents(found) == contents(values)
     assert is_encoded_columns(data)
-    assert all(column.flags.aligned and not column.flags.writeable for column in found.columns)
+    numbers = (one.codes if isinstance(one, ObjectColumn) else one for one in found.columns)
+    assert all(column.flags.aligned and not column.flags.writeable for column in numbers)
 
 
 @given(value_columns())

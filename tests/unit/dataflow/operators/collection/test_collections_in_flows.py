@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +20,13 @@ from meander.testing import At, Raise, TestFlow
 class Defined:
     """A flow with a collection of given records, which come a millisecond after each other."""
 
-    def __init__(self, *records: object, on_error: OnError = "dead_letter") -> None:
+    def __init__(
+        self, *records: object, on_error: OnError = "dead_letter", key: type = int,
+        value: type = int,
+    ) -> None:  # fmt: skip
         self.flow, self.sink = Flow("f", bins=2), ListSink()
-        source = ListSource([[*enumerate(records, 1)]])
-        read = self.flow.source(source).collection(lambda record: record, on_error=on_error)
-        self.rows = read
+        stream: Any = self.flow.source(ListSource([[*enumerate(records, 1)]]))
+        self.rows = stream.collection(lambda one: one, on_error=on_error, key=key, value=value)
 
     def run(self) -> TestFlow:
         with TestFlow(self.flow, seed=5) as run:
@@ -31,8 +34,8 @@ class Defined:
         return run
 
     @property
-    def changes(self) -> list[tuple[int, int, int]]:
-        found = (cast(dict[str, int], value) for value in self.sink.values)
+    def changes(self) -> list[tuple[Any, Any, int]]:
+        found = (cast(dict[str, Any], value) for value in self.sink.values)
         return sorted((one["key"], one["value"], one["diff"]) for one in found)
 
 
@@ -60,6 +63,73 @@ def test_a_record_without_a_change_is_set_aside(record: object, reason: str) -> 
     assert (letter.operator, letter.offset) == ("collection", 1)
     assert letter.reason.startswith(reason)
     assert defined.changes == [(5, -(1 << 63), 1), (5, 6, 1)]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ((1, "b", 1), "ValueError: its key is 1, no str"),
+        (("a", 7, 1), "ValueError: its value is 7, no str"),
+        (("a", "b", "c"), "ValueError: its diff is 'c', no integer of 64 bits"),
+    ],
+)
+def test_a_record_with_values_of_other_types_is_set_aside(record: object, reason: str) -> None:
+    defined = Defined(("a", "b", 1), record, ["a", "c", 1], key=str, value=str)
+    defined.rows.changes().sink(defined.sink)
+    (letter,) = defined.run().dead_letters
+    assert letter.reason.startswith(reason)
+    assert defined.changes == [("a", "b", 1), ("a", "c", 1)]
+
+
+def test_a_record_with_a_value_that_is_not_plain_is_set_aside() -> None:
+    defined = Defined((1, "b", 1), (1, complex(1), 1), value=object)
+    defined.rows.changes().sink(defined.sink)
+    (letter,) = defined.run().dead_letters
+    assert letter.reason.startswith("ValueError: its value is (1+0j), no plain value: ")
+    assert defined.changes == [(1, "b", 1)]
+
+
+def test_the_least_of_python_values_is_the_least_of_python() -> None:
+    words = "delta", "alpha", "echo", "charlie", "bravo"
+    defined = Defined(*((7, word, 1) for word in words), value=str)
+    defined.rows.minimum("least").changes().sink(defined.sink)
+    defined.run()
+    assert sum_of(defined.changes) == {(7, "alpha"): 1}
+    defined = Defined(*((7, word, 1) for word in words), (7, "alpha", -1), value=str)
+    defined.rows.top("two", 2).changes().sink(defined.sink)
+    defined.run()
+    assert sum_of(defined.changes) == {(7, "bravo"): 1, (7, "charlie"): 1}
+
+
+def test_a_function_takes_python_values_and_returns_some() -> None:
+    defined = Defined(("a", 2, 1), ("b", 3, 1), ("a", 2, -1), key=str)
+    rows: Any = defined.rows
+    loud = rows.map(lambda keys, values: ([key.upper() for key in keys], values))
+    only = loud.filter(lambda keys, values: keys != "B")
+    many = loud.flat_map(
+        lambda keys, values: (values, keys, np.arange(len(keys))), key=int, value=str
+    )
+    both = many.join(
+        "both", only.map(lambda keys, values: (values, keys), key=int, value=str),
+        lambda numbers, one, other: (numbers, [f"{a}{b}" for a, b in zip(one, other, strict=True)]),
+    )  # fmt: skip
+    both.changes().sink(defined.sink)
+    defined.run()
+    assert sorted(defined.changes) == [(2, "AA", -1), (2, "AA", 1)]
+
+
+def test_a_python_value_that_is_removed_too_often_is_named() -> None:
+    defined = Defined(("a", "b", 1), ("a", "b", -1), ("a", "b", -1), key=str, value=str)
+    defined.rows.distinct("once").changes().sink(defined.sink)
+    with pytest.raises(NegativeCount, match=r"key 'a' of operator 'once': its value 'b' has count"):
+        defined.run()
+
+
+def sum_of(changes: list[tuple[Any, Any, int]]) -> dict[tuple[object, object], int]:
+    found = Counter[tuple[object, object]]()
+    for key, value, diff in changes:
+        found[key, value] += diff
+    return {row: count for row, count in found.items() if count}
 
 
 def test_records_without_a_change_are_skipped_or_end_the_flow() -> None:

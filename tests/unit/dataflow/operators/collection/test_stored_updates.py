@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection import stored_updates
 from meander.dataflow.operators.collection.stored_updates import StoredUpdates
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
@@ -33,6 +35,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
     database.close()
 
 
+NUMBERS = [UpdateCoding(Dictionary(), key=False, value=False)] * 2
+
+
 class Traces:
     """Two traces and their stored updates."""
 
@@ -40,7 +45,7 @@ class Traces:
         self.traces = Trace(1), Trace(1)
         self.readers = [trace.reader() for trace in self.traces]
         self.stored = StoredUpdates(
-            store, SPACE, 1, lambda trace, *hashes: self.traces[trace].between(*hashes)
+            store, SPACE, 1, lambda trace, *hashes: self.traces[trace].between(*hashes), NUMBERS
         )
 
     def add(self, trace: int, now: int, rows: Sequence[Row]) -> None:
@@ -65,7 +70,7 @@ class Traces:
 
 def stored_sums(store: Store, bin: Bin) -> Counter[tuple[int, int, int]]:
     found = Counter[tuple[int, int, int]]()
-    loaded = StoredUpdates(store, SPACE, 1, lambda *_: iter(())).load(bin)
+    loaded = StoredUpdates(store, SPACE, 1, lambda *_: iter(()), NUMBERS).load(bin)
     for number, updates in loaded.items():
         assert set(SPACE.bins_of(hashes_of(updates.keys)).tolist()) == {bin}
         for key, value, _, diff in rows_of([updates]):
