@@ -3,15 +3,22 @@ killed, stopped and continued again and again."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
 from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, CountingFlow
-from tests.support.process.flow_process import alive, kill, meander, until_silent
+from tests.support.process.dying_driver import dying_driver
+from tests.support.process.flow_process import FlowProcess, alive, kill, meander, until_silent
+from tests.support.process.rescale_states import JOIN, LEAVE
+from tests.support.property.budget import FIRST_SEED, RESCALING
 
 
 def test_each_result_is_committed_once_however_often_workers_are_killed(
@@ -95,29 +102,71 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     assert counting.committed == counting.wanted
 
 
-def test_a_driver_that_is_killed_while_workers_join_or_leave_repeats_nothing(
-    broker: Broker, prefix: str, tmp_path: Path
+def chosen() -> list[tuple[bool, str]]:
+    """All states of a join and of a leave where `make soak` has time for them; else the seed draws
+    one before its decision, and one from there on."""
+    if RESCALING:
+        return [(states is JOIN, state) for states in (JOIN, LEAVE) for state in states]
+    drawn, rng = list[tuple[bool, str]](), random.Random(f"drivers {FIRST_SEED}")
+    for states in JOIN, LEAVE:
+        decided = states.index("decided")
+        drawn += [
+            (states is JOIN, rng.choice(some)) for some in (states[:decided], states[decided:])
+        ]
+    return drawn
+
+
+def until_dead(
+    flow: FlowProcess, counting: CountingFlow, id: str, workers: tuple[int, int]
 ) -> None:
-    """The next one waits for its lease, as it comes back at once and no terminal reads."""
-    counting = CountingFlow(broker, prefix, tmp_path)
+    """Have a driver go from some workers to others until it dies in that, while lines come.
+
+    It is told so in each execution: an overloaded machine may end one, and its rescale with it.
+    """
+    flow.until_event("started")
+    done, executions = counting.committed.total(), 0
     counting.feed()
-    # One of two workers has joined or left, the other is still on its way; or both are.
-    up, down = ("2", "4"), ("3", "1")
-    states = (*up, "rescaling"), (*up, "joined"), (*down, "rescaling"), (*down, "left")
-    for before, after, state in states:
-        words = counting.run("--workers", before, "--master", "local[4]")
-        with meander(tmp_path, broker.bootstrap, *words) as flow:
-            flow.until_event("started")
-            done = counting.committed.total()
-            counting.feed()
-            until(lambda: counting.committed.total() > done, "more is out")  # noqa: B023
-            words = ["rescale", "counts", "--workers", after, "--prefix", prefix, "--no-wait"]
-            with meander(tmp_path, broker.bootstrap, *words) as command:
-                assert command.exit_code() == 0, command.said
-            flow.until_event(state)
-            kill(flow.process.pid)
+    until(lambda: counting.committed.total() > done, f"more is out: {flow.said}")
+
+    def dead() -> bool:
+        nonlocal executions
+        if len(flow.of("started")) > executions:
+            executions += 1
+            # A rescale of an earlier driver may go on first.
+            counting.rescale(f"before {id}, {executions}", workers[0])
+            counting.rescale(f"{id}, {executions}", workers[1])
+        counting.feed(10)
+        return flow.process.poll() is not None
+
+    until(dead, f"the driver has died: {flow.said}")
+
+
+@pytest.mark.soak
+def test_each_result_is_committed_once_though_drivers_die_while_workers_join_or_leave(
+    broker: Broker,
+    prefix: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The next driver waits for the lease, as no terminal reads, and workers of the last may work
+    on as it starts. It continues with the rescales that were under way."""
+    counting, cases = CountingFlow(broker, prefix, tmp_path), chosen()
+    counting.feed()
+    died = list[FlowProcess]()
+    options = counting.run("--workers", "2", "--master", "local[4]")
+    with contextlib.ExitStack() as drivers:
+        for number, (joins, state) in enumerate(cases):
+            print(f"MEANDER_SEED={FIRST_SEED}: {'join' if joins else 'leave'}, {state}")
+            id = f"rescale {number}"
+            flow = drivers.enter_context(
+                dying_driver(tmp_path, broker.bootstrap, id, state, *options)
+            )
+            died.append(flow)
+            until_dead(flow, counting, id, (2, 4) if joins else (4, 2))
+            assert flow.exit_code() == -signal.SIGKILL, flow.said
+        with meander(tmp_path, broker.bootstrap, *options, "--until-end") as flow:
+            assert flow.exit_code() == 0, flow.said
+        for flow in died:
             flow.until_gone()
-    end = counting.run("--workers", "1", "--until-end")
-    with meander(tmp_path, broker.bootstrap, *end) as flow:
-        assert flow.exit_code() == 0, flow.said
     assert counting.committed == counting.wanted
+    record_property("deaths of drivers while workers joined and left", len(cases))
