@@ -102,39 +102,32 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     assert counting.committed == counting.wanted
 
 
-def chosen() -> list[tuple[bool, str]]:
-    """All states of a join and of a leave where `make soak` has time for them; else the seed draws
-    one before its decision, and one from there on."""
-    if RESCALING:
-        return [(states is JOIN, state) for states in (JOIN, LEAVE) for state in states]
-    drawn, rng = list[tuple[bool, str]](), random.Random(f"drivers {FIRST_SEED}")
-    for states in JOIN, LEAVE:
-        decided = states.index("decided")
-        drawn += [
-            (states is JOIN, rng.choice(some)) for some in (states[:decided], states[decided:])
-        ]
+def chosen() -> list[tuple[int, int, str]]:
+    """Workers before and after a rescale, and a state of it: all of them where `make soak` has time
+    for them; else the seed draws one before the decision of a join and of a leave, and one from
+    there on."""
+    rng, drawn = random.Random(f"drivers {FIRST_SEED}"), list[tuple[int, int, str]]()
+    for before, after, states in (2, 4, JOIN), (4, 2, LEAVE):
+        at = states.index("decided")
+        some = states if RESCALING else [rng.choice(states[:at]), rng.choice(states[at:])]
+        drawn += [(before, after, state) for state in some]
     return drawn
 
 
-def until_dead(
-    flow: FlowProcess, counting: CountingFlow, id: str, workers: tuple[int, int]
+def feed_until_dead(
+    counting: CountingFlow, flow: FlowProcess, id: str, before: int, after: int
 ) -> None:
-    """Have a driver go from some workers to others until it dies in that, while lines come.
-
-    It is told so in each execution: an overloaded machine may end one, and its rescale with it.
-    """
-    flow.until_event("started")
-    done, executions = counting.committed.total(), 0
-    counting.feed()
-    until(lambda: counting.committed.total() > done, f"more is out: {flow.said}")
+    """Feed lines all the time, and rescale the flow, until its driver dies in that."""
+    executions = 0
 
     def dead() -> bool:
         nonlocal executions
+        # An overloaded machine may end an execution, and its rescales with it.
         if len(flow.of("started")) > executions:
             executions += 1
-            # A rescale of an earlier driver may go on first.
-            counting.rescale(f"before {id}, {executions}", workers[0])
-            counting.rescale(f"{id}, {executions}", workers[1])
+            # Those of earlier drivers may go on first.
+            counting.rescale(f"before {id}, {executions}", before)
+            counting.rescale(f"{id}, {executions}", after)
         counting.feed(10)
         return flow.process.poll() is not None
 
@@ -148,25 +141,27 @@ def test_each_result_is_committed_once_though_drivers_die_while_workers_join_or_
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """The next driver waits for the lease, as no terminal reads, and workers of the last may work
-    on as it starts. It continues with the rescales that were under way."""
-    counting, cases = CountingFlow(broker, prefix, tmp_path), chosen()
+    """The next driver waits for the lease, as no terminal reads. It continues the rescales, and
+    workers of the last one may still be there as it starts."""
+    counting, died = CountingFlow(broker, prefix, tmp_path), list[FlowProcess]()
     counting.feed()
-    died = list[FlowProcess]()
-    options = counting.run("--workers", "2", "--master", "local[4]")
+    words = counting.run("--master", "local[4]")
     with contextlib.ExitStack() as drivers:
-        for number, (joins, state) in enumerate(cases):
-            print(f"MEANDER_SEED={FIRST_SEED}: {'join' if joins else 'leave'}, {state}")
-            id = f"rescale {number}"
-            flow = drivers.enter_context(
-                dying_driver(tmp_path, broker.bootstrap, id, state, *options)
-            )
-            died.append(flow)
-            until_dead(flow, counting, id, (2, 4) if joins else (4, 2))
+        for before, after, state in chosen():
+            print(f"MEANDER_SEED={FIRST_SEED}: {before} -> {after}, {state}")
+            id = f"rescale {len(died)}"
+            run = *words, "--workers", str(before)
+            driver = dying_driver(tmp_path, broker.bootstrap, id, state, *run)
+            died.append(flow := drivers.enter_context(driver))
+            flow.until_event("started")
+            done = counting.committed.total()
+            counting.feed()
+            until(lambda: counting.committed.total() > done, "more is out")  # noqa: B023
+            feed_until_dead(counting, flow, id, before, after)
             assert flow.exit_code() == -signal.SIGKILL, flow.said
-        with meander(tmp_path, broker.bootstrap, *options, "--until-end") as flow:
+        with meander(tmp_path, broker.bootstrap, *words, "--until-end") as flow:
             assert flow.exit_code() == 0, flow.said
         for flow in died:
             flow.until_gone()
     assert counting.committed == counting.wanted
-    record_property("deaths of drivers while workers joined and left", len(cases))
+    record_property("deaths of drivers while workers joined and left", len(died))

@@ -11,7 +11,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import dropwhile, product
+from itertools import dropwhile, product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,10 @@ from meander.schemas.control import Rescale
 from meander.schemas.status import (
     Aborted,
     Checkpointed,
+    Event,
     Heartbeat,
     JoinFailed,
+    Left,
     Recovering,
     Started,
 )
@@ -65,12 +67,6 @@ class Case:
     def parties(self) -> tuple[bool, int, bool]:
         """The workers that die."""
         return self.joins, self.moving, self.stays
-
-    @property
-    def recovers(self) -> bool:
-        """Whether the flow needs another execution, whatever becomes of a second moving worker."""
-        spared = JOIN[: JOIN.index("decided")] if self.joins else ("gone",)
-        return self.stays or self.state not in spared
 
 
 PARTIES = [(0, True), (1, False), (1, True), (2, False)]
@@ -112,7 +108,7 @@ class Struck(RescaledFlow):
         self._case: Case | None = None
         self._others: set[int] = set()
         """Processes that Spark had begun before the present change."""
-        self._recovers = False
+        self._dead: set[WorkerId] = set()
         self._left = 0
 
     # -- in the driver's loop
@@ -127,26 +123,22 @@ class Struck(RescaledFlow):
         self._case = None
         # The one in this state is the first.
         moving = sorted(map(WorkerId, change.joining or change.leaving), key=lambda m: m != worker)
-        dying = list[int]()
-        for one in moving[: case.moving]:
-            dying.append(self._process(one, dying))
-        if case.stays:
-            stays = max(one for one in pool.handles if one not in moving)
-            dying.append(self.states.processes[stays])
-        for process in dying:
+        staying = [one for one in sorted(pool.handles) if one not in moving]
+        dying = dict[WorkerId, int]()
+        for one in (*moving[: case.moving], *(staying[-1:] if case.stays else ())):
+            dying[one] = self._process(one, {*dying.values()})
+        for process in dying.values():
             kill(process)
-        until(lambda: not any(map(alive, dying)), "they are dead")
-        # Where the first has left, the second may be a member still.
-        second = moving[1 : case.moving]
-        self._recovers = case.recovers or any(one in pool.handles for one in second)
+        until(lambda: not any(map(alive, dying.values())), "they are dead")
+        self._dead = {*dying}
         # A worker is one from the decision on.
         self._left = len({*pool.handles} | ({worker} if state == "decided" else set()))
 
-    def _process(self, worker: WorkerId, dying: list[int]) -> int:
+    def _process(self, worker: WorkerId, dying: set[int]) -> int:
         """Find a worker's process; before it registers, take one that Spark has begun since."""
         known = self.states.processes
         if worker not in known:
-            others = self._others | {*known.values(), *dying}
+            others = self._others | {*known.values()} | dying
             until(lambda: bool(forks() - others), "Spark has begun a process")
             return min(forks() - others)
         return known[worker]
@@ -164,8 +156,9 @@ class Struck(RescaledFlow):
         before = len(self.events)
         id = self._ask(FEW + 2 if case.joins else self._members - leaving, case)
         new = self.events[before:]
-        assert self._recovers == any(isinstance(event, Recovering) for event in new), case
-        if self._recovers:
+        recovers = self._recovers(case, new)
+        assert recovers == any(isinstance(event, Recovering) for event in new), case
+        if recovers:
             (started,) = [event for event in new if isinstance(event, Started)]
             assert started.workers == self._left, f"{case}: each that works has a successor"
         elif case.joins:
@@ -175,14 +168,14 @@ class Struck(RescaledFlow):
     def _ask(self, workers: int, case: Case | None) -> str:
         """Rescale the flow, and strike if there is a case; return at the end of that."""
         number, id = len(self.events), f"r{len(self.events)}"
-        self._case, self._recovers, self._others = case, False, forks()
+        self._case, self._dead, self._others = case, set(), forks()
         settings = {"bootstrap.servers": self.bootstrap}
         command = Rescale(type="rescale", id=id, workers=workers)
         give(settings, topic_names(self.prefix, "counts"), "counts", command)
-        self.until(lambda: self._ended(number, id), f"{id} has ended: {case}")
+        self.until(lambda: self._ended(number, id, case), f"{id} has ended: {case}")
         return id
 
-    def _ended(self, number: int, id: str) -> bool:
+    def _ended(self, number: int, id: str, case: Case | None) -> bool:
         """Whether a command has ended, and the flow has a checkpoint of the execution since then.
 
         The next execution obeys it again where the last one had not marked it as dealt with.
@@ -191,11 +184,21 @@ class Struck(RescaledFlow):
         ended = any(
             isinstance(event, Aborted | status.Rescaled) and event.id == id for event in new
         )
-        assert not ended or self._case is None, f"the state never showed: {self._case}"
-        if self._recovers:
+        assert not ended or self._case is None, f"the state never showed: {case}"
+        if case is not None and self._recovers(case, new):
             new = [*dropwhile(lambda event: not isinstance(event, Started), new)]
             return ended and any(isinstance(event, Checkpointed) for event in new)
         return ended
+
+    def _recovers(self, case: Case, new: list[Event]) -> bool:
+        """Whether the flow needs another execution: one has died that had joined and not left.
+
+        A worker may leave with its last words, when the driver has not noticed yet that it is dead.
+        """
+        if case.joins and not case.stays:
+            return case.state not in JOIN[: JOIN.index("decided")]
+        before = takewhile(lambda event: not isinstance(event, Recovering), new)
+        return not self._dead <= {event.worker for event in before if isinstance(event, Left)}
 
     @property
     def _members(self) -> int:
