@@ -3,15 +3,22 @@ killed, stopped and continued again and again."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
 from tests.support.process.counting_flow import HEARTBEAT_TIMEOUT, CountingFlow
-from tests.support.process.flow_process import alive, kill, meander, until_silent
+from tests.support.process.dying_driver import dying_driver
+from tests.support.process.flow_process import FlowProcess, alive, kill, meander, until_silent
+from tests.support.process.rescale_states import JOIN, LEAVE
+from tests.support.property.budget import FIRST_SEED, RESCALING
 
 
 def test_each_result_is_committed_once_however_often_workers_are_killed(
@@ -95,29 +102,66 @@ def test_a_replay_that_gives_others_ends_the_flow_unless_they_are_accepted(
     assert counting.committed == counting.wanted
 
 
-def test_a_driver_that_is_killed_while_workers_join_or_leave_repeats_nothing(
-    broker: Broker, prefix: str, tmp_path: Path
+def chosen() -> list[tuple[int, int, str]]:
+    """Workers before and after a rescale, and a state of it: all of them where `make soak` has time
+    for them; else the seed draws one before the decision of a join and of a leave, and one from
+    there on."""
+    rng, drawn = random.Random(f"drivers {FIRST_SEED}"), list[tuple[int, int, str]]()
+    for before, after, states in (2, 4, JOIN), (4, 2, LEAVE):
+        at = states.index("decided")
+        some = states if RESCALING else [rng.choice(states[:at]), rng.choice(states[at:])]
+        drawn += [(before, after, state) for state in some]
+    return drawn
+
+
+def feed_until_dead(
+    counting: CountingFlow, flow: FlowProcess, id: str, before: int, after: int
 ) -> None:
-    """The next one waits for its lease, as it comes back at once and no terminal reads."""
-    counting = CountingFlow(broker, prefix, tmp_path)
+    """Feed lines all the time, and rescale the flow, until its driver dies in that."""
+    executions = 0
+
+    def dead() -> bool:
+        nonlocal executions
+        # An overloaded machine may end an execution, and its rescales with it.
+        if len(flow.of("started")) > executions:
+            executions += 1
+            # Those of earlier drivers may go on first.
+            counting.rescale(f"before {id}, {executions}", before)
+            counting.rescale(f"{id}, {executions}", after)
+        counting.feed(10)
+        return flow.process.poll() is not None
+
+    until(dead, f"the driver has died: {flow.said}")
+
+
+@pytest.mark.soak
+def test_each_result_is_committed_once_though_drivers_die_while_workers_join_or_leave(
+    broker: Broker,
+    prefix: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The next driver waits for the lease, as no terminal reads. It continues the rescales, and
+    workers of the last one may still be there as it starts."""
+    counting, died = CountingFlow(broker, prefix, tmp_path), list[FlowProcess]()
     counting.feed()
-    # One of two workers has joined or left, the other is still on its way; or both are.
-    up, down = ("2", "4"), ("3", "1")
-    states = (*up, "rescaling"), (*up, "joined"), (*down, "rescaling"), (*down, "left")
-    for before, after, state in states:
-        words = counting.run("--workers", before, "--master", "local[4]")
-        with meander(tmp_path, broker.bootstrap, *words) as flow:
+    words = counting.run("--master", "local[4]")
+    with contextlib.ExitStack() as drivers:
+        for before, after, state in chosen():
+            print(f"MEANDER_SEED={FIRST_SEED}: {before} -> {after}, {state}")
+            id = f"rescale {len(died)}"
+            run = *words, "--workers", str(before)
+            driver = dying_driver(tmp_path, broker.bootstrap, id, state, *run)
+            died.append(flow := drivers.enter_context(driver))
             flow.until_event("started")
             done = counting.committed.total()
             counting.feed()
             until(lambda: counting.committed.total() > done, "more is out")  # noqa: B023
-            words = ["rescale", "counts", "--workers", after, "--prefix", prefix, "--no-wait"]
-            with meander(tmp_path, broker.bootstrap, *words) as command:
-                assert command.exit_code() == 0, command.said
-            flow.until_event(state)
-            kill(flow.process.pid)
+            feed_until_dead(counting, flow, id, before, after)
+            assert flow.exit_code() == -signal.SIGKILL, flow.said
+        with meander(tmp_path, broker.bootstrap, *words, "--until-end") as flow:
+            assert flow.exit_code() == 0, flow.said
+        for flow in died:
             flow.until_gone()
-    end = counting.run("--workers", "1", "--until-end")
-    with meander(tmp_path, broker.bootstrap, *end) as flow:
-        assert flow.exit_code() == 0, flow.said
     assert counting.committed == counting.wanted
+    record_property("deaths of drivers while workers joined and left", len(died))

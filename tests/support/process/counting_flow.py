@@ -6,6 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from meander import Checkpointing
+from meander.app.cli.follow import produce
+from meander.connectors.topics.internal_topics import topic_names
+from meander.schemas.control import Rescale
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import ends, until
 from tests.support.process.flow_process import FlowProcess, flow_folder, lines, run_command
@@ -41,6 +44,12 @@ class CountingFlow:
         new = texts(self._fed, self._fed + count)
         lines(self._broker.bootstrap, self._prefix, new, create=not self._fed, after=self._fed)
         self._fed += count
+
+    def rescale(self, id: str, workers: int) -> None:
+        """Give the command, and wait for nothing."""
+        settings = {"bootstrap.servers": self._broker.bootstrap}
+        command = Rescale(type="rescale", id=id, workers=workers)
+        produce(settings, topic_names(self._prefix, "counts"), "counts", command)
 
     def run(self, *options: str) -> list[str]:
         return run_command(self.module, self._prefix, HEARTBEAT_TIMEOUT, *options)

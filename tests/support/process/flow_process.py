@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,15 +166,19 @@ def run_command(module: Path, prefix: str, heartbeat_timeout: float, *options: s
 
 
 @contextmanager
-def meander(folder: Path, bootstrap: str, *words: str) -> Iterator[FlowProcess]:
-    """The command with these words while the block lasts; whatever is left is killed then."""
+def meander(
+    folder: Path, bootstrap: str, *words: str, program: Sequence[str | Path] = (MEANDER,),
+    **variables: str,
+) -> Iterator[FlowProcess]:  # fmt: skip
+    """The command with these words while the block lasts; whatever is left is killed then. Another
+    `program` may run it, with more variables in its environment."""
     mark = uuid4().hex
     errors = folder / f"{mark}.err"
-    environment = os.environ | {MARK: mark, "MEANDER_BOOTSTRAP": bootstrap}
+    environment = os.environ | {MARK: mark, "MEANDER_BOOTSTRAP": bootstrap} | variables
     with (
         errors.open("w") as error_file,
         subprocess.Popen(
-            [MEANDER, *words], env=environment, stdout=subprocess.PIPE, stderr=error_file,
+            [*program, *words], env=environment, stdout=subprocess.PIPE, stderr=error_file,
             text=True, cwd=folder,
         ) as process,
     ):  # fmt: skip
