@@ -30,6 +30,7 @@ from meander.dataflow.api.nodes import (
     scope_of,
 )
 from meander.dataflow.collections.row_type import RowType
+from meander.dataflow.collections.table import TableChanges, no_row
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.operators.error_policy import OnError
@@ -107,6 +108,36 @@ class Stream(Generic[T]):
 
         row_type = RowType(key, value)
         node = IngestNode(self._name(name), self._at, function, on_error, row_type)
+        return Collection(self._flow, self._add(node))
+
+    def table(
+        self,
+        function: Callable[[T], tuple[object, tuple[object, object] | None]],
+        name: str = "table",
+        *,
+        key: type = int,
+        value: type = int,
+        on_error: OnError = "dead_letter",
+    ) -> Collection:
+        """Read a collection of rows that replace each other. A function gives the primary key of
+        each record, and its row: a key and a value, or None where the record deletes the row.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> def row(record):
+        ...     person, city = record
+        ...     return person, None if city is None else (city, person)
+        >>> flow = Flow("cities")
+        >>> people = flow.source(KafkaSource("people", pairs=True)).table(row, key=str, value=str)
+        >>> people.count("people").changes().sink(KafkaSink("cities"))
+        """
+        from meander.dataflow.api.collection import Collection
+
+        row_type = RowType(key, value)
+        table = TableChanges(function, row_type)
+        keyed = self.key_by(table.primary_key, on_error=on_error)
+        changes = keyed.process(name, no_row, table.step, on_error=on_error)
+        node = IngestNode(self._name(f"{name} changes"), changes._at, _as_it_is, on_error, row_type)
         return Collection(self._flow, self._add(node))
 
     def split(
@@ -442,3 +473,7 @@ class ProcessedStream(KeyedStream[Any]):
             raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
                              "name it in the `side` of the operator")  # fmt: skip
         return KeyedStream(self._flow, Output.of(self._at.node, 1 + self._side.index(name)))
+
+
+def _as_it_is(change: tuple[Any, Any, int]) -> tuple[Any, Any, int]:
+    return change

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meander.dataflow.operators.error_policy import safe_repr
 from meander.schemas.errors import SetupError
+from meander.state.encoding import codec
+from meander.state.encoding.codec import UnencodableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,17 @@ class RowType:
                     "collection", f"its {name} is {kind!r}, no type", "name a type, such as str"
                 )
 
+    def fault(self, key: object, value: object) -> str | None:
+        """Return why a key or a value is of another type, or None.
+
+        >>> RowType(str).fault("a", 7), RowType(str).fault(5, 7)
+        (None, 'its key is 5, no str')
+        """
+        for name, part, kind in (("key", key, self.key), ("value", value, self.value)):
+            if fault := _fault(part, kind):
+                return f"its {name} is {safe_repr(part)}, {fault}"
+        return None
+
     @property
     def has_object_keys(self) -> bool:
         """Return whether keys are Python values."""
@@ -41,3 +55,21 @@ class RowType:
 
 
 INTEGERS = RowType()
+_WORD = range(-(1 << 63), 1 << 63)
+
+
+def is_word(part: object) -> bool:
+    """Return whether something is an integer of 64 bits."""
+    return isinstance(part, int) and not isinstance(part, bool) and part in _WORD
+
+
+def _fault(part: object, kind: type) -> str | None:
+    if kind is int:
+        return None if is_word(part) else "no integer of 64 bits"
+    if not isinstance(part, kind):
+        return f"no {kind.__name__}"
+    try:
+        codec.encode_key(part)
+    except UnencodableError as error:
+        return f"no plain value: {error}"
+    return None

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from meander.dataflow.collections.row_type import RowType
+from meander.dataflow.collections.row_type import RowType, is_word
 from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.updates import (
     UpdateCoding,
@@ -25,8 +25,6 @@ from meander.dataflow.operators.error_policy import Guard, failure, safe_repr
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Int64s
-from meander.state.encoding import codec
-from meander.state.encoding.codec import UnencodableError
 from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import Column
 
@@ -36,7 +34,6 @@ ReadRow = Callable[[Any], Row]
 """From a record of a stream to its update. It raises an error for a record that has none."""
 Turn = Callable[[Batch], Batch]
 """From a batch that an operator receives to one that it sends."""
-_WORD = range(-(1 << 63), 1 << 63)
 _ROWS = {tuple, list}
 
 
@@ -119,29 +116,11 @@ def _fault(row: object, row_type: RowType) -> str | None:
     if not isinstance(row, tuple | list) or len(row) != 3:
         return f"{safe_repr(row)} is no key, value and diff"
     key, value, diff = row
-    for name, part, kind in (
-        ("key", key, row_type.key), ("value", value, row_type.value), ("diff", diff, int),
-    ):  # fmt: skip
-        if fault := _fault_of(part, kind):
-            return f"its {name} is {safe_repr(part)}, {fault}"
+    if fault := row_type.fault(key, value):
+        return fault
+    if not is_word(diff):
+        return f"its diff is {safe_repr(diff)}, no integer of 64 bits"
     return None if diff else "its diff is 0, which changes nothing"
-
-
-def _fault_of(part: object, kind: type) -> str | None:
-    """Return why a part of a row is none of a type."""
-    if kind is int:
-        return None if _is_word(part) else "no integer of 64 bits"
-    if not isinstance(part, kind):
-        return f"no {kind.__name__}"
-    try:
-        codec.encode_key(part)
-    except UnencodableError as error:
-        return f"no plain value: {error}"
-    return None
-
-
-def _is_word(part: object) -> bool:
-    return isinstance(part, int) and not isinstance(part, bool) and part in _WORD
 
 
 def mapped(function: ColumnFunction, before: UpdateCoding, after: UpdateCoding) -> Turn:
