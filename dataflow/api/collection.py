@@ -29,7 +29,7 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.api.stream import Stream
-from meander.dataflow.collections.row_type import RowType
+from meander.dataflow.operators.collection.row_type import RowType
 from meander.schemas.errors import SetupError
 
 if TYPE_CHECKING:

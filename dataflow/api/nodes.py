@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from meander.dataflow.collections.row_type import INTEGERS, RowType
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
+from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import OnTimer, OnValue

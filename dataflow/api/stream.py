@@ -29,10 +29,10 @@ from meander.dataflow.api.nodes import (
     group_of,
     scope_of,
 )
-from meander.dataflow.collections.row_type import RowType
-from meander.dataflow.collections.table import TableChanges, no_row
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
+from meander.dataflow.operators.collection.row_type import RowType
+from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue

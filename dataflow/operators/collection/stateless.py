@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from meander.dataflow.collections.row_type import RowType, is_word
 from meander.dataflow.operators.collection.functions import ColumnFunction
+from meander.dataflow.operators.collection.row_type import RowType, is_word
 from meander.dataflow.operators.collection.updates import (
     UpdateCoding,
     batch_of,

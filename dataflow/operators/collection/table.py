@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meander.dataflow.collections.row_type import RowType
+from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.error_policy import safe_repr
 from meander.dataflow.operators.keyed.logic import Context
 
