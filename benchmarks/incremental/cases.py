@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.incremental import engine_runs, kafka_runs, recompute, trace_runs
+from benchmarks.incremental import debian_runs, engine_runs, kafka_runs, recompute, trace_runs
 from benchmarks.incremental.engine_runs import POINTS
 from benchmarks.incremental.found import Found, Tick
 from benchmarks.incremental.scale import Scale
@@ -63,6 +63,7 @@ CASES: dict[str, Case] = {
     "bfs rates": Case(partial(engine_runs.rates, name="bfs", size="1m"), _timely),
     "bfs seek": Case(partial(engine_runs.seek, size="1m"), _timely),
     "recompute 1m": Case(partial(recompute.recompute, size="1m"), lambda _: 4 * recompute.RUNS),
+    "packages": Case(debian_runs.packages, _timely),
     "kafka rates": Case(kafka_runs.rates, lambda _: None),
     "kafka latency": Case(kafka_runs.latencies, lambda _: None),
 }

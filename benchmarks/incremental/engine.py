@@ -15,7 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-from benchmarks.incremental.graph import Changes
+from benchmarks.incremental.graph import Records
 from benchmarks.incremental.members import ONE, DirectLinks, Feed, Members, Results
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.runtime.worker import Worker
@@ -41,7 +41,7 @@ class Engine:
         self._aside = 0.0
         """The seconds that the coordinator has taken from the worker."""
 
-    def round(self, changes: Changes, each: int = 1) -> float:
+    def round(self, changes: Records, each: int = 1) -> float:
         """Take changes that arrive now, so `each` many of a time; return the seconds until the sink
         has passed them."""
         rows, count = self._share(changes).rows(), len(changes)
@@ -66,7 +66,7 @@ class Engine:
         """Return the first time of a round: now, as records get it that are produced now."""
         return max(self._last + 1, from_millis(self._members.clock.now_ms()))
 
-    def _share(self, changes: Changes) -> Changes:
+    def _share(self, changes: Records) -> Records:
         """Return the changes that this worker reads."""
         return changes
 

@@ -1,4 +1,5 @@
-"""The flows that are measured: the distribution of degrees, and distances from roots."""
+"""The flows that are measured: the distribution of degrees, distances from roots, and the packages
+that one needs."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.incremental.graph import Row
+from benchmarks.incremental.debian import ROOT
 from meander import Flow
+from meander.app.flows.graphs import bfs
 from meander.dataflow.api.collection import Collection
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
 
@@ -29,22 +31,30 @@ def distances(changes: Collection) -> Collection:
         lambda _, nodes: (nodes, np.zeros_like(nodes))
     )
 
-    def body(nodes: Collection) -> Collection:
-        further = nodes.join("further", edges, lambda _, distance, to: (to, distance + 1))
-        return further.concat(roots).minimum("least")
-
-    return roots.iterate("search", body)
+    return bfs(edges, roots)
 
 
-BUILDS: dict[str, Build] = {"degrees": degrees, "bfs": distances}
+def packages(changes: Collection) -> Collection:
+    """Return each package that a root needs, with its distance."""
+    edges = changes.filter(lambda keys, _: keys != ROOT, "edges")
+    roots = changes.filter(lambda keys, _: keys == ROOT, "roots").map(
+        lambda _, names: (names, np.zeros(len(names), np.int64)), value=int
+    )
+    return bfs(edges, roots)
+
+
+BUILDS: dict[str, tuple[Build, type]] = {
+    "degrees": (degrees, int), "bfs": (distances, int), "packages": (packages, str),
+}  # fmt: skip
+"""The flows, and the type of their keys and values."""
 
 
 def flow_of(name: str, source: SourceSpec[Any], sink: SinkSpec) -> Flow:
     """Return a flow of `BUILDS` between a source of rows and a sink."""
-    flow = Flow("bench")
-    BUILDS[name](flow.source(source).collection(_row)).changes().sink(sink)
+    flow, (build, kind) = Flow("bench"), BUILDS[name]
+    build(flow.source(source).collection(_row, key=kind, value=kind)).changes().sink(sink)
     return flow
 
 
-def _row(row: Row) -> Row:
+def _row(row: Any) -> Any:  # noqa: ANN401 - of any collection
     return row

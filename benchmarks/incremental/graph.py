@@ -5,7 +5,9 @@ Change 2n adds an edge, and change 2n + 1 removes the oldest one, so the graph k
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -18,6 +20,36 @@ ROOTS = 5
 ROOT = -1
 """The key of an update that adds a root."""
 Row = tuple[int, int, int]
+
+
+class Records(Protocol):
+    """Changes of a collection, as records of a source."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self) -> Sequence[object]:
+        """Return the records."""
+
+    def share(self, one: int, of: int) -> Records:
+        """Return each record that one of several workers reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """Changes of any types, row by row."""
+
+    changes: Sequence[object]
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def rows(self) -> Sequence[object]:
+        """Return the changes."""
+        return self.changes
+
+    def share(self, one: int, of: int) -> RowChanges:
+        """Return each change that one of several workers reads."""
+        return RowChanges(self.changes[one::of])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.incremental.flows import flow_of
-from benchmarks.incremental.graph import Row
 from meander.app.common.clock import SystemClock
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Decision
@@ -52,7 +51,7 @@ class Feed(InMemoryReader):
         super().__init__([()] * workers, [Partition(me)], random.Random(0))
         self._chunks, self._offset = deque[Chunk](), 0
 
-    def give(self, times: Int64s, rows: list[Row]) -> None:
+    def give(self, times: Int64s, rows: Sequence[object]) -> None:
         """Let records arrive; `times` are logical, ascending, shape (n,)."""
         (partition,) = self.partitions
         offsets = np.arange(self._offset, self._offset + len(rows))

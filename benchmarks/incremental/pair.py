@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.incremental.engine import Engine
 from benchmarks.incremental.found import Found, Tick
-from benchmarks.incremental.graph import Changes
+from benchmarks.incremental.graph import Records
 from benchmarks.incremental.members import Feed, Members, Results
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.dataflow.coordinator.coordinator import Coordinator
@@ -93,7 +93,7 @@ class PairedEngine(Engine):
             self.turn()
         return self._shared.begin.value
 
-    def _share(self, changes: Changes) -> Changes:
+    def _share(self, changes: Records) -> Records:
         return changes.share(self.worker.me, WORKERS)
 
     def _own(self, times: Int64s) -> Int64s:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from benchmarks.incremental.engine_runs import POINTS, ROUNDS
 from benchmarks.incremental.outcome import Outcome
@@ -31,6 +32,7 @@ def lines(outcome: Outcome, drawn: Sequence[str]) -> Iterator[str]:
     yield from ("", "### Traces", "", *_traces(outcome))
     yield from ("", "### Single changes", "", *_singles(outcome))
     yield from ("", "### Changes per second", "", *_rates(outcome))
+    yield from ("", "### Packages of Debian", "", *_packages(outcome))
     for name in drawn:
         yield from ("", f"![{TITLES[name]}]({picture(name)})")
     yield ""
@@ -62,6 +64,15 @@ def _rates(outcome: Outcome) -> Iterator[str]:
         yield f"| {label} | {_cells(outcome, case, columns)}"
     anew = (f"{name.removesuffix('_s')} {_cell(outcome, 'recompute 1m', name)} s" for name in ANEW)
     yield from ("", f"Computed anew, whatever the round: {', '.join(anew)}.")
+
+
+def _packages(outcome: Outcome) -> Iterator[str]:
+    cell = partial(_cell, outcome, "packages")
+    yield (
+        f"{cell('packages')} packages with {cell('edges')} dependencies load in {cell('load_s')} s."
+        f" One of them needs {cell('reached')} packages, found in {cell('initial_s')} s. A single"
+        f" change takes {cell('single_p50_ms')} ms at the median, p99 {cell('single_p99_ms')} ms."
+    )
 
 
 def _cells(outcome: Outcome, case: str, columns: Sequence[str]) -> str:

@@ -10,7 +10,17 @@ from typing import cast
 import numpy as np
 import pytest
 
-from benchmarks.incremental import engine_runs, pair, plots, recompute, text, trace_runs, wanted
+from benchmarks.incremental import (
+    debian,
+    debian_runs,
+    engine_runs,
+    pair,
+    plots,
+    recompute,
+    text,
+    trace_runs,
+    wanted,
+)
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Distribution, Found, Tick, no_tick
 from benchmarks.incremental.graph import ROOT, ROOTS, Graph
@@ -21,6 +31,15 @@ from meander.dataflow.records.batch import Batch
 
 TINY = Scale(share=1e-4, singles=10, seconds=100.0)
 SPARSE = Graph(40, 100)
+DUMP = """Package: vim
+Depends: vim-common (= 2:9.0), libacl1 (>= 2.2.23), libc6 (>= 2.36)
+Description: an editor
+ Depends: nothing
+
+Package: vim-common
+Depends: xxd | busybox, libc6
+Pre-Depends: dpkg (>= 1.15.6~)
+""".splitlines()
 
 
 class Answer(Results):
@@ -64,6 +83,13 @@ def test_a_graph_keeps_its_size_and_its_edges_follow_from_all_changes() -> None:
     assert +edges == Counter(zip(*(one.tolist() for one in SPARSE.after(61)), strict=True))
     assert edges.total() == 101
     assert {*SPARSE.roots.keys.tolist()} == {ROOT}
+
+
+def test_the_engine_keeps_the_packages_that_one_needs() -> None:
+    """The graph of Debian's packages where it is at hand, else a small one of its form."""
+    some = debian.reached_from(debian.installed_list(), "vim") or [*debian.dependencies(DUMP)]
+    found = debian_runs._run(debian.PackageGraph(some), "vim", Found(), 40, no_tick)
+    assert found.figures["reached"] > 2
 
 
 def test_both_ways_to_compute_an_answer_anew_agree() -> None:
