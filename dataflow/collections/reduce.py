@@ -134,6 +134,11 @@ class Reduction:
         """Return keys (n,) and the times (n, depth) at which they change, whatever input comes."""
         return keys_of(self._pending.hashes), self._pending.times
 
+    @property
+    def has_pending(self) -> bool:
+        """Return whether any key is pending."""
+        return len(self._pending.hashes) > 0
+
     def add_pending(self, keys: Int64s, times: Int64s) -> None:
         """Add keys and times of `pending` of an earlier reduction."""
         self._pending = _Moments.concat([self._pending, _Moments(hashes_of(keys), times)])
@@ -147,7 +152,7 @@ class Reduction:
         due, self._pending = fresh.split(frontier)
         made: list[Updates] = []
         for some in due.by_keys(PIECE_KEYS):
-            piece = self._reduced(np.unique(some.hashes), some, upper)
+            piece = self._reduced(some.keys, some, upper)
             made.append(piece)
             if len(piece):
                 yield piece
@@ -223,6 +228,14 @@ class _Moments:
             np.concatenate([one.times for one in many]),
         )
 
+    @property
+    def keys(self) -> UInt64s:
+        """Return the hashes of sorted moments, each once."""
+        firsts = np.empty(len(self.hashes), np.bool_)
+        firsts[:1] = True
+        np.not_equal(self.hashes[1:], self.hashes[:-1], out=firsts[1:])
+        return self.hashes[firsts]
+
     def distinct(self) -> _Moments:
         """Return each once."""
         columns = np.column_stack([self.hashes.view(np.int64), self.times])
@@ -233,7 +246,7 @@ class _Moments:
         """Yield all in pieces of at most so many keys."""
         order = np.argsort(self.hashes, kind="stable")
         hashes, times = self.hashes[order], self.times[order]
-        firsts = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]])[: len(hashes)])
+        firsts = np.searchsorted(hashes, _Moments(hashes, times).keys)
         bounds = [*firsts[::most].tolist(), len(hashes)]
         for start, end in pairwise(bounds):
             yield _Moments(hashes[start:end], times[start:end])

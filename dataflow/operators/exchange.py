@@ -97,6 +97,8 @@ class Exchange(BaseOperator):
     def schedule(self) -> bool:
         """Send unsent records, stash new ones, and route those that the control frontier has
         passed. Return whether the exchange worked."""
+        if self._input.empty and self.stash.empty and not self._unsent:
+            return False
         worked = self._send_unsent()
         if self._unsent_bytes < self._max_unsent:
             received = not self._over_limit and self._receive()

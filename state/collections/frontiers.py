@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from meander.state.collections import kernels
 from meander.state.collections.columns import Bools, Int64s
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -28,8 +29,5 @@ def not_before(times: Int64s, frontier: Antichain) -> Bools:
     >>> not_before(np.array([[5, 2], [4, 1]]), Antichain.of((4, 2))).tolist()
     [True, False]
     """
-    bounds = columns_of(frontier, times.shape[1])
-    found = np.zeros(len(times), np.bool_)
-    for bound in bounds:
-        found |= (times >= bound).all(axis=1)
-    return found
+    owned = np.require(times, requirements=["C", "W"])
+    return kernels.at_or_after(owned, columns_of(frontier, times.shape[1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from meander.state.collections.columns import (
+    Bools,
     Int32s,
     Int64s,
     UInt64s,
@@ -196,6 +197,19 @@ def locate(
             starts[q], ends[q] = 0, 0
         rows += ends[q] - starts[q]
     return rows
+
+
+@compiled
+def at_or_after(times: Int64s, bounds: Int64s) -> Bools:
+    """Return which times, shape (n, depth), are at or after one of some bounds."""
+    found = np.zeros(len(times), np.bool_)
+    for row in range(len(times)):
+        for b in range(len(bounds)):
+            later = True
+            for d in range(times.shape[1]):
+                later &= times[row, d] >= bounds[b, d]
+            found[row] |= later
+    return found
 
 
 @compiled

@@ -160,6 +160,11 @@ class UpdateChunk:
 
     def updates(self) -> Updates:
         """Return all rows as updates."""
+        if not len(self.static):
+            counts = np.diff(self.dynamic.offsets)
+            keys = kernels.keys_of(np.repeat(self.dynamic.hashes, counts))
+            values = self.dynamic.values.astype(np.int64)
+            return Updates(keys, values, self.times, self.diffs)
         hashes = [np.repeat(p.hashes, np.diff(p.offsets)) for p in (self.static, self.dynamic)]
         ones = np.ones(len(self.static), np.int64)
         return Updates(

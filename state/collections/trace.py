@@ -11,6 +11,7 @@ frontiers, so updates that no reader tells apart cancel. Cost: each row is merge
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from meander.state.collections.cursor import Cursor, Run
@@ -73,6 +74,8 @@ class Trace:
         zero = (MIN_TIME,) * depth
         self._since = self.upper = Antichain.of(zero[0] if depth == 1 else zero)
         """The frontier before which all updates are in the trace."""
+        self._covered = self.upper
+        """The frontier up to which layers cover the history; later intervals have no updates."""
 
     # -- readers
 
@@ -98,6 +101,11 @@ class Trace:
         description = layer.description
         assert self.upper == description.lower, "layers follow each other without a gap"
         self.upper = description.upper
+        if not len(layer):
+            return
+        # The layers without rows since the last one left no trace but this.
+        layer = Layer(layer.chunks, replace(description, lower=self._covered))
+        self._covered = description.upper
         fuel = UNBOUNDED if self._factor == IMMEDIATE else FUEL * self._factor * len(layer)
         self.work(fuel)
         level = _level(len(layer))

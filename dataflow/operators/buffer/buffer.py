@@ -35,6 +35,11 @@ class SpillBuffer:
         return self._memory.size
 
     @property
+    def empty(self) -> bool:
+        """Return whether no records wait."""
+        return not self._disk and self._memory.least is None
+
+    @property
     def spilled(self) -> bool:
         """Return whether records wait on disk."""
         return bool(self._disk)

@@ -81,6 +81,7 @@ class _WithoutPending(_Arrangements):
         super().__init__(kept, readers)
         self.pending: tuple[Int64s, Int64s] = _NOTHING, np.empty((0, depth), np.int64)
         """Nothing."""
+        self.has_pending = False
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Do nothing, as no moment is pending."""
@@ -165,6 +166,11 @@ class ReduceLogic(_Arrangements):
     def pending(self) -> tuple[Int64s, Int64s]:
         """Return the keys and times at which two changes of a key join later."""
         return self._reduction.pending
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether two changes of a key join later."""
+        return self._reduction.has_pending
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the output for the next layer."""

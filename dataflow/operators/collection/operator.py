@@ -55,6 +55,10 @@ class CollectionLogic(Protocol):
         """Return the keys (n,) and times (n, depth) at which its output may change without
         input."""
 
+    @property
+    def has_pending(self) -> bool:
+        """Return whether its output may change without input."""
+
     def start(self, position: Antichain) -> None:
         """Count all updates before a frontier as those of an earlier execution."""
 
@@ -243,6 +247,8 @@ class CollectionOperator(StatefulOperator):
 
     def _begin(self) -> None:
         """Begin a step where the inputs' frontier has passed something that waits."""
+        if not (any(self._pending) or self._logic.has_pending):
+            return
         upper = self._control()
         for port in self._inputs:
             upper = upper.meet(port.frontier)

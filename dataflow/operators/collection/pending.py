@@ -46,6 +46,9 @@ class PendingUpdates:
         self._none = Updates.of([], depth)
         self._waiting: defaultdict[Iterations, list[_Waiting]] = defaultdict(list)
 
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
     def add(self, updates: Updates, iterations: Iterations) -> None:
         """Add waiting updates of some iterations."""
         if len(updates):
