@@ -47,22 +47,23 @@ def stateful_collection(
     store: Store,
     max_handoff_bytes: int,
     arrangements: dict[str, Arrangement],
-    readers_passed: Callable[[], int],
+    passed: Callable[[], int],
 ) -> CollectionOperator:
     """Return the operator of a node with state on one worker. `arrangements` are those of earlier
-    nodes, by name; a node that makes one adds it."""
+    nodes, by name; a node that makes one adds it. `passed` returns the outer time that the operator
+    and the readers of its arrangement have reached on all workers."""
     depth = scope_of(node).depth
     shared = [arrangements.get(one.node.name) for one in upstreams(node)]
     logic: ArrangeLogic | JoinLogic | ReduceLogic
     match node:
         case ArrangeNode():
-            logic = ArrangeLogic(depth, readers_passed)
+            logic = ArrangeLogic(depth, passed)
             arrangements[node.name] = logic.arrangement
         case JoinNode(function=function):
-            logic = JoinLogic(ColumnFunction(node.name, function).rows, depth, shared)
+            logic = JoinLogic(ColumnFunction(node.name, function).rows, depth, shared, passed)
         case ReduceNode(function=function):
             groups = ColumnFunction(node.name, function).groups
-            logic = ReduceLogic(node.name, groups, depth, shared[0])
+            logic = ReduceLogic(node.name, groups, depth, shared[0], passed)
     *data, unsent, handoffs = inputs
     return CollectionOperator(
         context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth

@@ -63,8 +63,9 @@ class CollectionLogic(Protocol):
         """Return the updates that the arrangements got in the last step, with the number of
         each."""
 
-    def between(self, number: int, first: int, last: int) -> Iterator[Updates]:
-        """Yield the updates of an arrangement with hashes from `first` to `last`."""
+    def between(self, number: int, first: int, last: int) -> tuple[int, Iterator[Updates]]:
+        """Return an outer time, and the updates of an arrangement with hashes from `first` to
+        `last`. They tell only later outer times apart."""
 
     def install(self, number: int, updates: Updates) -> None:
         """Add the updates of a bin to an arrangement."""
@@ -100,7 +101,7 @@ class CollectionOperator(StatefulOperator):
         super().__init__(context, handoffs, [output], store, max_handoff_bytes, lambda _: True)
         self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
         self._logic = logic
-        self._stored = StoredUpdates(store, context.space, depth, logic.between)
+        self._stored = StoredUpdates(store, context.space, logic.between)
         self._pending = [PendingUpdates(depth) for _ in inputs]
         self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
         self._clock, self._worked_at = context.clock, context.clock.monotonic()

@@ -40,7 +40,7 @@ class Traces:
         self.traces = Trace(1), Trace(1)
         self.readers = [trace.reader() for trace in self.traces]
         self.stored = StoredUpdates(
-            store, SPACE, 1, lambda trace, *hashes: self.traces[trace].between(*hashes)
+            store, SPACE, lambda trace, *hashes: (0, self.traces[trace].between(*hashes))
         )
 
     def add(self, trace: int, now: int, rows: Sequence[Row]) -> None:
@@ -65,7 +65,7 @@ class Traces:
 
 def stored_sums(store: Store, bin: Bin) -> Counter[tuple[int, int, int]]:
     found = Counter[tuple[int, int, int]]()
-    loaded = StoredUpdates(store, SPACE, 1, lambda *_: iter(())).load(bin)
+    loaded = StoredUpdates(store, SPACE, lambda *_: (0, iter(()))).load(bin)
     for number, updates in loaded.items():
         assert set(SPACE.bins_of(hashes_of(updates.keys)).tolist()) == {bin}
         for key, value, _, diff in rows_of([updates]):
