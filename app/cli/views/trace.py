@@ -59,5 +59,8 @@ def show_rows(
             output.line(dict(zip(COLUMNS, row, strict=True)) | shared)
         return
     moment = "the end of the input" if ended else at_millis(millis)
-    title = f"{arrangement.name} of {arrangement.operator} in {flow} at {moment}"
-    output.table(f"{title}, checkpoint {number}", COLUMNS, cells)
+    # A title of the table would be as narrow as its columns.
+    output.say(
+        f"{arrangement.name} of {arrangement.operator} in {flow} at {moment}, checkpoint {number}"
+    )
+    output.table("", COLUMNS, cells)
