@@ -1,5 +1,5 @@
 """The command line: `meander run | bootstrap | status | migrate | rescale | checkpoint |
-checkpoints | stop | reset | topics | config | broker | demo`.
+checkpoints | stop | reset | trace | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. An expected error is one sentence on
@@ -14,7 +14,17 @@ from typing import Annotated
 
 import typer
 
-from meander.app.cli import bootstrap, broker, checkpoints, migrate, rescale, run, status, topics
+from meander.app.cli import (
+    bootstrap,
+    broker,
+    checkpoints,
+    migrate,
+    rescale,
+    run,
+    status,
+    topics,
+    trace,
+)
 from meander.app.cli.options import (
     Bootstrap,
     CommandGroup,
@@ -36,6 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.commands, name="topics")
 app.add_typer(broker.commands, name="broker")
+app.add_typer(trace.commands, name="trace")
 
 
 @app.callback()

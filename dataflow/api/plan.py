@@ -16,6 +16,7 @@ from types import UnionType
 
 from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
+from meander.dataflow.api.kept_arrangements import kept_arrangements
 from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.nodes import (
     ArrangeNode,
@@ -23,13 +24,11 @@ from meander.dataflow.api.nodes import (
     ConsolidateNode,
     ExchangeNode,
     FeedbackNode,
-    JoinNode,
     KeyedNode,
     LoopNode,
     Node,
     Output,
     ProbeNode,
-    ReduceNode,
     SinkNode,
     SourceNode,
     StatefulCollectionNode,
@@ -57,6 +56,7 @@ from meander.dataflow.graph.graph import Node as Ports
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
+from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import Piece
 from meander.state.keys.ids import Bin
 
@@ -362,13 +362,16 @@ class Plan:
         unsent = {self.ports[one.name].inputs[1] for one in arrangements}
         return unsent | {e.target for e in self.graph.edges if e.source in outputs} & inputs
 
-    def readers_of(self, arrangement: StatefulCollectionNode) -> list[Location]:
-        """Return the outputs of the operators that read an arrangement."""
-        return [
-            self.ports[node.name].outputs[0] for node in self.nodes
-            if isinstance(node, JoinNode | ReduceNode)
-            and any(one.node.name == arrangement.name for one in upstreams(node))
-        ]  # fmt: skip
+    @cached_property
+    def arrangements(self) -> tuple[KeptArrangement, ...]:
+        """Return the arrangements of all operators."""
+        return tuple(kept_arrangements(self.nodes))
+
+    def reader_outputs(self, operator: str) -> list[Location]:
+        """Return the outputs of the operators that read the arrangements of an operator; it reads
+        them, too."""
+        readers = {one.operator for one in self.arrangements if one.kept_by == operator}
+        return [self.ports[name].outputs[0] for name in readers]
 
     def bin_of(self, operator: str, key: bytes) -> Bin:
         """Return the bin of a key of a stateful operator."""

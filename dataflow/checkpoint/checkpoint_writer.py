@@ -27,6 +27,7 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
+from meander.state.checkpoint.arrangements import OperatorFrontier
 from meander.state.checkpoint.checkpoint import (
     Checkpoint,
     Cut,
@@ -74,6 +75,8 @@ class SnapshotContents:
     """The deltas and bundles that complete the layers of unloaded bins."""
     replay_from: Sequence[ReplayFrom]
     """The time from which each sink has released no result."""
+    frontiers: Sequence[OperatorFrontier]
+    """The frontier of each stateful operator."""
 
 
 class CheckpointWriter:
@@ -235,7 +238,7 @@ class CheckpointWriter:
             deltas=tuple(deltas), bundles=(*contents.bundles, *self._states.bundles),
             positions=tuple(positions), notifications=tuple(contents.notifications),
             pieces=(*placed[: self._ahead], *contents.unread, *placed[self._ahead :]),
-            replay_starts=tuple(contents.replay_from),
+            replay_starts=tuple(contents.replay_from), frontiers=tuple(contents.frontiers),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._execution, space, 0, tuple(manifests), cut)

@@ -167,15 +167,15 @@ class Arrangement:
         return len(self.trace) + sum(map(len, self._recent)) + sum(map(len, self._moved))
 
 
-def settled(updates: Updates, before: int) -> Updates:
-    """Return updates with the outer time `MIN_TIME` in place of all outer times before another one,
-    which all readers on all workers have passed.
+def settled(updates: Updates, since: int) -> Updates:
+    """Return updates with the outer time `MIN_TIME` in place of all outer times up to `since`,
+    which no reader on any worker tells apart.
 
-    >>> settled(Updates.of([(7, 1, (4, 2), 1), (7, 2, (6, 0), 1)], depth=2), 6).times.tolist()
+    >>> settled(Updates.of([(7, 1, (4, 2), 1), (7, 2, (6, 0), 1)], depth=2), 5).times.tolist()
     [[0, 2], [6, 0]]
     """
     times = updates.times.copy()
-    times[times[:, 0] < before, 0] = MIN_TIME
+    times[times[:, 0] <= since, 0] = MIN_TIME
     return replace(updates, times=times)
 
 

@@ -448,6 +448,7 @@ class Coordinator:
                 owners,
                 replay_starts=replay_from,
                 lineage=(*self._plan.lineages.values(),),
+                arrangements=self._plan.arrangements,
             )
             self.checkpoints.freeze(cut, self.frontiers().values())
         # Once the sources have ended, commit markers may have any time.

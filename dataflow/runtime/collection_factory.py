@@ -52,10 +52,11 @@ def stateful_collection(
     max_handoff_bytes: int,
     arrangements: dict[str, Arrangement],
     dictionary: Dictionary,
-    readers_passed: Callable[[], int],
+    passed: Callable[[], int],
 ) -> CollectionOperator:
     """Return the operator of a node with state on one worker. `arrangements` are those of earlier
-    nodes, by name; a node that makes one adds it."""
+    nodes, by name; a node that makes one adds it. `passed` returns the outer time that the operator
+    and the readers of its arrangement have reached on all workers."""
     depth, reads = scope_of(node).depth, [one.node for one in upstreams(node)]
     shared = [arrangements.get(one.name) for one in reads]
     before, after = [_coding(dictionary, one) for one in reads], _coding(dictionary, node)
@@ -64,16 +65,16 @@ def stateful_collection(
     given: tuple[bool, ...]
     match node:
         case ArrangeNode():
-            logic = ArrangeLogic(depth, readers_passed)
+            logic = ArrangeLogic(depth, passed)
             arrangements[node.name] = logic.arrangement
         case JoinNode(function=function):
             given = before[0].key, before[0].value, before[1].value
             rows = ColumnFunction(node.name, function, _function_coding(given, after)).rows
-            logic = JoinLogic(rows, depth, shared)
+            logic = JoinLogic(rows, depth, shared, passed)
         case ReduceNode(function=function):
             given = before[0].key, before[0].value
             groups = ColumnFunction(node.name, function, _function_coding(given, after)).groups
-            logic = ReduceLogic(node.name, groups, depth, shared[0], before[0].shown)
+            logic = ReduceLogic(node.name, groups, depth, shared[0], before[0].shown, passed)
             kept = [after, *kept]
     *data, unsent, handoffs = inputs
     return CollectionOperator(

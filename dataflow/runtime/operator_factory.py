@@ -354,7 +354,7 @@ class OperatorFactory:
             store = self.environment.open_store(node.name, node.codec, None)
             keyed = stateful_collection(
                 node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
-                self._dictionary, partial(self._outer_time, self.plan.readers_of(node)),
+                self._dictionary, partial(self._outer_time, self.plan.reader_outputs(node.name)),
             )  # fmt: skip
             self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
             return keyed

@@ -35,6 +35,7 @@ from meander.dataflow.operators.ports import InFlight, Message
 from meander.dataflow.operators.source.partitions import PartitionStatus
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.frame_validation import read
 from meander.dataflow.runtime.operator_factory import OperatorFactory, WorkerEnvironment
 from meander.dataflow.runtime.worker_metrics import OperatorWork, WorkerMetrics
@@ -51,11 +52,12 @@ from meander.dataflow.wire import (
     encode_progress,
 )
 from meander.schemas.errors import MeanderError
+from meander.state.checkpoint.arrangements import OperatorFrontier
 from meander.state.checkpoint.checkpoint import Checkpoint, Notification, ReplayFrom
 from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
 from meander.state.layers.parts import split
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time
+from meander.state.times.time import END_TIME, Time
 
 IDLE_SECONDS = 0.1
 """The longest wait of an idle worker."""
@@ -435,6 +437,10 @@ class Worker:
             self._state_restore.deltas,
             self._state_restore.bundles,
             [ReplayFrom(sink.name, sink.replay_from) for sink in operators.ordered_sinks],
+            [
+                OperatorFrontier(one.name, min(map(outer_time, one.frontier), default=END_TIME))
+                for one in keyed
+            ],
         )
         return CheckpointWriter(
             self.me, plan, environment.execution, number, contents, operators.outgoing,

@@ -17,6 +17,11 @@ import xxhash
 
 from meander.schemas.avro import Format
 from meander.schemas.errors import MeanderError
+from meander.state.checkpoint.arrangements import (
+    KeptArrangement,
+    OperatorFrontier,
+    least_frontiers,
+)
 from meander.state.checkpoint.delta_bundles import (
     Bundle,
     BundleRecord,
@@ -153,6 +158,10 @@ class Cut:
     """The replay start of each exactly-once sink, as far as it is known."""
     lineage: tuple[InputLineage, ...] = ()
     """The lineage of each input that receives records, as far as it is known."""
+    arrangements: tuple[KeptArrangement, ...] = ()
+    """The arrangements of all operators."""
+    frontiers: tuple[OperatorFrontier, ...] = ()
+    """The frontier of each stateful operator."""
 
 
 INITIAL_CUT: Final = Cut()
@@ -248,6 +257,7 @@ class Checkpoint:
                 notifications=tuple(chain.from_iterable(cut.notifications for cut in cuts)),
                 pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
                 replay_starts=_latest_replay_starts([header.cut, *cuts]),
+                frontiers=least_frontiers(cut.frontiers for cut in cuts),
             ),
         )
 
@@ -288,6 +298,8 @@ class Checkpoint:
             "pieces": [_piece_record(one) for one in cut.pieces],
             "replay_starts": [one._asdict() for one in cut.replay_starts],
             "lineage": [one._asdict() for one in cut.lineage],
+            "arrangements": [one._asdict() for one in cut.arrangements],
+            "frontiers": [one._asdict() for one in cut.frontiers],
             "parts": [],
             "checksum": 0,
         }
@@ -321,6 +333,8 @@ class Checkpoint:
                     )
                     for one in record["lineage"]
                 ),
+                tuple(KeptArrangement(**one) for one in record["arrangements"]),
+                tuple(OperatorFrontier(**one) for one in record["frontiers"]),
             ),
             record["savepoint"], record["policy"], record["alignment_ms"], record["write_ms"],
         )  # fmt: skip
@@ -387,6 +401,10 @@ class _CheckpointRecord(TypedDict):
     """The fields of each `ReplayFrom`."""
     lineage: list[dict[str, Any]]
     """The fields of each `InputLineage`."""
+    arrangements: list[dict[str, Any]]
+    """The fields of each `KeptArrangement`."""
+    frontiers: list[dict[str, Any]]
+    """The fields of each `OperatorFrontier`."""
     parts: list[LocationRecord]
     checksum: int
 

@@ -17,14 +17,27 @@ from meander.state.times.time import END_TIME, MIN_TIME
 
 Stored = tuple[int, Updates]
 """The number of an arrangement, and updates that it got."""
+Passed = Callable[[], int]
+"""Returns an outer time that the readers of an operator's arrangements have reached on all workers;
+`END_TIME` at the end of the input."""
 _NOTHING = np.empty(0, np.int64)
 
 
 class _Arrangements:
     """The arrangements that a logic keeps, by number, and the updates that they got in a step."""
 
-    def __init__(self, kept: Sequence[Arrangement], readers: Sequence[ArrangementReader]) -> None:
-        self._kept, self._readers = kept, readers
+    def __init__(
+        self,
+        depth: int,
+        kept: Sequence[Arrangement],
+        readers: Sequence[ArrangementReader],
+        passed: Passed,
+    ) -> None:
+        self._depth, self._kept, self._readers, self._passed = depth, kept, readers, passed
+        # A worker may be ahead of others, and a bin leaves an arrangement before its readers. So
+        # readers elsewhere, and views of a checkpoint, tell apart times that readers here do not.
+        self._least = [arrangement.trace.reader() for arrangement in kept]
+        self._since = MIN_TIME
         self._got: list[Stored] = []
 
     def start(self, position: Antichain) -> None:
@@ -43,15 +56,11 @@ class _Arrangements:
         got, self._got = self._got, []
         return got
 
-    @property
-    def passed(self) -> int:
-        """Return an outer time that all readers on all workers have passed, or are at."""
-        return END_TIME
-
-    def between(self, number: int, first: int, last: int) -> Iterator[Updates]:
-        """Yield the updates of an arrangement with hashes from `first` to `last`."""
-        passed = self.passed
-        return (settled(some, passed) for some in self._kept[number].between(first, last))
+    def between(self, number: int, first: int, last: int) -> tuple[int, Iterator[Updates]]:
+        """Return an outer time, and the updates of an arrangement with hashes from `first` to
+        `last`. They tell only later outer times apart."""
+        since = self._since
+        return since, (settled(some, since) for some in self._kept[number].between(first, last))
 
     def install(self, number: int, updates: Updates) -> None:
         """Add updates of earlier times to an arrangement."""
@@ -69,16 +78,31 @@ class _Arrangements:
 
     def compact(self, fuel: int) -> bool:
         """Merge some rows of each arrangement."""
+        self._advance()
         return sum(arrangement.compact(fuel) for arrangement in self._kept) > 0
+
+    def _advance(self) -> None:
+        """Give up the outer times before the last one that all workers have completed."""
+        passed = self._passed()
+        # At the end of the input no row comes that would need the room.
+        if passed == END_TIME or passed - 1 <= self._since:
+            return
+        self._since = passed - 1
+        for reader in self._least:
+            reader.advance(Antichain.of(nested_time(self._since, (0,) * (self._depth - 1))))
 
 
 class _WithoutPending(_Arrangements):
     """A logic whose output follows from its input alone."""
 
     def __init__(
-        self, depth: int, kept: Sequence[Arrangement], readers: Sequence[ArrangementReader]
+        self,
+        depth: int,
+        kept: Sequence[Arrangement],
+        readers: Sequence[ArrangementReader],
+        passed: Passed,
     ) -> None:
-        super().__init__(kept, readers)
+        super().__init__(depth, kept, readers, passed)
         self.pending: tuple[Int64s, Int64s] = _NOTHING, np.empty((0, depth), np.int64)
         """Nothing."""
         self.has_pending = False
@@ -90,19 +114,9 @@ class _WithoutPending(_Arrangements):
 class ArrangeLogic(_WithoutPending):
     """An arrangement for other operators."""
 
-    def __init__(self, depth: int, readers_passed: Callable[[], int]) -> None:
-        """`readers_passed` returns the outer time that the readers on all workers have reached."""
+    def __init__(self, depth: int, passed: Passed) -> None:
         self.arrangement = Arrangement(depth)
-        super().__init__(depth, [self.arrangement], [])
-        self._depth, self._readers_passed = depth, readers_passed
-        # A bin leaves the readers later than the arrangement, so its new owner must not advance
-        # times that they still tell apart.
-        self._least = self.arrangement.trace.reader()
-
-    @property
-    def passed(self) -> int:
-        """Return an outer time that all readers on all workers have passed, or are at."""
-        return self._readers_passed()
+        super().__init__(depth, [self.arrangement], [], passed)
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the next layer."""
@@ -112,35 +126,30 @@ class ArrangeLogic(_WithoutPending):
         self.got(0, layer.updates())
         yield from layer.updates()
 
-    def compact(self, fuel: int) -> bool:
-        """Merge some rows."""
-        self._advance()
-        return super().compact(fuel)
-
-    def _advance(self) -> None:
-        # Times before that of the readers stay before it.
-        outer = max(self.passed - 1, MIN_TIME)
-        self._least.advance(Antichain.of(nested_time(outer, (0,) * (self._depth - 1))))
-
 
 class JoinLogic(_WithoutPending):
     """A join of two arrangements; it keeps those that no other operator keeps."""
 
     def __init__(
-        self, function: join.Function, depth: int, shared: Sequence[Arrangement | None]
+        self,
+        function: join.Function,
+        depth: int,
+        shared: Sequence[Arrangement | None],
+        passed: Passed,
     ) -> None:
         """`shared` has the arrangement of each side that another operator keeps."""
         self._sides = [
             join.Side.own(depth) if one is None else join.Side.shared(one, depth) for one in shared
         ]
         own = [side.arrangement for side in self._sides if not side.is_shared]
-        super().__init__(depth, own, [side.reader for side in self._sides])
+        super().__init__(depth, own, [side.reader for side in self._sides], passed)
         left, right = self._sides
         self._join = join.IncrementalJoin(left, right, function)
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the output for the next layers of both sides."""
         left, right = layers
+        self._advance()
         yield from self._join.step(left, right)
         own = [layer for side, layer in zip(self._sides, layers, strict=True) if not side.is_shared]
         for number, layer in enumerate(own):
@@ -151,16 +160,22 @@ class ReduceLogic(_Arrangements):
     """A reduction of an arrangement, and its output."""
 
     def __init__(
-        self, name: str, function: reduce.Function, depth: int, shared: Arrangement | None,
+        self,
+        name: str,
+        function: reduce.Function,
+        depth: int,
+        shared: Arrangement | None,
         shown: reduce.Shown,
-    ) -> None:  # fmt: skip
+        passed: Passed,
+    ) -> None:
         """`shared` is the input where another operator keeps it; `shown` is its row for users."""
         arranged = Arrangement(depth) if shared is None else shared
         self._own = arranged if shared is None else None
         reader = arranged.reader(depth)
         self._reduction = reduce.Reduction(name, reader, function, depth, shown)
         own = [arranged] if shared is None else []
-        super().__init__([self._reduction.output, *own], [reader, self._reduction.previous])
+        readers = [reader, self._reduction.previous]
+        super().__init__(depth, [self._reduction.output, *own], readers, passed)
 
     @property
     def pending(self) -> tuple[Int64s, Int64s]:
@@ -175,6 +190,7 @@ class ReduceLogic(_Arrangements):
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the output for the next layer."""
         (layer,) = layers
+        self._advance()
         if self._own is not None:
             self._own.insert(layer)
             self.got(1, layer.updates())

@@ -24,7 +24,7 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
@@ -69,8 +69,9 @@ class CollectionLogic(Protocol):
         """Return the updates that the arrangements got in the last step, with the number of
         each."""
 
-    def between(self, number: int, first: int, last: int) -> Iterator[Updates]:
-        """Yield the updates of an arrangement with hashes from `first` to `last`."""
+    def between(self, number: int, first: int, last: int) -> tuple[int, Iterator[Updates]]:
+        """Return an outer time, and the updates of an arrangement with hashes from `first` to
+        `last`. They tell only later outer times apart."""
 
     def install(self, number: int, updates: Updates) -> None:
         """Add the updates of a bin to an arrangement."""
@@ -113,12 +114,16 @@ class CollectionOperator(StatefulOperator):
         self._logic = logic
         self._codings = codings
         codings.output.dictionary.add_holder(self._codes)
-        self._stored = StoredUpdates(store, context.space, depth, logic.between, codings.kept)
+        self._stored = StoredUpdates(
+            store, context.space, logic.between, codings.output.dictionary, codings.kept
+        )
         self._pending = [PendingUpdates(depth) for _ in inputs]
         self._upper = Antichain.of((MIN_TIME,) * depth if depth > 1 else MIN_TIME)
         self._clock, self._worked_at = context.clock, context.clock.monotonic()
         self._started = False
         """Whether the operator has begun a step."""
+        self._moves: list[int] = []
+        """The times of moves of incoming bins that no step has reached."""
         self._running: Iterator[Updates] | None = None
         self._unsent = deque[tuple[Time, Batch]]()
 
@@ -167,7 +172,7 @@ class CollectionOperator(StatefulOperator):
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
         """Fill the arrangements with restored bins, and add restored moments."""
         for bin in self.store.bins():
-            self._on_installed(bin)
+            self._fill(bin)
         moments = [(int.from_bytes(key, "big", signed=True), time) for time, key in notifications]
         times = [time if isinstance(time, tuple) else (time,) for _, time in moments]
         self._logic.restore_pending(
@@ -197,8 +202,13 @@ class CollectionOperator(StatefulOperator):
     def _write_back(self) -> None:
         self._stored.write()
 
-    def _on_installed(self, bin: Bin) -> None:
-        """Add a bin that has been installed to the arrangements."""
+    def _on_installed(self, bin: Bin, time: int) -> None:
+        """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""
+        self._fill(bin)
+        self._moves.append(time)
+
+    def _fill(self, bin: Bin) -> None:
+        """Add the rows of an installed bin to the arrangements."""
         for number, updates in self._stored.load(bin).items():
             self._logic.install(number, updates)
 
@@ -255,9 +265,14 @@ class CollectionOperator(StatefulOperator):
         inner = (0,) * (self._depth - 1)
         for time in self.incoming.awaited_times:
             upper = upper.meet(Antichain.of(nested_time(time, inner)))
+        move = self._next_move()
+        if move is not None:
+            # A join takes rows from its last step on as those of its next batch, and not those that
+            # moved here. So a step ends at the move, even one without updates.
+            upper = upper.meet(move)
         if upper == self._upper or not self._upper.dominates(upper):
             return
-        some = any(pending.has_before(upper) for pending in self._pending)
+        some = any(pending.has_before(upper) for pending in self._pending) or upper == move
         if not some and not_before(self._logic.pending[1], upper).all():
             return
         if not self._started:
@@ -267,6 +282,14 @@ class CollectionOperator(StatefulOperator):
         self._stored.compact(REWRITE_FUEL)
         description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
         self._running = self._logic.step([layer_of(one, description) for one in ready])
+
+    def _next_move(self) -> Antichain | None:
+        """Return the time of the first move that the steps have not reached, as a frontier."""
+        inner = (0,) * (self._depth - 1)
+        frontiers = [Antichain.of(nested_time(time, inner)) for time in sorted(self._moves)]
+        left = [one for one in frontiers if not one.dominates(self._upper)]
+        self._moves = [outer_time(time) for one in left for time in one]
+        return left[0] if left else None
 
     def _start_from(self, position: Antichain) -> None:
         """Take up the position of an earlier execution: updates before it belong to earlier steps,

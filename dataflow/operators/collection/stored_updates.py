@@ -5,29 +5,33 @@ checkpoints, deltas and migrations take collections as they take any state. Inva
 arrangements hold what the entries and the buffer hold. A bin with twice the rows of its last
 rewrite is due: `compact` writes it again as its arrangement has it, where updates have cancelled
 each other. A store deletes no key, so a rewrite empties entries, and later ones fill them again.
-Cost: each update is written about three times, in entries of at most `PIECE_ROWS` rows.
+Its rows tell only times after the `since` of the place apart, which has an entry of its own. Cost:
+each update is written about three times, in entries of at most `PIECE_ROWS` rows.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from struct import Struct
 
 import numpy as np
 
+from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.encoding.codec import decode
+from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 
 BUFFER_ROWS = 1 << 16
 """The rows that wait at most; they are written in some milliseconds."""
@@ -38,23 +42,72 @@ SPARE_PIECES = 32
 _EMPTY = b""
 _UNCHANGED = Antichain()
 """The frontier that leaves times as they are."""
-_KEY = Struct(">HBI")
+_PIECE_KEY = Struct(">HBI")
 """A bin, an arrangement and a piece. A key belongs to one bin, as all keys of a store do."""
+_SINCE_KEY = Struct(">HB")
+"""A bin and an arrangement."""
+_SINCE = Struct(">q")
 
 Place = tuple[int, Bin]
 """An arrangement by its number, and a bin."""
-Between = Callable[[int, int, int], Iterator[Updates]]
-"""From an arrangement and two hashes to its rows from the first to the last hash."""
+Between = Callable[[int, int, int], tuple[int, Iterator[Updates]]]
+"""From an arrangement and two hashes to its rows from the first to the last hash, behind the outer
+time up to which they tell no times apart."""
+
+
+@dataclass(slots=True)
+class StoredRows:
+    """The entries of a bin for one arrangement."""
+
+    since: int = MIN_TIME
+    """The outer time up to which the rows tell no times apart."""
+    pieces: dict[int, Updates | None] = field(default_factory=dict)
+    """The rows by piece; None where a rewrite has emptied the piece."""
+    coded: tuple[bool, bool] = False, False
+    """Whether keys, and values, are codes of Python values."""
+
+    @property
+    def updates(self) -> list[Updates]:
+        """Return the rows of all pieces."""
+        return [some for some in self.pieces.values() if some is not None]
+
+    @staticmethod
+    def of(entries: Iterable[tuple[bytes, bytes]], dictionary: Dictionary) -> dict[int, StoredRows]:
+        """Decode the keys and encoded states of a bin; return its rows by the arrangement's
+        number. The dictionary gets the values of their codes."""
+        found = defaultdict[int, StoredRows](StoredRows)
+        for key, state in entries:
+            data = decode(state)
+            assert isinstance(data, bytes), "an entry holds bytes"
+            if len(key) == _SINCE_KEY.size:
+                _, number = _SINCE_KEY.unpack(key)
+                (found[number].since,) = _SINCE.unpack(data)
+            else:
+                _, number, piece = _PIECE_KEY.unpack(key)
+                found[number].add(piece, data, dictionary)
+        return found
+
+    def add(self, piece: int, data: bytes, dictionary: Dictionary) -> None:
+        """Decode a piece."""
+        if not data:
+            self.pieces[piece] = None
+            return
+        columns = ValueColumns.decode(data).columns
+        keys, values, diffs, *times = map(dictionary.codes, columns)
+        self.pieces[piece] = Updates(keys, values, np.stack(times, axis=1), diffs)
+        self.coded = isinstance(columns[0], ObjectColumn), isinstance(columns[1], ObjectColumn)
 
 
 @dataclass(slots=True)
 class _Pieces:
-    """The entries of a bin: filled and existing ones, and the rows now and at the last rewrite."""
+    """The entries of a bin: filled and existing ones, the rows now and at the last rewrite, and the
+    outer time up to which they tell no times apart."""
 
     filled: int = 0
     existing: int = 0
     rows: int = 0
     rewritten: int = 0
+    since: int = MIN_TIME
 
     @property
     def is_due(self) -> bool:
@@ -68,16 +121,13 @@ class StoredUpdates:
     """The stored updates of one operator on one worker."""
 
     def __init__(
-        self,
-        store: Store,
-        space: BinSpace,
-        depth: int,
-        between: Between,
+        self, store: Store, space: BinSpace, between: Between, dictionary: Dictionary,
         codings: Sequence[UpdateCoding],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`between` reads the arrangements of the operator, and `codings` are theirs."""
+        self._dictionary = dictionary
+        self._store, self._space, self._between = store, space, between
         self._codings = codings
-        self._store, self._space, self._depth, self._between = store, space, depth, between
         self._buffer: defaultdict[int, list[Updates]] = defaultdict(list)
         self._buffered = 0
         self._pieces: defaultdict[Place, _Pieces] = defaultdict(_Pieces)
@@ -113,17 +163,17 @@ class StoredUpdates:
     def load(self, bin: Bin) -> dict[int, Updates]:
         """Return the updates of a bin by the arrangement's number, as the store has them."""
         self.forget(bin)
-        found = defaultdict[int, list[Updates]](list)
-        for key, data in self._store.scan(bin):
-            _, number, piece = _KEY.unpack(key)
-            some, pieces = self._decoded(number, decode(data)), self._pieces[number, bin]
-            pieces.existing = max(pieces.existing, piece + 1)
-            if len(some):
-                pieces.filled, pieces.rows = max(pieces.filled, piece + 1), pieces.rows + len(some)
-                found[number].append(some)
-        for number in found:
-            self._pieces[number, bin].rewritten = self._pieces[number, bin].rows
-        return {number: Updates.concat(some) for number, some in found.items()}
+        found = StoredRows.of(self._store.scan(bin), self._dictionary)
+        for number, stored in found.items():
+            rows, filled = sum(map(len, stored.updates)), len(stored.updates)
+            self._pieces[number, bin] = _Pieces(
+                filled, len(stored.pieces), rows, rows, stored.since
+            )
+        return {
+            number: Updates.concat(stored.updates)
+            for number, stored in found.items()
+            if stored.updates
+        }
 
     def forget(self, bin: Bin) -> None:
         """Forget the entries of a bin, as the bin is another worker's."""
@@ -147,7 +197,7 @@ class StoredUpdates:
         pieces, (number, bin) = self._pieces[place], place
         for start in range(0, len(updates), PIECE_ROWS):
             some = updates.take(slice(start, start + PIECE_ROWS))
-            entries[_KEY.pack(bin, number, pieces.filled)] = bin, self._encoded(number, some)
+            entries[_PIECE_KEY.pack(bin, number, pieces.filled)] = bin, self._encoded(number, some)
             pieces.filled += 1
         pieces.existing = max(pieces.existing, pieces.filled)
         pieces.rows += len(updates)
@@ -159,15 +209,18 @@ class StoredUpdates:
         if self._buffered:
             self.write()
         (number, bin), width = place, 64 - self._space.bits
-        parts = [*self._between(number, bin << width, ((bin + 1) << width) - 1)]
-        pieces, entries = self._pieces[place], dict[bytes, tuple[Bin, bytes]]()
+        since, some = self._between(number, bin << width, ((bin + 1) << width) - 1)
+        parts, pieces, entries = [*some], self._pieces[place], dict[bytes, tuple[Bin, bytes]]()
         pieces.filled = pieces.rows = 0
+        # An earlier owner of the bin may have been ahead.
+        pieces.since = max(since, pieces.since)
+        entries[_SINCE_KEY.pack(bin, number)] = bin, _SINCE.pack(pieces.since)
         if parts:
             for _, updates in self._by_bin(Updates.concat(parts)):
                 self._append(entries, place, updates)
         pieces.rewritten = pieces.rows
         for piece in range(pieces.filled, pieces.existing):
-            entries[_KEY.pack(bin, number, piece)] = bin, _EMPTY
+            entries[_PIECE_KEY.pack(bin, number, piece)] = bin, _EMPTY
         self._put(entries)
         self._due.pop(place, None)
 
@@ -175,14 +228,6 @@ class StoredUpdates:
         columns = self._codings[number].columns(updates.keys, updates.values)
         times = (np.ascontiguousarray(column) for column in updates.times.T)
         return ValueColumns((*columns, updates.diffs, *times)).encode()
-
-    def _decoded(self, number: int, data: object) -> Updates:
-        assert isinstance(data, bytes), "an entry holds bytes"
-        if not data:
-            return Updates.of([], self._depth)
-        codes = self._codings[number].dictionary.codes
-        keys, values, diffs, *times = map(codes, ValueColumns.decode(data).columns)
-        return Updates(keys, values, np.stack(times, axis=1), diffs)
 
     def _put(self, entries: dict[bytes, tuple[Bin, bytes]]) -> None:
         if not entries:

@@ -63,10 +63,10 @@ class IncomingBins:
         timers: Timers,
         handoff_port: InputPort,
         downstream_passed: Callable[[int], bool],
-        on_installed: Callable[[Bin], None],
+        on_installed: Callable[[Bin, int], None],
     ) -> None:
         """`downstream_passed` returns whether sinks that write on arrival have passed a time.
-        `on_installed` is called with each bin whose state is complete."""
+        `on_installed` is called with each bin whose state is complete, and the time of its move."""
         self._on_installed = on_installed
         self._downstream_passed = downstream_passed
         self._bin_layers, self._store, self._timers = bin_layers, store, timers
@@ -290,7 +290,7 @@ class IncomingBins:
         self._bin_layers.adopt(manifest)
         remainder = incoming.handoff.remainder
         self.add_delta(manifest.bin, remainder, loader.timers)
-        self._on_installed(manifest.bin)
+        self._on_installed(manifest.bin, manifest.epoch)
         size = sum(map(len, (*remainder.keys, *remainder.states)))
         prefetched = incoming.prefetched
         self._note_installed(

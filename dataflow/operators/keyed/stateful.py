@@ -68,8 +68,8 @@ class StatefulOperator(BaseOperator):
         """Order a bin's in-flight records around its move at `time` in an earlier execution."""
         raise NotImplementedError
 
-    def _on_installed(self, bin: Bin) -> None:
-        """Do what an operator does with the complete state of an incoming bin."""
+    def _on_installed(self, bin: Bin, time: int) -> None:
+        """Do what an operator does with the complete state of a bin that has moved at a time."""
 
     def _write_back(self) -> None:
         """Write to the store what an operator still buffers of its states."""

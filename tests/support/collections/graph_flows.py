@@ -17,6 +17,7 @@ from meander.app.flows.graphs import bfs, components, degrees
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.simulation.simulator import DurableWorld
 from meander.state.times.time import to_millis
 from meander.testing import At, Control, TestFlow
 
@@ -127,6 +128,8 @@ class GraphRun:
 
     changes: list[tuple[int, int, int, int]] = field(default_factory=list)
     """Each with its time in milliseconds, in the order of time."""
+    world: DurableWorld | None = None
+    """The topics with the checkpoints of the run."""
 
     def at(self, millis: int) -> Answer:
         """Return the answer at a time."""
@@ -163,10 +166,11 @@ def run(
     seed: int,
     faults: Sequence[At] = (),
     deaths: Sequence[int] = (),
+    retained: int = 3,
 ) -> GraphRun:
     """Run a flow over a history on simulated workers; with faults it takes checkpoints. All its
     processes die after each number of steps in `deaths`, and the flow starts again."""
-    checkpoints = Checkpointing(interval=0.01) if faults else Checkpointing()
+    checkpoints = Checkpointing(interval=0.01 if faults else None, retained=retained)
     delivery: Guarantee = "exactly_once" if faults else "at_least_once"
     flow = Flow("graph", bins=BINS, delivery=delivery, checkpoints=checkpoints)
     sink = ListSink()
@@ -194,7 +198,7 @@ def run(
     with TestFlow(flow, workers, seed, faults=left, world=world) as test:
         test.run()
     found = [(to_millis(one.time), *_row(one.value)) for one in sink.results]
-    return GraphRun(sorted(found))
+    return GraphRun(sorted(found), test.world)
 
 
 def _as_it_is(change: Change) -> Change:
@@ -222,6 +226,11 @@ def _number(node: int | str) -> int:
 
 def expected_at(graph: GraphFlow, history: History, millis: int) -> Answer:
     """Compute the answer at a time anew."""
+    return graph.expected(*input_at(history, millis))
+
+
+def input_at(history: History, millis: int) -> tuple[Counter[Edge], Counter[Edge]]:
+    """Return the edges and the roots at a time."""
     sums = []
     for changes in (history.edges, history.roots):
         counts = Counter[Edge]()
@@ -229,4 +238,5 @@ def expected_at(graph: GraphFlow, history: History, millis: int) -> Answer:
             if when <= millis:
                 counts[key, value] += diff
         sums.append(+counts)
-    return graph.expected(*sums)
+    edges, roots = sums
+    return edges, roots

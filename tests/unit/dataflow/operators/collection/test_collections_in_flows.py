@@ -8,13 +8,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from meander import Flow
+from meander import Checkpointing, Flow
 from meander.dataflow.collections.reduce import NegativeCount
+from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.error_policy import FunctionFailed, OnError
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
+from meander.state.collections.kernels import hashes_of
+from meander.state.keys.bins import BinSpace
 from meander.state.times.time import from_millis
-from meander.testing import At, Raise, TestFlow
+from meander.testing import At, Control, Raise, TestFlow
 
 
 class Defined:
@@ -222,3 +225,36 @@ def test_a_loop_within_a_loop_ends_once_both_are_at_rest() -> None:
     defined.rows.iterate("outer", body, max_iterations=9).changes().sink(defined.sink)
     defined.run()
     assert defined.changes == [(1, 5, 1), (2, 5, 1)]
+
+
+KEYS = 50
+SEEDS = 30
+
+
+def test_a_join_pairs_rows_of_a_bin_that_has_moved_with_later_ones() -> None:
+    """Its new owner has had nothing to do since before the moved rows came (I2)."""
+    bins = BinSpace(1).bins_of(hashes_of(np.arange(KEYS)))
+    moving, staying = int(np.argmin(bins)), int(np.argmax(bins))
+    lefts = [
+        (10, (staying, 1, 1)),
+        (10, (moving, 1, 1)),
+        (60, (moving, 2, 1)),
+        (90, (staying, 3, 1)),
+    ]
+    rights = [(10, (staying, 1, 1)), (50, (moving, 7, 1)), (90, (staying, 4, 1))]
+    wanted = [(staying, pair, 1) for pair in (101, 104, 301, 304)]
+    wanted += [(moving, pair, 1) for pair in (107, 207)]
+    move = Control({"type": "migrate", "id": "m", "bins": [0], "worker": 1, "time": 55})
+    for seed in range(SEEDS):
+        flow, sink = Flow("f", bins=1, checkpoints=Checkpointing()), ListSink()
+        left, right = (
+            flow.source(ListSource([some], SourceOptions(idle_after=1e6))).collection(tuple)
+            for some in (lefts, rights)
+        )
+        pairs = left.join("pairs", right, lambda keys, one, other: (keys, one * 100 + other))
+        pairs.changes().sink(sink)
+        with TestFlow(flow, 2, seed, faults=[At(move, records=1)]) as run:
+            run.run()
+        found: list[Any] = [*sink.values]
+        rows = sorted((one["key"], one["value"], one["diff"]) for one in found)
+        assert rows == sorted(wanted), f"seed {seed}"

@@ -35,7 +35,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
     database.close()
 
 
-NUMBERS = [UpdateCoding(Dictionary(), key=False, value=False)] * 2
+DICTIONARY = Dictionary()
+NUMBERS = [UpdateCoding(DICTIONARY, key=False, value=False)] * 2
 
 
 class Traces:
@@ -45,7 +46,11 @@ class Traces:
         self.traces = Trace(1), Trace(1)
         self.readers = [trace.reader() for trace in self.traces]
         self.stored = StoredUpdates(
-            store, SPACE, 1, lambda trace, *hashes: self.traces[trace].between(*hashes), NUMBERS
+            store,
+            SPACE,
+            lambda trace, *hashes: (0, self.traces[trace].between(*hashes)),
+            DICTIONARY,
+            NUMBERS,
         )
 
     def add(self, trace: int, now: int, rows: Sequence[Row]) -> None:
@@ -70,7 +75,7 @@ class Traces:
 
 def stored_sums(store: Store, bin: Bin) -> Counter[tuple[int, int, int]]:
     found = Counter[tuple[int, int, int]]()
-    loaded = StoredUpdates(store, SPACE, 1, lambda *_: iter(()), NUMBERS).load(bin)
+    loaded = StoredUpdates(store, SPACE, lambda *_: (0, iter(())), DICTIONARY, NUMBERS).load(bin)
     for number, updates in loaded.items():
         assert set(SPACE.bins_of(hashes_of(updates.keys)).tolist()) == {bin}
         for key, value, _, diff in rows_of([updates]):
