@@ -213,6 +213,14 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Run
     assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")
 
 
+def test_a_second_driver_without_a_terminal_waits_for_the_lease_of_the_first(
+    running: Running,
+) -> None:
+    words = "run", str(running.module), "--prefix", running.prefix
+    with meander(running.folder, running.bootstrap, *words) as second:
+        second.until_said("claim_deferred flow=counts")
+
+
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:
     done = running.call("topics")
 
