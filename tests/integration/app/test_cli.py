@@ -104,6 +104,9 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in ("app", "state"):
         (folder / f"{name}.py").write_text("X = 1")
         (folder / "flow" / f"{name}.py").write_text("X = 1")
+    # Workers start in the folder of the command, and import none of their own modules from there.
+    for name in ("meander", "msgspec"):
+        (folder / f"{name}.py").write_text("X = 1")
     words = run_command(module, prefix, 30, "--startup-timeout", str(PATIENCE))
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
