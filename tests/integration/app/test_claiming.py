@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -102,6 +103,19 @@ def test_a_beginning_is_written_only_after_a_look_at_the_claim(
         with pytest.raises(SetupError, match="another driver has taken it"):
             start_execution(mine, None, decisions, lambda: expect_ours(mine, status))
         assert known(first).last is None
+
+
+def test_a_start_is_not_awaited_for_longer_than_the_lease(first: PreparedFlow) -> None:
+    bounds: list[float] = []
+
+    class Awaited(DecisionTopic):
+        def flush(self, seconds: float = math.inf) -> None:
+            bounds.append(seconds)
+            super().flush(seconds)
+
+    with closing(Awaited(first.options.kafka, first.names.decisions)) as decisions:
+        start_execution(first, None, decisions, lambda: None)
+    assert bounds == [HEARTBEAT_TIMEOUT]
 
 
 def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(

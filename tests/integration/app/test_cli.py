@@ -104,6 +104,9 @@ def running(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in ("app", "state"):
         (folder / f"{name}.py").write_text("X = 1")
         (folder / "flow" / f"{name}.py").write_text("X = 1")
+    # Workers start in the folder of the command, and import none of their own modules from there.
+    for name in ("meander", "msgspec"):
+        (folder / f"{name}.py").write_text("X = 1")
     words = run_command(module, prefix, 30, "--startup-timeout", str(PATIENCE))
     with meander(folder, broker.bootstrap, *words) as process:
         process.until_event("started")
@@ -211,6 +214,14 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Run
     assert "waits until" not in shown
     assert running.process.process.poll() is None
     assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")
+
+
+def test_a_second_driver_without_a_terminal_waits_for_the_lease_of_the_first(
+    running: Running,
+) -> None:
+    words = "run", str(running.module), "--prefix", running.prefix
+    with meander(running.folder, running.bootstrap, *words) as second:
+        second.until_said("claim_deferred flow=counts")
 
 
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:

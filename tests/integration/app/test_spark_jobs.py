@@ -357,6 +357,18 @@ def ends(line):
     assert told.splitlines() == ['stderr_written member="worker 0"', "the oven is too hot"]
 
 
+def test_what_a_worker_writes_to_stderr_before_it_registers_is_reported(
+    rig: Rig, context: SparkContext, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines(rig.bootstrap, rig.prefix, [])
+    started_first = tmp_path / "sitecustomize.py"
+    started_first.write_text("import os\n\nos.write(2, b'the oven is too hot\\n')\nos._exit(7)\n")
+    monkeypatch.setitem(context.environment, "PYTHONPATH", str(tmp_path))
+
+    with pytest.raises(MeanderError, match=r"worker 0: .*the oven is too hot"):
+        rig.run(rig.options(workers=1))
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
