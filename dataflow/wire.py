@@ -120,6 +120,8 @@ class MemberFrame:
     """The time from which on the leaving worker receives no message."""
     checkpoint: int = 0
     """The number of the last started checkpoint, in a welcome."""
+    rest: tuple[Change, ...] = ()
+    """The contribution of a member that leaves to times at or after that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +232,15 @@ def encode_opening(base: Base, sent: int, changes: list[Change]) -> Frame:
 
 
 def encode_member(
-    news: News, members: tuple[WorkerId, ...] = (), time: int = 0, checkpoint: int = 0
-) -> Frame:
+    news: News, members: tuple[WorkerId, ...] = (), time: int = 0, checkpoint: int = 0,
+    rest: Sequence[Change] = (),
+) -> Frame:  # fmt: skip
     """Encode a change of the membership as a frame.
 
     >>> decode(encode_member("joins", (WorkerId(3),)))
-    MemberFrame(news='joins', members=(3,), time=0, checkpoint=0)
+    MemberFrame(news='joins', members=(3,), time=0, checkpoint=0, rest=())
     """
-    return [MEMBERS + msgpack.packb((news, members, time, checkpoint))]
+    return [MEMBERS + msgpack.packb((news, members, time, checkpoint, rest))]
 
 
 def encode_checkpoint(frame: CheckpointFrame) -> Frame:
@@ -324,9 +327,11 @@ def _decode_members(news: object, *fields: object) -> Base | OpeningFrame | Memb
             members,
             time,
             number,
+            rest,
         ]:
             numbers = tuple(WorkerId(expect_int(member)) for member in _expect_list(members))
-            return MemberFrame(news, numbers, expect_count(time), expect_count(number))
+            changes = tuple(_changes(rest))
+            return MemberFrame(news, numbers, expect_count(time), expect_count(number), changes)
     raise ValueError(f"{news!r} with {len(fields)} fields is no member frame")
 
 

@@ -415,7 +415,10 @@ class Coordinator:
     def _send_decision(
         self, worker: WorkerId, at: Location, decision: Moves | Revoke | ReassignPartition
     ) -> None:
-        self.workers.note_sent(worker, decision.time)
+        if isinstance(decision, Revoke):
+            self.workers.note_revoked(worker, decision.time)
+        else:
+            self.workers.note_sent(worker, decision.time, self._closed_times.last)
         self._send(worker, at, decision.time, decision)
 
     def _send(self, worker: WorkerId, at: Location, time: int, payload: Payload) -> None:

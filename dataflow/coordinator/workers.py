@@ -9,6 +9,7 @@ progress base for every member each second, and every few milliseconds while a w
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,8 +54,8 @@ class Workers:
         self.until = MIN_TIME
         """No removed worker received a message at or after this time."""
         self._expected: set[WorkerId] = set()
-        self._latest_sent: dict[WorkerId, int] = {}
-        """The latest time of a decision that each worker has received."""
+        self._sent: defaultdict[WorkerId, Counter[int]] = defaultdict(Counter)
+        """The times of decisions that each worker has received, except for revoked ones."""
         self._base_at = 0.0
 
     @property
@@ -82,9 +83,16 @@ class Workers:
         leaving = self.leaving.get(worker)
         return leaving is None or leaving.until is None or time < leaving.until
 
-    def note_sent(self, worker: WorkerId, time: int) -> None:
+    def note_sent(self, worker: WorkerId, time: int, closed_before: int) -> None:
         """Note that a worker receives a decision, which it holds until its time has passed."""
-        self._latest_sent[worker] = max(self._latest_sent.get(worker, MIN_TIME), time)
+        sent = self._sent[worker]
+        sent[time] += 1
+        for passed in [one for one in sent if one < closed_before]:
+            del sent[passed]
+
+    def note_revoked(self, worker: WorkerId, time: int) -> None:
+        """Note that a worker receives the withdrawal of a decision."""
+        self._sent[worker] -= Counter([time])
 
     def expect(self, worker: WorkerId) -> None:
         """Note that a worker will join. Raise `CommandError` where its number is in use."""
@@ -132,7 +140,7 @@ class Workers:
         """Note that a leaving worker owns nothing from `closed_before` on; it exits after its last
         decision."""
         leaving = self.leaving[worker]
-        leaving.until = max(closed_before, self._latest_sent.get(worker, MIN_TIME) + 1)
+        leaving.until = max([closed_before, *(time + 1 for time in self._sent[worker])])
         leaving.advance_request = advance_request
 
     def announce_exit(self, worker: WorkerId) -> None:
@@ -148,7 +156,7 @@ class Workers:
     def remove(self, worker: WorkerId) -> None:
         """Remove a worker that has left."""
         leaving = self.leaving.pop(worker)
-        self._latest_sent.pop(worker, None)
+        self._sent.pop(worker, None)
         self.until = max(self.until, leaving.until or MIN_TIME)
         if leaving.advance_request is not None:
             leaving.advance_request.drop()

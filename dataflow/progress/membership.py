@@ -1,12 +1,12 @@
 """The membership: the coordinator announces members that join or leave a running computation.
 
 Guarantees that a joining member computes no frontier before it has the opening of every member
-named to it. Guarantees that a leaving member ends only once its whole contribution lies before a
-base that every member has. Invariant: news use the links of progress, in order with the
-coordinator's updates. A base states the frontiers that the coordinator knows: no pointstamp before
-it can come again. All that was counted before it adds up to nothing within the updates from which
-it follows (I1). Cost: one frame per member and base, O(locations); an opening is as large as the
-outstanding pointstamps.
+named to it. Guarantees that a leaving member ends only once its contribution lies before a base
+that every member has, but for withdrawn instructions, which the coordinator absorbs. Invariant:
+news use the links of progress, in order with the coordinator's updates. A base states the frontiers
+that the coordinator knows: no pointstamp before it can come again. All that was counted before it
+adds up to nothing within the updates from which it follows (I1). Cost: one frame per member and
+base, O(locations); an opening is as large as the outstanding pointstamps.
 """
 
 from __future__ import annotations
@@ -79,5 +79,6 @@ class Membership:
         if news.news != "leaves" or sender not in self._leaving:
             raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
         self._leaving.remove(sender)
-        self._progress.send_frame(encode_member("left", (sender,)))
-        self._progress.remove_peer(sender)
+        self._progress.absorb(news.rest)
+        self._progress.send_frame(encode_member("left", (sender,), rest=news.rest))
+        self._progress.remove_peer(sender, news.rest)

@@ -164,6 +164,8 @@ class Progress:
         self._left_unopened: set[WorkerId] = set()
         """The members that left before their opening came."""
         self._leave_at: int | None = None
+        self._flushed = False
+        """Whether this member has taken a turn since it was asked to leave."""
         self._received: Counter[WorkerId] = Counter()
         self._floor: Base | None = None
         self._bottoms, self._announcement_ports = self.base.bounds, graph.announcement_ports
@@ -206,13 +208,20 @@ class Progress:
         changes, overrides = self.changes.drain(), self.overrides
         opening = self._me in self._unopened
         if not changes and not overrides and not opening:
-            return False
+            return self._end_turn()
         self._tracker.update(changes)
         self._contribute(changes)
         self._unopened.discard(self._me)
         self._broadcast.send_update(changes, overrides)
         self.overrides = []
+        self._end_turn()
         return True
+
+    def _end_turn(self) -> bool:
+        """Leave where that is due; return False, as nothing was flushed."""
+        self._flushed = True
+        self._leave_when_done()
+        return False
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame to every other member, in order with the updates."""
@@ -257,10 +266,9 @@ class Progress:
             case MemberFrame("joins", (member,)) if member not in (self._me, *self.peers):
                 self.open_to(member)
             case MemberFrame("leave", _, time):
-                self._leave_at = time
-                self._leave_when_done()
+                self._leave_at, self._flushed = time, False
             case MemberFrame("left", (member,)) if member in (self._me, *self.peers):
-                self.remove_peer(member)
+                self.remove_peer(member, news.rest)
             case _:
                 raise MeanderError(member_name(sender), f"it sent invalid news of members: {news}")
 
@@ -295,16 +303,22 @@ class Progress:
         # A member may send updates before the coordinator names it.
         self._broadcast.note_received(member, self._received[member])
 
-    def remove_peer(self, member: WorkerId) -> None:
-        """Remove a member that has left: its whole contribution lies before the base."""
+    def absorb(self, rest: Iterable[Change]) -> None:
+        """Add the rest of a contribution to this member's own, which later members open with."""
+        self._contribute(one for one in rest if not self.base.before(*one[:2]))
+
+    def remove_peer(self, member: WorkerId, rest: Iterable[Change]) -> None:
+        """Remove a member that has left: its contribution lies before the base, but for `rest`,
+        which the coordinator has absorbed."""
         if member == self._me:
             self.ended = True
         else:
             self._broadcast.remove_peer(member)
             if member in self._unopened:
                 self._unopened.remove(member)
-                # Its updates may still come, but their sum is forgotten by then.
+                # Its updates may still come, but their sum is forgotten by then, or is the rest.
                 self._left_unopened.add(member)
+                self._tracker.update(rest)
                 self._ignore_before(self.base)
 
     def frontier(self, location: Location) -> Antichain:
@@ -362,10 +376,17 @@ class Progress:
             self._floor = None
 
     def _leave_when_done(self) -> None:
-        """Ask to leave once no message can come any more and no own pointstamp is outstanding."""
-        if self._leave_at is None or self.contribution or self._broadcast.behind:
+        """Ask to leave once no message can come any more and no own pointstamp is outstanding.
+
+        What stays of the contribution are instructions for later times that were withdrawn. They
+        came before the request to leave, so they have been received in the turn since then.
+        """
+        if self._leave_at is None or not self._flushed or self._broadcast.behind:
+            return
+        rest = [(at, time, count) for (at, time), count in self.contribution.items()]
+        if any(outer_time(time) < self._leave_at for _, time, _ in rest):
             return
         bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._announcement_ports)
         if all(outer_time(t) >= self._leave_at for bound in bounds for t in bound):
             self._leave_at = None
-            self._links.send(COORDINATOR, encode_member("leaves"))
+            self._links.send(COORDINATOR, encode_member("leaves", rest=rest))

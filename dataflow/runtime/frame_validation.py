@@ -84,8 +84,8 @@ def _misfit(plan: Plan, sender: WorkerId, message: AnyFrame) -> str:
             return _misplaced(graph, base) or _miscount(graph, changes)
         case Base():
             return _unfit(sender) or _misplaced(graph, message)
-        case MemberFrame(news):
-            return "" if news == "leaves" else _unfit(sender)
+        case MemberFrame(news, rest=rest):
+            return ("" if news == "leaves" else _unfit(sender)) or _miscount(graph, rest)
         case MarkerFrame():
             return ""
         case CheckpointFrame():

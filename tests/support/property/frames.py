@@ -163,8 +163,8 @@ def _whole(message: object) -> bool:
             return _numbers(number, *chain(*cut)) and all(map(_is_time, times))
         case wire.OpeningFrame(base, sent, changes):
             return _numbers(sent) and _whole(base) and _whole(wire.ProgressFrame(changes))
-        case wire.MemberFrame(_, members, time, checkpoint):
-            return _numbers(time, checkpoint, *members)
+        case wire.MemberFrame(_, members, time, checkpoint, rest):
+            return _numbers(time, checkpoint, *members) and _whole(wire.ProgressFrame([*rest]))
         case wire.CheckpointFrame():
             return _whole_cut(message)
         case wire.DataFrame(edge, at, payload, checkpoint):

@@ -149,8 +149,8 @@ def _write_wire(message: object) -> Frame:
             return wire.encode_base(message)
         case wire.OpeningFrame(base, sent, changes):
             return wire.encode_opening(base, sent, changes)
-        case wire.MemberFrame(news, members, time, checkpoint):
-            return wire.encode_member(news, members, time, checkpoint)
+        case wire.MemberFrame(news, members, time, checkpoint, rest):
+            return wire.encode_member(news, members, time, checkpoint, rest)
     raise AssertionError(f"{message!r} is no message of the engine")
 
 
