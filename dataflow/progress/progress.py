@@ -242,7 +242,6 @@ class Progress:
                 self.apply(sender, changes, updates)
             case ProgressAckFrame(updates):
                 self._broadcast.note_acknowledged(sender, updates)
-                self._leave_when_done()
             case Base():
                 self.advance_base(update)
             case OpeningFrame() if sender in self._received:
@@ -290,7 +289,6 @@ class Progress:
             for (location, time), count in self.contribution.items()
             if not base.before(location, time)
         }
-        self._leave_when_done()
 
     def open_to(self, member: WorkerId) -> None:
         """Send a joining member the contribution so far, and all later changes."""
@@ -384,7 +382,7 @@ class Progress:
         if self._leave_at is None or not self._flushed or self._broadcast.behind:
             return
         rest = [(at, time, count) for (at, time), count in self.contribution.items()]
-        if any(outer_time(time) < self._leave_at for _, time, _ in rest):
+        if any(count > 0 or outer_time(time) < self._leave_at for _, time, count in rest):
             return
         bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._announcement_ports)
         if all(outer_time(t) >= self._leave_at for bound in bounds for t in bound):
