@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Timer
 from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
@@ -35,6 +36,8 @@ from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import ExecutionId
 
+COMPILES_AFTER = 5.0
+"""The seconds after which loops are no longer being loaded, but compiled."""
 log = LineLogger(__name__)
 
 
@@ -108,12 +111,17 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
 
 
 def _compile_loops(flow: str) -> None:
-    """Compile the loops of collections, so that no worker on this machine does it."""
+    """Compile the loops of collections, so that no worker on this machine does it. Log it where
+    they are not on disk."""
     # This loads numba, which takes half a second that flows without collections do without.
     from meander.dataflow.collections.compilation import compile_loops
 
-    log.info("loops_compiling", flow=flow, reason="the first start takes some twenty seconds more")
+    reason = "the first start on this machine takes up to a minute more"
+    timer = Timer(COMPILES_AFTER, log.info, ["loops_compiling"], {"flow": flow, "reason": reason})
+    timer.daemon = True
+    timer.start()
     compile_loops()
+    timer.cancel()
 
 
 def _expect_committable(plan: Plan) -> None:

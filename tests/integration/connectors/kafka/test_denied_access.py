@@ -212,7 +212,7 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
             "it does not exist; create it (meander topics create)",
         ),
         (KafkaError._AUTO_OFFSET_RESET, MeanderError, "are no longer on the broker"),
-        (KafkaError.INVALID_RECORD, MeanderError, "(Broker: Broker failed to validate record); call key_by before"),
+        (KafkaError.INVALID_RECORD, MeanderError, "validate record); call key_by before the sink"),
         (KafkaError.TOPIC_EXCEPTION, SetupError, "that is no name of a topic; use letters"),
     ],
 )
