@@ -204,24 +204,24 @@ class Progress:
         return member in self._received
 
     def flush(self) -> bool:
-        """Apply and broadcast the changes of one step; the first flush is the opening."""
+        """Apply and broadcast the changes of one step, and leave where that is due. The first flush
+        is the opening."""
+        flushed = self._send_changes()
+        self._flushed = True
+        self._leave_when_done()
+        return flushed
+
+    def _send_changes(self) -> bool:
         changes, overrides = self.changes.drain(), self.overrides
         opening = self._me in self._unopened
         if not changes and not overrides and not opening:
-            return self._end_turn()
+            return False
         self._tracker.update(changes)
         self._contribute(changes)
         self._unopened.discard(self._me)
         self._broadcast.send_update(changes, overrides)
         self.overrides = []
-        self._end_turn()
         return True
-
-    def _end_turn(self) -> bool:
-        """Leave where that is due; return False, as nothing was flushed."""
-        self._flushed = True
-        self._leave_when_done()
-        return False
 
     def send_frame(self, frame: Frame) -> None:
         """Send a frame to every other member, in order with the updates."""

@@ -128,7 +128,7 @@ def test_a_member_that_left_unheard_holds_no_frontier_back() -> None:
     world.part(coordinator, 0, 0)
     world.announce(coordinator, 0, 0)
     bring_all(coordinator, leaver)
-    # It leaves at the end of a turn.
+    # The leaver leaves at the end of a turn.
     world.flush(leaver, 0, 0)
     bring_all(leaver, coordinator)
     bring_all(coordinator, leaver)

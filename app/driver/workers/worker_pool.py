@@ -91,7 +91,7 @@ class WorkerPool:
         self._removed: list[tuple[WorkerId, dict[str, int]]] = []
         self._causes: list[tuple[Rank, MeanderError]] = []
         self.limits: TopicSettings = {}
-        """The `max.message.bytes` of topics that failed workers have learned, by topic."""
+        """The stricter limits of topics that failed workers have learned."""
         self._deadline = time.monotonic() + startup_timeout
         self._heartbeat_at = 0.0
         self._stopping = False

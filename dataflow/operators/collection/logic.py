@@ -95,17 +95,12 @@ class _Arrangements:
 class _WithoutPending(_Arrangements):
     """A logic whose output follows from its input alone."""
 
-    def __init__(
-        self,
-        depth: int,
-        kept: Sequence[Arrangement],
-        readers: Sequence[ArrangementReader],
-        passed: Passed,
-    ) -> None:
-        super().__init__(depth, kept, readers, passed)
-        self.pending: tuple[Int64s, Int64s] = _NOTHING, np.empty((0, depth), np.int64)
-        """Nothing."""
-        self.has_pending = False
+    has_pending = False
+
+    @property
+    def pending(self) -> tuple[Int64s, Int64s]:
+        """Return nothing."""
+        return _NOTHING, np.empty((0, self._depth), np.int64)
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Do nothing, as no moment is pending."""

@@ -1,4 +1,4 @@
-"""A flow with each kind of arrangement, and the rows of each: computed anew, and of checkpoints."""
+"""A flow with each kind of arrangement, and their rows, from all input and from checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VIEWED = GraphFlow(viewed, expected_bfs)
 
 
 def expected_rows(history: History, operator: str, name: str, millis: int) -> Answer:
-    """Compute an arrangement at a time anew."""
+    """Compute the rows of an arrangement at a time from all input."""
     edges, roots = input_at(history, millis)
     distances = expected_bfs(edges, roots)
     match operator, name:
