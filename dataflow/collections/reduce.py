@@ -44,6 +44,12 @@ class Groups:
     values: Int64s
     counts: Int64s
 
+    def ascending_by(self, ranks: Int64s) -> Groups:
+        """Return the same groups, each in the order of the ranks of its values, shape (n,)."""
+        places = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        order = np.lexsort((ranks, places))
+        return replace(self, values=self.values[order], counts=self.counts[order])
+
 
 Function = Callable[[Int64s, Groups], Groups]
 """From the keys of groups (groups,) and their values to the values of the output."""
@@ -91,11 +97,7 @@ def top(most: int) -> Function:
 def _ascending(groups: Groups) -> Groups:
     """Return groups whose values ascend, also where they are Python values."""
     values: Int64s | ObjectColumn = groups.values
-    if not isinstance(values, ObjectColumn):
-        return groups
-    places = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
-    order = np.lexsort((values.ranks, places))
-    return replace(groups, values=groups.values[order], counts=groups.counts[order])
+    return groups.ascending_by(values.ranks) if isinstance(values, ObjectColumn) else groups
 
 
 class NegativeCount(MeanderError):

@@ -80,9 +80,10 @@ class ColumnFunction:
             wanted = f"{len(keys) + 1} starts, and a count for each value, {kinds}"
             raise self._wrong(parts, len(keys), wanted)
         groups = Groups(*map(_owned, [*starts, *rest]))
+        self._check_starts(groups.starts, len(groups.values))
         if self._coding.value:
-            groups = _by_code(groups)
-        self._check_groups(groups.starts, groups.values)
+            groups = groups.ascending_by(groups.values)
+        self._check_values(groups.starts, groups.values)
         return groups
 
     def _columns(
@@ -141,12 +142,14 @@ class ColumnFunction:
                                   "return plain Python values") from error  # fmt: skip
         return self._coding.dictionary.codes(found) if isinstance(found, ObjectColumn) else None
 
-    def _check_groups(self, starts: Int64s, values: Int64s) -> None:
-        if (starts[0], starts[-1]) != (0, len(values)) or (starts[1:] < starts[:-1]).any():
+    def _check_starts(self, starts: Int64s, values: int) -> None:
+        if (starts[0], starts[-1]) != (0, values) or (starts[1:] < starts[:-1]).any():
             raise self._error(
-                f"the starts of its groups do not ascend from 0 to {len(values)}",
+                f"the starts of its groups do not ascend from 0 to {values}",
                 "give the place of the first value of each group, and the number of all values",
             )
+
+    def _check_values(self, starts: Int64s, values: Int64s) -> None:
         ascends, inner = values[1:] > values[:-1], starts[1:-1]
         ascends[inner[(inner > 0) & (inner < len(values))] - 1] = True
         if not ascends.all():
@@ -172,15 +175,6 @@ class ColumnFunction:
 
     def _error(self, cause: str, remedy: str) -> MeanderError:
         return MeanderError(f"operator {self._operator!r}", cause, remedy)
-
-
-def _by_code(groups: Groups) -> Groups:
-    """Return groups whose values ascend by their codes."""
-    places = np.repeat(np.arange(len(groups.starts) - 1), np.diff(groups.starts))
-    if len(places) != len(groups.values):
-        return groups
-    order = np.lexsort((groups.values, places))
-    return replace(groups, values=groups.values[order], counts=groups.counts[order])
 
 
 def _read_only(column: Int64s) -> Int64s:
