@@ -9,8 +9,11 @@ from __future__ import annotations
 import random
 import re
 import subprocess
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from benchmarks.incremental.graph import RowChanges
 
 Row = tuple[str, str, int]
 """A key, a value and a diff."""
@@ -53,23 +56,34 @@ def reached_from(edges: Sequence[tuple[str, str]], root: str) -> list[tuple[str,
     >>> reached_from([("a", "b"), ("b", "c"), ("x", "a")], "a")
     [('a', 'b'), ('b', 'c')]
     """
+    needed = distances(edges, root)
+    return [edge for edge in edges if edge[0] in needed]
+
+
+def distances(edges: Sequence[tuple[str, str]], root: str) -> dict[str, int]:
+    """Compute the distance of each package that a root needs from all edges.
+
+    >>> distances([("a", "b"), ("b", "c"), ("a", "c")], "a")
+    {'a': 0, 'b': 1, 'c': 1}
+    """
     needs = dict[str, list[str]]()
     for package, other in edges:
         needs.setdefault(package, []).append(other)
-    found, left = {root}, [root]
+    found, left = {root: 0}, deque([root])
     while left:
-        for other in needs.get(left.pop(), ()):
+        package = left.popleft()
+        for other in needs.get(package, ()):
             if other not in found:
-                found.add(other)
+                found[other] = found[package] + 1
                 left.append(other)
-    return [edge for edge in edges if edge[0] in found]
+    return found
 
 
 @dataclass(slots=True)
 class PackageGraph:
     """A graph of packages that changes, with the edges that it has at present."""
 
-    edges: Sequence[tuple[str, str]]
+    listed: Sequence[tuple[str, str]]
     seed: int = 1
     missing: tuple[str, str] | None = None
     """The edge that was removed last, and is to be added again."""
@@ -78,19 +92,27 @@ class PackageGraph:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
 
-    def initial(self) -> list[Row]:
-        """Return the additions of all edges."""
-        return [(*edge, 1) for edge in self.edges]
+    @property
+    def edges(self) -> int:
+        """Return the number of edges at first."""
+        return len(self.listed)
 
-    def change(self) -> Row:
-        """Return the next change."""
-        if self.missing is not None:
-            edge, self.missing = self.missing, None
-            return (*edge, 1)
-        self.missing = self._rng.choice(self.edges)
-        return (*self.missing, -1)
+    def initial(self, first: int, count: int) -> RowChanges:
+        """Return the additions of some of the first edges."""
+        return RowChanges([(*edge, 1) for edge in self.listed[first : first + count]])
+
+    def changes(self, _: int, count: int) -> RowChanges:
+        """Return the next changes."""
+        return RowChanges([self._change() for _ in range(count)])
 
     @property
     def present(self) -> list[tuple[str, str]]:
         """Return the edges at present."""
-        return [edge for edge in self.edges if edge != self.missing]
+        return [edge for edge in self.listed if edge != self.missing]
+
+    def _change(self) -> Row:
+        if self.missing is not None:
+            edge, self.missing = self.missing, None
+            return (*edge, 1)
+        self.missing = self._rng.choice(self.listed)
+        return (*self.missing, -1)

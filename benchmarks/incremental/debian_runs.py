@@ -5,13 +5,13 @@ The benchmark computes the answer after the last change from all edges, and comp
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.incremental.debian import ROOT, PackageGraph, Row, installed_list
-from benchmarks.incremental.engine import Engine, engine_of
-from benchmarks.incremental.engine_runs import LOADED, TOGETHER
+from benchmarks.incremental.debian import ROOT, PackageGraph, distances, installed_list
+from benchmarks.incremental.engine import engine_of
+from benchmarks.incremental.engine_runs import Series
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick
 from benchmarks.incremental.graph import RowChanges
 from benchmarks.incremental.members import Results
@@ -57,48 +57,16 @@ def packages(scale: Scale, tick: Tick) -> Found:
 def _run(graph: PackageGraph, root: str, found: Found, singles: int, tick: Tick) -> Found:
     answer = Answer()
     with engine_of("packages", answer) as engine:
+        series = Series(engine, graph, tick)
         found.figures |= {
-            "packages": len({package for package, _ in graph.edges}), "edges": len(graph.edges),
-            "load_s": _load(engine, graph.initial(), tick),
+            "packages": len({package for package, _ in graph.listed}), "edges": graph.edges,
+            "load_s": series.load(),
             "initial_s": engine.round(RowChanges([(ROOT, root, 1)])),
             "reached": len(answer.distances),
         }  # fmt: skip
         as_worker()
-        found.note("single", [_changed(engine, graph, 1, tick) for _ in range(singles)])
-        rounds = [_changed(engine, graph, TOGETHER_CHANGED, tick) for _ in range(singles // 10)]
+        found.note("single", series.singles(singles))
+        rounds = [series.round(TOGETHER_CHANGED) for _ in range(singles // 10)]
         found.figures[f"{TOGETHER_CHANGED}_per_s"] = TOGETHER_CHANGED * len(rounds) / sum(rounds)
     assert answer.distances == distances(graph.present, root), "the answer differs"
-    return found
-
-
-def _load(engine: Engine, rows: list[Row], tick: Tick) -> float:
-    seconds = 0.0
-    for first in range(0, len(rows), LOADED):
-        some = RowChanges(rows[first : first + LOADED])
-        seconds += engine.round(some, TOGETHER)
-        tick(len(some))
-    return seconds
-
-
-def _changed(engine: Engine, graph: PackageGraph, count: int, tick: Tick) -> float:
-    tick(count)
-    return engine.round(RowChanges([graph.change() for _ in range(count)]))
-
-
-def distances(edges: Sequence[tuple[str, str]], root: str) -> dict[str, int]:
-    """Compute the distance of each package that a root needs from all edges.
-
-    >>> distances([("a", "b"), ("b", "c"), ("a", "c")], "a")
-    {'a': 0, 'b': 1, 'c': 1}
-    """
-    needs = dict[str, list[str]]()
-    for package, other in edges:
-        needs.setdefault(package, []).append(other)
-    found, left = {root: 0}, deque([root])
-    while left:
-        package = left.popleft()
-        for other in needs.get(package, ()):
-            if other not in found:
-                found[other] = found[package] + 1
-                left.append(other)
     return found

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.incremental import pair
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, replaced, rss, timed
-from benchmarks.incremental.graph import ROOTS, Graph
+from benchmarks.incremental.graph import ROOTS, ChangingGraph, Graph
 from benchmarks.incremental.scale import Scale
 from meander.state.collections import kernels, trace
 from meander.state.collections.description import LayerDescription
@@ -40,7 +40,7 @@ WARM = 30
 class Series:
     """A graph in an engine, and how many changes it has taken."""
 
-    def __init__(self, engine: Engine, graph: Graph, tick: Tick) -> None:
+    def __init__(self, engine: Engine, graph: ChangingGraph, tick: Tick) -> None:
         self._engine, self._graph, self._tick = engine, graph, tick
         self.changes = 0
 
@@ -88,8 +88,7 @@ def warm(name: str) -> None:
     """Compile all loops of a flow."""
     large_layer(Graph(1_000, CHUNK_ROWS + 1))
     with engine_of(name) as engine:
-        series = Series(engine, Graph(100, 300), no_tick)
-        _start(series, engine, name)
+        series, _ = _start(engine, name, Graph(100, 300), no_tick)
         for _ in range(WARM):
             series.round(1)
             series.round(20)
@@ -102,14 +101,14 @@ def large_layer(graph: Graph) -> Layer:
     return layer_of(updates, LayerDescription(zero, Antichain.of(1), zero))
 
 
-def _start(series: Series, engine: Engine, name: str) -> Found:
-    """Load the graph, and give a search its roots."""
-    before = rss()
+def _start(engine: Engine, name: str, graph: Graph, tick: Tick) -> tuple[Series, Found]:
+    """Load a graph into an engine, and give a search its roots."""
+    series, before = Series(engine, graph, tick), rss()
     found = Found(figures={"load_s": series.load()})
     found.figures["load_rss"] = rss() - before
     if name == "bfs":
-        found.figures["initial_s"] = engine.round(series._graph.roots, ROOTS)
-    return found
+        found.figures["initial_s"] = engine.round(graph.roots, ROOTS)
+    return series, found
 
 
 def sized(size: str, scale: Scale) -> Graph:
@@ -122,8 +121,7 @@ def latencies(scale: Scale, tick: Tick, name: str, size: str, compacts: bool = T
     """Measure single changes after more and more changes."""
     warm(name)
     with nullcontext() if compacts else no_compaction(), engine_of(name) as engine:
-        series = Series(engine, sized(size, scale), tick)
-        found = _start(series, engine, name)
+        series, found = _start(engine, name, sized(size, scale), tick)
         as_worker()
         points = [scale(point) for point in POINTS[name]]
         most = float("inf") if compacts else scale.seconds
@@ -153,8 +151,7 @@ def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> F
 
 
 def _rated(engine: Engine, tick: Tick, name: str, graph: Graph, scale: Scale) -> Found:
-    series = Series(engine, graph, tick)
-    found = _start(series, engine, name)
+    series, found = _start(engine, name, graph, tick)
     as_worker()
     series.rates(found, scale)
     return found
@@ -166,8 +163,7 @@ def seek(scale: Scale, tick: Tick, size: str) -> Found:
     found = Found()
     for by_estimate in (True, False):
         with _estimating(by_estimate), engine_of("bfs") as engine:
-            series = Series(engine, sized(size, scale), tick)
-            _start(series, engine, "bfs")
+            series, _ = _start(engine, "bfs", sized(size, scale), tick)
             as_worker()
             for count in (1, BETWEEN):
                 with timed(kernels, "locate") as locating:

@@ -77,6 +77,20 @@ class Changes:
         return Updates(self.keys, self.values, times[:, None], self.diffs)
 
 
+class ChangingGraph(Protocol):
+    """A graph that is loaded, and then changes."""
+
+    @property
+    def edges(self) -> int:
+        """Return the number of edges at first."""
+
+    def initial(self, first: int, count: int) -> Records:
+        """Return the additions of some of the first edges."""
+
+    def changes(self, first: int, count: int) -> Records:
+        """Return changes that follow the first edges."""
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A graph with so many nodes and, at any time, edges."""
