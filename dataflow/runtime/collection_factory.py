@@ -22,7 +22,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.consolidation import Consolidation
-from meander.dataflow.operators.collection.functions import Coding, ColumnFunction
+from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.logic import ArrangeLogic, JoinLogic, ReduceLogic
 from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
@@ -69,11 +69,11 @@ def stateful_collection(
             arrangements[node.name] = logic.arrangement
         case JoinNode(function=function):
             given = before[0].key, before[0].value, before[1].value
-            rows = ColumnFunction(node.name, function, _function_coding(given, after)).rows
+            rows = ColumnFunction(node.name, function, given, after).rows
             logic = JoinLogic(rows, depth, shared, passed)
         case ReduceNode(function=function):
             given = before[0].key, before[0].value
-            groups = ColumnFunction(node.name, function, _function_coding(given, after)).groups
+            groups = ColumnFunction(node.name, function, given, after).groups
             logic = ReduceLogic(node.name, groups, depth, shared[0], before[0].shown, passed)
             kept = [after, *kept]
     *data, unsent, handoffs = inputs
@@ -113,17 +113,12 @@ def _turn(node: MapUpdatesNode, dictionary: Dictionary) -> Turn:
             return negated
     assert node.function is not None
     before, after = _coding(dictionary, node.upstreams[0].node), _coding(dictionary, node)
-    coding = _function_coding((before.key, before.value), after)
-    function = ColumnFunction(node.name, node.function, coding)
+    function = ColumnFunction(node.name, node.function, (before.key, before.value), after)
     kinds = {"map": mapped, "filter": filtered, "flat_map": flat_mapped}
-    return kinds[node.kind](function, before, after)
+    return kinds[node.kind](function, before)
 
 
 def _coding(dictionary: Dictionary, node: Node) -> UpdateCoding:
     """Return the coding of the updates that a node gives."""
     row_type = row_type_of(node)
     return UpdateCoding(dictionary, row_type.has_object_keys, row_type.has_object_values)
-
-
-def _function_coding(given: tuple[bool, ...], after: UpdateCoding) -> Coding:
-    return Coding(after.dictionary, given, after.key, after.value)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
 
-from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.collections.reduce import Groups
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.dataflow.operators.error_policy import FunctionFailed, describe, failure
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Bools, Int64s
@@ -24,23 +24,18 @@ from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.value_columns import Column
 
 
-@dataclass(frozen=True, slots=True)
-class Coding:
-    """Which columns that a function takes, and which keys and values that it returns, are Python
-    values; and the dictionary of their codes."""
-
-    dictionary: Dictionary
-    given: tuple[bool, ...]
-    key: bool
-    value: bool
-
-
 class ColumnFunction:
     """A function over columns, of one operator. Its callers give and get codes where the function
     gets and gives Python values."""
 
-    def __init__(self, operator: str, function: Callable[..., object], coding: Coding) -> None:
-        self._operator, self._function, self._coding = operator, function, coding
+    def __init__(
+        self, operator: str, function: Callable[..., object], given: tuple[bool, ...],
+        result: UpdateCoding,
+    ) -> None:  # fmt: skip
+        """`given` tells which columns that the function takes are Python values, and `result` which
+        of its keys and values are."""
+        self._operator, self._function, self._given = operator, function, given
+        self.result = result
 
     def rows(self, *given: Int64s) -> tuple[Int64s, Int64s]:
         """Return the keys and values of a function that gives a row for each row."""
@@ -73,15 +68,15 @@ class ColumnFunction:
         if not isinstance(found, Groups):
             raise self._wrong(found, len(keys), "Groups(starts, values, counts)")
         starts = self._fitting([found.starts], [False], len(keys) + 1)
-        rest = self._fitting([found.values, found.counts], [self._coding.value, False], None)
+        rest = self._fitting([found.values, found.counts], [self.result.value, False], None)
         if starts is None or rest is None:
             parts = found.starts, found.values, found.counts
-            kinds = "all int64" if not self._coding.value else "all but the values int64"
+            kinds = "all int64" if not self.result.value else "all but the values int64"
             wanted = f"{len(keys) + 1} starts, and a count for each value, {kinds}"
             raise self._wrong(parts, len(keys), wanted)
         groups = Groups(*map(_owned, [*starts, *rest]))
         self._check_starts(groups.starts, len(groups.values))
-        if self._coding.value:
+        if self.result.value:
             groups = groups.ascending_by(groups.values)
         self._check_values(groups.starts, groups.values)
         return groups
@@ -91,7 +86,7 @@ class ColumnFunction:
     ) -> list[Int64s]:
         """Return the columns that the function returns: of `rows` rows each, or of any number where
         that is None."""
-        shown, codings = self._shown(given), (self._coding.key, self._coding.value, False)
+        shown, codings = self._shown(given), (self.result.key, self.result.value, False)
         found, columns = self._call(len(given[0]), *shown), None
         if isinstance(found, tuple | list) and len(found) == len(names):
             columns = self._fitting(found, codings[: len(names)], rows)
@@ -103,17 +98,17 @@ class ColumnFunction:
 
     def _wanted(self, names: Sequence[str], lengths: str) -> str:
         kinds = "int64"
-        if self._coding.key or self._coding.value:
-            codings = zip(names, (self._coding.key, self._coding.value, False), strict=False)
+        if self.result.key or self.result.value:
+            codings = zip(names, (self.result.key, self.result.value, False), strict=False)
             kinds = ", ".join("objects" if is_coded else "int64" for _, is_coded in codings)
         return f"columns of {', '.join(names)}: {kinds}, {lengths}"
 
     def _shown(self, given: Sequence[Int64s]) -> list[Column]:
         """Return columns as the function sees them."""
-        column = self._coding.dictionary.column
+        column = self.result.dictionary.column
         return [
             column(codes) if is_coded else _read_only(codes)
-            for codes, is_coded in zip(given, self._coding.given, strict=True)
+            for codes, is_coded in zip(given, self._given, strict=True)
         ]
 
     def _fitting(
@@ -140,7 +135,7 @@ class ColumnFunction:
             except UnencodableError as error:
                 raise self._error(f"its function returned values of which {error}",
                                   "return plain Python values") from error  # fmt: skip
-        return self._coding.dictionary.codes(found) if isinstance(found, ObjectColumn) else None
+        return self.result.dictionary.codes(found) if isinstance(found, ObjectColumn) else None
 
     def _check_starts(self, starts: Int64s, values: int) -> None:
         if (starts[0], starts[-1]) != (0, values) or (starts[1:] < starts[:-1]).any():

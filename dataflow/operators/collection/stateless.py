@@ -123,17 +123,17 @@ def _fault(row: object, row_type: RowType) -> str | None:
     return None if diff else "its diff is 0, which changes nothing"
 
 
-def mapped(function: ColumnFunction, before: UpdateCoding, after: UpdateCoding) -> Turn:
+def mapped(function: ColumnFunction, before: UpdateCoding) -> Turn:
     """Return a function from updates to an update each."""
 
     def turn(batch: Batch) -> Batch:
         keys, values, diffs = before.columns_of(batch)
-        return after.batch_of(batch.times, *function.rows(keys, values), diffs)
+        return function.result.batch_of(batch.times, *function.rows(keys, values), diffs)
 
     return turn
 
 
-def filtered(function: ColumnFunction, before: UpdateCoding, _: UpdateCoding) -> Turn:
+def filtered(function: ColumnFunction, before: UpdateCoding) -> Turn:
     """Return a function from updates to those of some keys and values."""
 
     def turn(batch: Batch) -> Batch:
@@ -143,13 +143,13 @@ def filtered(function: ColumnFunction, before: UpdateCoding, _: UpdateCoding) ->
     return turn
 
 
-def flat_mapped(function: ColumnFunction, before: UpdateCoding, after: UpdateCoding) -> Turn:
+def flat_mapped(function: ColumnFunction, before: UpdateCoding) -> Turn:
     """Return a function from updates to any number of updates each."""
 
     def turn(batch: Batch) -> Batch:
         keys, values, diffs = before.columns_of(batch)
         keys, values, rows = function.flat_rows(keys, values)
-        return after.batch_of(batch.times[rows], keys, values, diffs[rows])
+        return function.result.batch_of(batch.times[rows], keys, values, diffs[rows])
 
     return turn
 

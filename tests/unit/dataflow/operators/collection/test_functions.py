@@ -10,12 +10,13 @@ import pytest
 
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.collections.reduce import Groups, count, distinct, minimum, top
-from meander.dataflow.operators.collection.functions import Coding, ColumnFunction
+from meander.dataflow.operators.collection.functions import ColumnFunction
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.dataflow.operators.error_policy import FunctionFailed
 from meander.schemas.errors import MeanderError
 
 KEYS, VALUES = np.array([1, 2, 3]), np.array([7, 8, 9])
-NUMBERS = Coding(Dictionary(), (False, False), False, False)
+NUMBERS = (False, False), UpdateCoding(Dictionary(), key=False, value=False)
 GROUPS = Groups(np.array([0, 2, 2, 3]), np.array([4, 5, 6]), np.array([1, 1, 2]))
 """Two values of the first of three keys, none of the second, and one of the third."""
 
@@ -45,7 +46,7 @@ Function = Callable[..., Any]
 )
 def test_a_function_row_for_row_returns_two_columns(says: str, function: Function) -> None:
     with pytest.raises(MeanderError) as refused:
-        ColumnFunction("double", function, NUMBERS).rows(KEYS, VALUES)
+        ColumnFunction("double", function, *NUMBERS).rows(KEYS, VALUES)
     assert str(refused.value).startswith("operator 'double': its function ")
     assert says in str(refused.value)
 
@@ -64,7 +65,7 @@ def test_a_function_row_for_row_returns_two_columns(says: str, function: Functio
 )
 def test_a_filter_returns_bools(says: str, function: Function) -> None:
     with pytest.raises(MeanderError) as refused:
-        ColumnFunction("some", function, NUMBERS).mask(KEYS, VALUES)
+        ColumnFunction("some", function, *NUMBERS).mask(KEYS, VALUES)
     assert says in str(refused.value)
 
 
@@ -82,7 +83,7 @@ def test_a_filter_returns_bools(says: str, function: Function) -> None:
 )
 def test_a_flat_map_names_the_row_of_each_result(says: str, function: Function) -> None:
     with pytest.raises(MeanderError) as refused:
-        ColumnFunction("many", function, NUMBERS).flat_rows(KEYS, VALUES)
+        ColumnFunction("many", function, *NUMBERS).flat_rows(KEYS, VALUES)
     assert says in str(refused.value)
 
 
@@ -102,7 +103,7 @@ def test_a_flat_map_names_the_row_of_each_result(says: str, function: Function) 
 )
 def test_a_reduction_returns_ascending_groups(says: str, function: Function) -> None:
     with pytest.raises(MeanderError) as refused:
-        ColumnFunction("least", function, NUMBERS).groups(KEYS, GROUPS)
+        ColumnFunction("least", function, *NUMBERS).groups(KEYS, GROUPS)
     assert says in str(refused.value)
 
 
@@ -110,7 +111,7 @@ def test_a_reduction_returns_ascending_groups(says: str, function: Function) -> 
 def test_the_reductions_that_come_with_collections_pass(function: Function) -> None:
     for groups in GROUPS, Groups(ints(0, 0, 0, 0), ints(), ints()):
         found, wanted = (
-            ColumnFunction("r", function, NUMBERS).groups(KEYS, groups),
+            ColumnFunction("r", function, *NUMBERS).groups(KEYS, groups),
             function(KEYS, groups),
         )
         for name in ("starts", "values", "counts"):
@@ -119,7 +120,9 @@ def test_the_reductions_that_come_with_collections_pass(function: Function) -> N
 
 def test_values_of_the_next_group_may_be_less() -> None:
     down = Groups(ints(0, 0, 2, 3), ints(5, 6, 4), ints(1, 1, 1))
-    assert ColumnFunction("r", lambda k, g: down, NUMBERS).groups(KEYS, GROUPS).values.tolist() == [
+    assert ColumnFunction("r", lambda k, g: down, *NUMBERS).groups(
+        KEYS, GROUPS
+    ).values.tolist() == [
         5,
         6,
         4,
@@ -128,7 +131,7 @@ def test_values_of_the_next_group_may_be_less() -> None:
 
 def test_an_error_of_a_function_names_the_operator_and_keeps_the_traceback() -> None:
     with pytest.raises(FunctionFailed) as failed:
-        ColumnFunction("half", lambda k, v: (k, v // []), NUMBERS).rows(KEYS, VALUES)
+        ColumnFunction("half", lambda k, v: (k, v // []), *NUMBERS).rows(KEYS, VALUES)
     assert str(failed.value).startswith(
         "operator 'half': its function failed on columns of 3 rows: ValueError: operands"
     )
@@ -141,19 +144,19 @@ def test_a_function_cannot_change_columns_that_others_read() -> None:
         return keys, values
 
     with pytest.raises(FunctionFailed, match="operator 'double': .* read-only"):
-        ColumnFunction("double", double, NUMBERS).rows(KEYS, VALUES)
+        ColumnFunction("double", double, *NUMBERS).rows(KEYS, VALUES)
     with pytest.raises(FunctionFailed, match="read-only"):
-        ColumnFunction("double", double, NUMBERS).mask(KEYS, VALUES)
+        ColumnFunction("double", double, *NUMBERS).mask(KEYS, VALUES)
     assert VALUES.tolist() == [7, 8, 9]
 
 
 def test_columns_reach_compiled_loops_contiguous_and_writable() -> None:
-    function = ColumnFunction("swap", lambda k, v: (v, k[::-1]), NUMBERS)
+    function = ColumnFunction("swap", lambda k, v: (v, k[::-1]), *NUMBERS)
     keys, values = function.rows(KEYS, VALUES)
     assert keys is VALUES, "a column that passes is not copied"
     assert values.tolist() == [3, 2, 1]
     assert values.flags.writeable and values.flags.c_contiguous
-    (_, one) = ColumnFunction("one", lambda k, v: (k, np.broadcast_to(1, 3)), NUMBERS).rows(
+    (_, one) = ColumnFunction("one", lambda k, v: (k, np.broadcast_to(1, 3)), *NUMBERS).rows(
         KEYS, VALUES
     )
     assert one.tolist() == [1, 1, 1] and one.flags.writeable
