@@ -6,41 +6,18 @@ The benchmark computes the answer after the last change from all edges, and comp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from benchmarks.incremental.debian import ROOT, PackageGraph, distances, installed_list
 from benchmarks.incremental.engine import engine_of
 from benchmarks.incremental.engine_runs import Series
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick
 from benchmarks.incremental.graph import RowChanges
-from benchmarks.incremental.members import Results
+from benchmarks.incremental.members import Answer
 from benchmarks.incremental.scale import Scale
-from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import SetupError
 
 TOGETHER_CHANGED = 100
 """The changes of a larger round."""
-
-
-class Answer(Results):
-    """A writer that sums up the changes of an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums = Counter[tuple[str, int]]()
-
-    def write(self, batch: Batch) -> int:
-        """Add the changes of a batch."""
-        changes: Sequence[Any] = batch.values
-        for row in changes:
-            self.sums[row["key"], row["value"]] += row["diff"]
-        return super().write(batch)
-
-    @property
-    def distances(self) -> dict[str, int]:
-        """Return the answer."""
-        return dict(row for row, count in self.sums.items() if count)
 
 
 def packages(scale: Scale, tick: Tick) -> Found:
@@ -62,11 +39,11 @@ def _run(graph: PackageGraph, root: str, found: Found, singles: int, tick: Tick)
             "packages": len({package for package, _ in graph.listed}), "edges": graph.edges,
             "load_s": series.load(),
             "initial_s": engine.round(RowChanges([(ROOT, root, 1)])),
-            "reached": len(answer.distances),
+            "reached": len(answer.rows_there),
         }  # fmt: skip
         as_worker()
         found.note("single", series.singles(singles))
         rounds = [series.round(TOGETHER_CHANGED) for _ in range(singles // 10)]
         found.figures[f"{TOGETHER_CHANGED}_per_s"] = TOGETHER_CHANGED * len(rounds) / sum(rounds)
-    assert answer.distances == distances(graph.present, root), "the answer differs"
+    assert answer.rows_there == {*distances(graph.present, root).items()}, "the answer differs"
     return found

@@ -7,10 +7,11 @@ in memory takes the incremental snapshots. Nothing is simulated but the topics.
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -92,6 +93,25 @@ class Results:
 
     def close(self) -> None:
         """Do nothing, as no resource is open."""
+
+
+class Answer(Results):
+    """A writer that sums up the changes of an answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows_by_key = Counter[tuple[object, object]]()
+
+    def write(self, batch: Batch) -> int:
+        """Add the changes of a batch."""
+        for row in cast(list[dict[str, int]], batch.values):
+            self.rows_by_key[row["key"], row["value"]] += row["diff"]
+        return super().write(batch)
+
+    @property
+    def rows_there(self) -> set[tuple[object, object]]:
+        """Return the rows of the answer."""
+        return {row for row, count in self.rows_by_key.items() if count}
 
 
 class Members:

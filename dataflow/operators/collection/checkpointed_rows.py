@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.row_type import is_word
 from meander.dataflow.operators.collection.stored_updates import StoredRows
+from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -40,11 +41,12 @@ class CollectionRows:
     counts: Int64s
 
     @staticmethod
-    def at(updates: Iterable[Updates], time: int) -> CollectionRows:
+    def at(updates: Iterable[Updates], time: int, coding: UpdateCoding) -> CollectionRows:
         """Return the rows that updates add up to at an outer time, over all iterations.
 
+        >>> numbers = UpdateCoding(Dictionary(), key=False, value=False)
         >>> some = Updates.of([(7, 1, (4, 2), 1), (7, 1, (6, 0), 1), (7, 1, (9, 0), -2)], depth=2)
-        >>> [CollectionRows.at([some], time).counts.tolist() for time in (3, 5, 6, 9)]
+        >>> [CollectionRows.at([some], time, numbers).counts.tolist() for time in (3, 5, 6, 9)]
         [[], [1], [2], []]
         """
         before = [some.take(np.flatnonzero(some.times[:, 0] <= time)) for some in updates]
@@ -58,7 +60,8 @@ class CollectionRows:
         starts = np.flatnonzero(first)
         counts = np.add.reduceat(diffs, starts) if len(starts) else NONE
         left = np.flatnonzero(counts)
-        return CollectionRows(time, keys[starts[left]], values[starts[left]], counts[left])
+        columns = coding.columns(keys[starts[left]], values[starts[left]])
+        return CollectionRows(time, *columns, counts[left])
 
     def of_key(self, text: str) -> CollectionRows:
         """Return the rows of the key that a text names."""
@@ -145,12 +148,10 @@ def rows_at(
             checkpoint, arrangement, time, f"the checkpoint is complete up to {last} ms",
             f"give --as-of {last} or earlier, leave it out, or take a later checkpoint",
         )  # fmt: skip
-    updates, since = list[Updates](), MIN_TIME
-    dictionary, coded = Dictionary(), (False, False)
-    for entries in bins:
-        stored = StoredRows.of(entries, dictionary).get(arrangement.number, StoredRows())
-        updates += stored.updates
-        since, coded = max(since, stored.since), max(coded, stored.coded)
+    dictionary = Dictionary()
+    found = (StoredRows.of(entries, dictionary).get(arrangement.number) for entries in bins)
+    stored = [one for one in found if one is not None]
+    since = max((one.since for one in stored), default=MIN_TIME)
     if time < since:
         least = to_millis(since)
         later = (
@@ -160,12 +161,10 @@ def rows_at(
             checkpoint, arrangement, time, f"its rows no longer tell apart times before {least} ms",
             f"{later} --checkpoint",
         )  # fmt: skip
-    rows = CollectionRows.at(updates, time)
-    keys, values = (
-        dictionary.column(codes) if is_coded and not isinstance(codes, ObjectColumn) else codes
-        for codes, is_coded in zip((rows.keys, rows.values), coded, strict=True)
-    )
-    return replace(rows, keys=keys, values=values)
+    updates = [some for one in stored for some in one.updates]
+    # A bin without rows does not tell what its columns would hold.
+    coded = next((one.coded for one in stored if one.updates), (False, False))
+    return CollectionRows.at(updates, time, UpdateCoding(dictionary, *coded))
 
 
 def _untold(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -24,10 +23,9 @@ from benchmarks.incremental import (
 from benchmarks.incremental.engine import Engine, engine_of
 from benchmarks.incremental.found import Distribution, Found, Tick, no_tick
 from benchmarks.incremental.graph import ROOT, ROOTS, Graph
-from benchmarks.incremental.members import Results
+from benchmarks.incremental.members import Answer
 from benchmarks.incremental.outcome import Outcome
 from benchmarks.incremental.scale import Scale
-from meander.dataflow.records.batch import Batch
 
 TINY = Scale(share=1e-4, singles=10, seconds=100.0)
 SPARSE = Graph(40, 100)
@@ -42,25 +40,7 @@ Pre-Depends: dpkg (>= 1.15.6~)
 """.splitlines()
 
 
-class Answer(Results):
-    """A writer that sums up the changes of an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows_by_key = Counter[tuple[int, int]]()
-
-    def write(self, batch: Batch) -> int:
-        for row in cast(list[dict[str, int]], batch.values):
-            self.rows_by_key[row["key"], row["value"]] += row["diff"]
-        return super().write(batch)
-
-    @property
-    def there(self) -> set[tuple[int, int]]:
-        assert not {*self.rows_by_key.values()} - {0, 1}
-        return {row for row, count in self.rows_by_key.items() if count}
-
-
-def answer_of(name: str, changes: int) -> set[tuple[int, int]]:
+def answer_of(name: str, changes: int) -> set[tuple[object, object]]:
     """The answer of the engine after so many changes, in rounds of several sizes."""
     answer = Answer()
     with engine_of(name, answer) as engine:
@@ -72,7 +52,8 @@ def answer_of(name: str, changes: int) -> set[tuple[int, int]]:
             size = min(1 + taken % 7, changes - taken)
             engine.round(SPARSE.changes(taken, size))
             taken += size
-    return answer.there
+    assert not {*answer.rows_by_key.values()} - {0, 1}
+    return answer.rows_there
 
 
 def test_a_graph_keeps_its_size_and_its_edges_follow_from_all_changes() -> None:
