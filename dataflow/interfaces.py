@@ -150,13 +150,19 @@ class SinkWriter(Protocol):
 
 
 class DeadLetters(Protocol):
-    """A dead-letter topic that keeps the records on which a user function has failed."""
+    """A dead-letter topic that keeps the records on which a user function has failed. The tickets
+    of dead letters are 1, 2, 3, ..."""
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Write one record with the reason. `trace` is the traceback, or ''."""
 
-    def pending(self) -> int:
-        """Return the number of dead letters that are not yet durable."""
+    @property
+    def added(self) -> int:
+        """Return the ticket of the last dead letter; 0 without one."""
+
+    def delivered(self) -> int:
+        """Return the last ticket up to which all dead letters are durable. Raise MeanderError when
+        the broker refused one."""
 
 
 @dataclass(frozen=True, slots=True)

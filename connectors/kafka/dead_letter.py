@@ -1,21 +1,24 @@
 """The dead-letter topic: records that the flow could not read or process, with the reason in
 headers.
 
-Guarantees that a record gets one dead letter per failure, and that `pending` counts dead letters
-that are not yet durable. An unreadable record keeps its bytes and headers. For a record that a
-function refused, the dead letter holds the value as JSON, or else its repr. It has the headers
-meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker and .trace. A cut
-value also has .truncated, its original length.
+Guarantees that a record gets one dead letter per failure, and that `delivered` names a dead letter
+only once all dead letters up to it are durable. An unreadable record keeps its bytes and headers.
+For a record that a function refused, the dead letter holds the value as JSON, or else its repr. It
+has the headers meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker
+and .trace. A cut value also has .truncated, its original length.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+from confluent_kafka import Message
 
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.formats import encoder, plain_key
 from meander.connectors.kafka.sink.producer import Headers
-from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
+from meander.connectors.kafka.sink.record_producer import RecordProducer
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
@@ -53,6 +56,9 @@ class KafkaDeadLetters:
 
     def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
         self._worker, self._named = worker, set[str]()
+        self.added = self._delivered = 0
+        self._arrived = set[int]()
+        """The tickets of durable dead letters behind one that is not durable."""
         self._producer = RecordProducer(
             settings, topic, max_waiting, message_max_bytes=MAX_DEAD_RECORD
         )
@@ -109,13 +115,22 @@ class KafkaDeadLetters:
         if key is not None and len(key) > MAX_KEY:
             added.append(("meander.key_truncated", str(len(key))))
             key = key[:MAX_KEY]
-        self._producer.send(value, key, ignore_delivery, [*headers, *added])
+        self.added += 1
+        done = partial(self._note_delivered, self.added)
+        self._producer.send(value, key, done, [*headers, *added])
 
-    def pending(self) -> int:
-        """Return the number of dead letters that are not yet durable. Raise MeanderError when the
-        broker refused one."""
-        self._producer.pump()
-        return len(self._producer)
+    def delivered(self) -> int:
+        """Return the last ticket up to which all dead letters are durable. Raise MeanderError when
+        the broker refused one."""
+        if self._delivered < self.added:
+            self._producer.pump()
+        return self._delivered
+
+    def _note_delivered(self, ticket: int, _: Message) -> None:
+        self._arrived.add(ticket)
+        while self._delivered + 1 in self._arrived:
+            self._delivered += 1
+            self._arrived.remove(self._delivered)
 
     def close(self) -> None:
         """Drop unsent records and release connections."""

@@ -161,7 +161,9 @@ class TestFlow:
         self._topics = InMemoryTopics(partitions, lambda: self.sim.actions)
         self._injector, self._pending = FaultInjector(), PendingFaults([*faults])
         self._failure: MeanderError | None = None
-        self._dead = ListDeadLetters()
+        self._dead_letters: list[DeadLetter] = []
+        self._dead: dict[WorkerId, ListDeadLetters] = {}
+        """The dead letters of each worker, which share the list."""
         self._plan = Plan(self._injector.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
@@ -326,7 +328,7 @@ class TestFlow:
             replace(letter, value=letter.value.value)
             if isinstance(letter.value, MalformedRecord)
             else letter
-            for letter in self._dead.letters
+            for letter in self._dead_letters
         ]
 
     def values(self, topic: str) -> list[object]:
@@ -523,7 +525,7 @@ class TestFlow:
                 return TopicReader(
                     self._topics.open(topic),
                     assigned(topic, self._topics.partitions, me, self._count),
-                    source.chunk_reader(self._dead, NO_KEEPALIVE),
+                    source.chunk_reader(self._dead[me], NO_KEEPALIVE),
                     self._rng,
                     partial(self._topics.paused, topic),
                     lambda: self._topics.ended,
@@ -559,6 +561,8 @@ class TestFlow:
     ) -> Worker:
         assert self._databases is not None
         database = self._databases.of(me)
+        chance = random.Random(f"dead letters {me}")
+        dead = self._dead[me] = ListDeadLetters(self._dead_letters, chance)
         once = self._plan.flow.delivery == "exactly_once"
         transactions = ListTransactions(self.world.ledger) if once else None
 
@@ -574,7 +578,7 @@ class TestFlow:
             self._count,
             clock,
             topic,
-            self._dead,
+            dead,
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
             lambda name: SpillStore(database, f"{self._namespace}/{name}"),
             lambda node, rests: self._reader(node, me, rests),

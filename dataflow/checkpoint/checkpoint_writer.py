@@ -1,7 +1,8 @@
 """The checkpoint writer: one worker's part of a checkpoint, with in-flight records and state
 changes.
 
-Guarantees that the reported part is durable and is all that was frozen here. It holds references to
+Guarantees that the reported part is durable and is all that was frozen here, and that all earlier
+dead letters of the worker are durable: a recovery does not repeat them. It holds references to
 batches, which no operator changes, and the frozen states (`state_writer.py`). A turn writes a
 slice. Adjacent records share a piece, as a recovery reads piece after piece. Cost: 4 to 12 us per
 in-flight record.
@@ -77,6 +78,8 @@ class SnapshotContents:
     """The time from which each sink has released no result."""
     frontiers: Sequence[OperatorFrontier]
     """The frontier of each stateful operator."""
+    dead_letters_durable: Callable[[], bool]
+    """Returns whether all dead letters from before the snapshot are durable."""
 
 
 class CheckpointWriter:
@@ -146,7 +149,8 @@ class CheckpointWriter:
             return True
         placed = self._upload.poll()
         written = self._states.step()
-        if self._all_sent and not self._upload and self._states.done:
+        stored = self._all_sent and not self._upload and self._states.done
+        if stored and self._contents.dead_letters_durable():
             self._finish(self._part())
         return sent or placed or written or self.done
 

@@ -4,9 +4,10 @@ Guarantees that the results written at the end of a step are all those before `w
 without results that earlier executions committed (`committed`). Replayed results are compared with
 the committed ones (`replay`). In the middle of a time the sink is not `complete`. Records wait for
 their time and then for their commit; beyond a limit they wait on disk (I6). So the frontier behind
-the sink is durable. When a bin moves here at t, results from t on wait until all results before t
-are durable on all workers (I9). Cost: a sort per step in which the frontier moves, and a
-transaction of the other workers for each time of moves.
+the sink is durable. A dead letter is durable before the transaction after it. When a bin moves here
+at t, results from t on wait until all results before t are durable on all workers (I9). Cost: a
+sort per step in which the frontier moves, and a transaction of the other workers for each time of
+moves.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.dataflow.exactly_once.replay_check import Replay
 from meander.dataflow.operators.buffer.rows import Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.error_policy import Guard
+from meander.dataflow.operators.error_policy import Guard, SinkDeadLetters
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.operators.sink import write_valid
 from meander.dataflow.progress.capability import CapabilitySet
@@ -65,17 +66,19 @@ class OrderedSink(BaseOperator):
         output: OutputPort,
         writer: ChecksummedWriter,
         guard: Guard,
+        dead: SinkDeadLetters,
         committed: CommittedResults,
         loops: int,
     ) -> None:
         """The sink lies within `loops` loops; memory limits apply to each kind of waiting record.
+        All ordered sinks of the worker share `dead`.
 
         `most` bytes may wait for their time, as many may be ready, and half as many may wait for a
         commit.
         """
         self.name = context.name
         self._input, self._output, self._writer = source, output, writer
-        self._guard, self._counters = guard, context.counters
+        self._guard, self._dead, self._counters = guard, dead, context.counters
         self._waiting = context.buffer("records")
         self._most, self._space, self._committed = context.max_waiting, context.space, committed
         self._loops = loops
@@ -105,8 +108,10 @@ class OrderedSink(BaseOperator):
 
     @property
     def complete(self) -> bool:
-        """Whether all written results lie before `written_before`: not in the middle of a time."""
-        return self._newest < self.written_before
+        """Whether all written results lie before `written_before`: not in the middle of a time, and
+        whether the sinks' dead letters are durable. A replay suppresses a committed time without
+        dead letters."""
+        return self._newest < self.written_before and self._dead.durable
 
     def drain_written(self) -> CommittedChecksum:
         """Return the checksum of the results written since the last call."""
@@ -139,6 +144,10 @@ class OrderedSink(BaseOperator):
     def finished(self) -> bool:
         """Return whether all results are committed."""
         return not (self._under_way or self._stored.spilled)
+
+    def wait_seconds(self) -> float | None:
+        """Return a short time while a dead letter is not durable."""
+        return None if self._dead.durable else 0.001
 
     def in_flight(self) -> Iterable[InFlight]:
         """Return the uncommitted records and those that wait for their time."""
@@ -230,9 +239,10 @@ class OrderedSink(BaseOperator):
 
     def _may_write(self, time: int) -> bool:
         """Return whether there is room for records of a time; in the middle of a time the disk has
-        room."""
+        room. Without a pause, a flow of many dead letters would never be complete."""
         if time > self._newest:
-            return not (self._is_full or self._stored.spilled or self._writer.full)
+            full = self._is_full or self._stored.spilled or self._writer.full
+            return self._dead.durable and not full
         while self._is_full and self._store():
             pass
         return not self._is_full

@@ -60,6 +60,32 @@ def safe_repr(value: object) -> str:
         return object.__repr__(value)
 
 
+class SinkDeadLetters:
+    """The dead letters that one worker's sinks add together; implements `DeadLetters`."""
+
+    def __init__(self, dead: DeadLetters) -> None:
+        self._dead, self._last = dead, 0
+
+    def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
+        """Write one record with the reason."""
+        self._dead.add(operator, batch, row, reason, trace)
+        self._last = self.added
+
+    @property
+    def added(self) -> int:
+        """Return the ticket of the worker's last dead letter."""
+        return self._dead.added
+
+    def delivered(self) -> int:
+        """Return the last ticket up to which all dead letters are durable."""
+        return self._dead.delivered()
+
+    @property
+    def durable(self) -> bool:
+        """Whether all dead letters of the sinks are durable."""
+        return not self._last or self.delivered() >= self._last
+
+
 class FunctionFailed(MeanderError):
     """An error that ends the flow, as a user function has failed under `fail`."""
 

@@ -55,6 +55,7 @@ class Sink:
         return [
             InFlight.isolated(at, capability.time, batch)
             for _, capability, _, batch in self._undelivered
+            if len(batch)
         ]
 
     def close(self) -> None:

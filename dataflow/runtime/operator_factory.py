@@ -61,7 +61,7 @@ from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.error_policy import Guard, OnError
+from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
@@ -149,6 +149,8 @@ class OperatorFactory:
     """The sinks that keep the results of a moving key in order, by colocation group."""
     outboxes: list[OutboxSink] = field(default_factory=list)
     """The sinks that deliver exactly once by checkpoints."""
+    sink_dead_letters: SinkDeadLetters = field(init=False)
+    """The dead letters of the ordered sinks."""
     start: RestorePlan = field(init=False)
     routing: Routing = field(init=False)
     retention: Retention = field(init=False)
@@ -163,6 +165,7 @@ class OperatorFactory:
     def __post_init__(self) -> None:
         flow = self.plan.flow
         joins, groups = self.environment.joins, len(self.plan.groups.names)
+        self.sink_dead_letters = SinkDeadLetters(self.environment.dead)
         # A joining worker receives all state from the others.
         self.start = self.environment.start.joining(self.plan) if joins else self.environment.start
         self.routing = (
@@ -276,8 +279,8 @@ class OperatorFactory:
 
     def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
         writer, flow = self.environment.open_writer(node), self.plan.flow
-        guard = self._guard(node.name, node.on_error)
         if node.name in self.plan.outboxes:
+            guard = self._guard(node.name, node.on_error)
             assert isinstance(writer, DeferredWriter), "an outbox needs a writer in transactions"
             results, before = self._inputs(node)
             group = group_of(node)
@@ -289,7 +292,7 @@ class OperatorFactory:
             return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
-            return Sink(*ports, writer, guard)
+            return Sink(*ports, writer, self._guard(node.name, node.on_error))
         assert isinstance(writer, ChecksummedWriter), (
             "exactly-once delivery needs a writer in transactions"
         )
@@ -297,7 +300,8 @@ class OperatorFactory:
             self._context(node.name, ordered=True),
             *ports,
             writer,
-            guard,
+            self._guard(node.name, node.on_error, self.sink_dead_letters),
+            self.sink_dead_letters,
             self.start.history.of(node.name, self.plan.groups.first_bin(group_of(node))),
             scope_of(node).depth - ROOT.depth,
         )
@@ -479,8 +483,9 @@ class OperatorFactory:
 
         return refuse
 
-    def _guard(self, name: str, policy: OnError) -> Guard:
-        return Guard(name, policy, self.environment.dead, self.counters, self.environment.keepalive)
+    def _guard(self, name: str, policy: OnError, dead: DeadLetters | None = None) -> Guard:
+        dead = dead or self.environment.dead
+        return Guard(name, policy, dead, self.counters, self.environment.keepalive)
 
     # -- ports
 

@@ -184,7 +184,8 @@ class Worker:
         """Whether this worker has no output under way."""
         finished = all(operator.finished() for operator in self._operators.operators)
         busy = self._snapshots.busy or self._transactions.busy
-        return finished and not busy and self._environment.dead.pending() == 0
+        dead = self._environment.dead
+        return finished and not busy and dead.delivered() == dead.added
 
     def reports(self) -> list[WorkerReport]:
         """Return the reports for the coordinator since the last call, as JSON-able dicts."""
@@ -441,12 +442,17 @@ class Worker:
                 OperatorFrontier(one.name, min(map(outer_time, one.frontier), default=END_TIME))
                 for one in keyed
             ],
+            partial(self._delivered_dead_letters, environment.dead.added),
         )
         return CheckpointWriter(
             self.me, plan, environment.execution, number, contents, operators.outgoing,
             environment.in_flight, partial(self._report_part, self._transactions.held_back),
             self._report_failed,
         )  # fmt: skip
+
+    def _delivered_dead_letters(self, ticket: int) -> bool:
+        """Return whether all dead letters up to a ticket are durable."""
+        return self._environment.dead.delivered() >= ticket
 
     def _complete(self, frame: CompleteFrame) -> None:
         """Handle a completed checkpoint."""

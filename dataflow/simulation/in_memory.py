@@ -26,6 +26,7 @@ from meander.dataflow.interfaces import (
     SourceSpec,
 )
 from meander.dataflow.records.batch import Batch
+from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import from_millis
@@ -211,6 +212,7 @@ class ListReader(InMemoryReader):
         self._end[partition] = rest.offset
 
 
+Refuses = Callable[[object], bool]
 FAST = 0.5
 """The probability that a check finds all batches delivered."""
 
@@ -218,11 +220,11 @@ FAST = 0.5
 class ListSink:
     """A sink that collects the results of all workers in the order of arrival."""
 
-    def __init__(self, slow: float = FAST) -> None:
+    def __init__(self, slow: float = FAST, refuses: Refuses | None = None) -> None:
         """`slow` is the probability that a check finds the batches of a slow delivery
-        delivered."""
+        delivered. `refuses` tells which values cannot be written."""
         self.results: list[Result] = []
-        self.slow = slow
+        self.slow, self._refuses = slow, refuses
 
     def open(self, *_: object) -> SinkWriter:
         """Raise TypeError, as only `TestFlow` opens a list sink."""
@@ -232,6 +234,15 @@ class ListSink:
     def values(self) -> list[object]:
         """Return the values of all results."""
         return [result.value for result in self.results]
+
+    def check(self, batch: Batch) -> None:
+        """Raise RowError for the values that cannot be written."""
+        if self._refuses is None:
+            return
+        cause, refuses = "its value cannot be written", self._refuses
+        rows = (row for row, value in enumerate(batch.values) if refuses(value))
+        if errors := {row: RowError(row, "a ListSink", cause) for row in rows}:
+            raise RowError.first(errors)
 
     def writer(self, worker: WorkerId, rng: random.Random) -> ListWriter:
         """Return the writer of one worker."""
@@ -292,13 +303,15 @@ class ListWriter(DelayedWriter):
         self._sink, self._worker = sink, worker
 
     def prepared(self, batch: Batch) -> Callable[[], None]:
-        """Return a function that collects the current contents of a batch."""
+        """Return a function that collects the current contents of a batch. Raise RowError."""
+        self._sink.check(batch)
         return partial(
             self._sink.results.extend, results(self._worker, batch, batch.keys, batch.values)
         )
 
     def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of a batch."""
+        """Return the checksum of a batch. Raise RowError."""
+        self._sink.check(batch)
         keys = [None] * len(batch) if batch.keys is None else batch.keys
         return Checksum.of(batch.times, keys, list(map(codec.encode, batch.values)))
 
@@ -321,6 +334,10 @@ def results(
     ]
 
 
+SLOW_DEAD_LETTERS = 0.05
+"""The probability that a check finds a worker's dead letters durable."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """A dead letter that keeps a record with its operator, reason and position."""
@@ -336,16 +353,27 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class ListDeadLetters:
-    """A list that collects the dead letters of all workers."""
+    """A list that collects one worker's dead letters; implements `DeadLetters`. With `rng` a dead
+    letter is durable some checks later, and a crash before loses it."""
 
     letters: list[DeadLetter] = field(default_factory=list)
+    """The dead letters in order; workers may share the list."""
+    rng: random.Random | None = None
+    waiting: list[DeadLetter] = field(default_factory=list)
+    """The dead letters that are not durable."""
+    added: int = 0
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Keep one record with its reason."""
         time, partition = int(batch.times[row]), int(batch.partitions[row])
         offset, value = int(batch.offsets[row]), batch.values[row]
-        self.letters.append(DeadLetter(operator, value, reason, trace, time, partition, offset))
+        letter = DeadLetter(operator, value, reason, trace, time, partition, offset)
+        self.letters.append(letter)
+        self.waiting.append(letter)
+        self.added += 1
 
-    def pending(self) -> int:
-        """Return 0, as a list is durable at once."""
-        return 0
+    def delivered(self) -> int:
+        """Return the last ticket up to which all are durable, after a random check."""
+        if self.waiting and (self.rng is None or self.rng.random() < SLOW_DEAD_LETTERS):
+            self.waiting.clear()
+        return self.added - len(self.waiting)

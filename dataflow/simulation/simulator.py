@@ -521,11 +521,10 @@ class Simulation:
     def _step_worker(self, worker: Worker) -> None:
         worker.step()
         self.network.report(worker.me, worker.reports())
-        if worker.left:
+        if worker.left and worker.idle:
             self._remove_worker(worker)
 
     def _remove_worker(self, worker: Worker) -> None:
-        assert worker.idle, "a worker leaves without output under way"
         assert not any(worker.state().values()), "a worker leaves without states (I2)"
         worker.close()
         self.counters += worker.counters

@@ -84,6 +84,10 @@ def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
 
         until(written, f"all is written {times} times: {flow.said}")
 
+    def reasons() -> set[str]:
+        letters = consume_all(broker.bootstrap, topic_names(prefix, "counts").dead)
+        return {str(dict(one.headers)["meander.reason"]) for one in letters}
+
     lines(broker.bootstrap, prefix, WORDS)
     run = run_command(module, prefix, PATIENCE, "--workers", "2")
     with meander(tmp_path, broker.bootstrap, *run) as flow:
@@ -100,11 +104,9 @@ def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
             assert len(flow.of("started")) == 1, "it needs no checkpoint"
         lines(broker.bootstrap, prefix, WORDS, create=False, after=2 * len(WORDS))
         until_written(3)
-    letters = consume_all(broker.bootstrap, topic_names(prefix, "counts").dead)
-    reasons = {str(dict(one.headers)["meander.reason"]) for one in letters}
-    assert len(reasons) == 2, reasons
+        until(lambda: len(reasons()) == 2, f"both have become dead letters: {flow.said}")
     for offset in (100, 200):
-        (reason,) = [one for one in reasons if f"offset {offset} " in one]
+        (reason,) = [one for one in reasons() if f"offset {offset} " in one]
         if limit == POLICY:
             assert f"from partition 0, offset {offset} has no key, and the topic is" in reason
             continue

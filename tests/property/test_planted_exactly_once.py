@@ -20,6 +20,7 @@ from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.replay_check import Replay, Replays
 from meander.dataflow.exactly_once.transaction_loop import TransactionLoop
 from meander.dataflow.operators.buffer import buffer, spill
+from meander.dataflow.operators.error_policy import SinkDeadLetters
 from meander.dataflow.simulation.simulator import DurableWorld
 from meander.dataflow.simulation.transactions import Ledger, ListTransactions
 from meander.state.checkpoint.checkpoint import ReplayFrom
@@ -196,6 +197,9 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "results of a bin that came leave while those of before have not": (
         OrderedSink, "_blocked_times", lambda _: []
     ),
+    "a transaction does not wait for dead letters": (
+        SinkDeadLetters, "durable", property(lambda _: True)  # type: ignore[dict-item]
+    ),
     "what sinks let go of before a cut comes again": (OrderedSink, "_drop_rows", _let_go_unnoticed),
     "results from before a cut, of earlier executions, come again": (
         Replays, "replay_from", _without_earlier_lives
@@ -213,6 +217,7 @@ SHOWN = {
     "repeats count for the latest execution alone": 25,
     "results from before a cut, of earlier executions, come again": 14,
     "results of a bin that came leave while those of before have not": 12,
+    "a transaction does not wait for dead letters": 18,
 }  # fmt: skip
 """The seeds that show them, as it is now."""
 

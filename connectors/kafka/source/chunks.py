@@ -67,7 +67,7 @@ class ChunkReader:
     @property
     def dead_letters_durable(self) -> bool:
         """Return whether all dead letters are durable."""
-        return not self.unreadable or not self._dead.pending()
+        return not self.unreadable or self._dead.delivered() == self._dead.added
 
     def _write_dead_letter(self, message: ConsumedMessage, reason: str) -> None:
         partition, offset = message.partition(), message.offset()

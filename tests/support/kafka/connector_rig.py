@@ -99,7 +99,7 @@ class Reading:
         while not done():
             chunks = self.reader.poll()
             self.chunks += chunks
-            self.dead.pending()
+            self.dead.delivered()
             assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
             if not chunks:
                 self.reader.watch()

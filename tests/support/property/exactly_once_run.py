@@ -109,7 +109,8 @@ class ExactlyOnceRun(RecoveryRun):
 
     def check_results(self, run: TestFlow) -> None:
         """Compare results and states with the reference."""
-        results, states, _ = self.expected()
+        results, states, refused = self.expected()
+        self.check_dead_letters(refused)
         assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = sorted(repr((r.order, r.value)) for r in results)
         found = sorted(repr((r.place, r.value)) for r in self.sink.results)

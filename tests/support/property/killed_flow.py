@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from meander.dataflow.migration.migrator import OutgoingState
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.faults import Fault
+from meander.dataflow.simulation.in_memory import DeadLetter
 from meander.dataflow.simulation.simulator import Command, TakeCheckpoint
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from meander.state.store.store import Database
@@ -19,6 +21,8 @@ from tests.support.property.faults import Cut, DiskFull, FullDisk, Kill, Killed,
 from tests.support.property.steps import PlannedFault, StepFaults
 from tests.support.property.watched import WatchedWorld, watch_links, watch_worker
 
+Refusal = tuple[str, str, int, int, int]
+"""The operator, the value, the time, the partition and the offset of a dead letter."""
 FOREVER = 1 << 60
 """More steps than any run takes."""
 
@@ -98,6 +102,12 @@ class KilledFlow(CrampedFlow):
             for parcel in source.partition_handoffs()
         }
 
+    @property
+    def durable_dead_letters(self) -> Counter[Refusal]:
+        """How often each dead letter is there that a crash now would not lose."""
+        lost = (letter for one in self._dead.values() for letter in one.waiting)
+        return Counter(map(_refusal, self._dead_letters)) - Counter(map(_refusal, lost))
+
     def disarm(self) -> None:
         """Let no fault strike any more; a killed process does nothing."""
         self.step_faults.end()
@@ -166,3 +176,7 @@ class KilledFlow(CrampedFlow):
     @property
     def _outlets(self) -> Iterator[OutgoingState]:
         return (outlet for worker in self.workers for outlet in worker.parts.operators.outgoing)
+
+
+def _refusal(letter: DeadLetter) -> Refusal:
+    return letter.operator, repr(letter.value), letter.time, letter.partition, letter.offset

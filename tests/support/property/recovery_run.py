@@ -24,8 +24,8 @@ from meander.testing import Result
 from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions, encoded
 from tests.support.property.faults import BrokerDown, Cut, DiskFull, Killed, Stop
 from tests.support.property.flows import Lane
-from tests.support.property.killed_flow import Interruption, KilledFlow
-from tests.support.property.reference import Record
+from tests.support.property.killed_flow import Interruption, KilledFlow, Refusal
+from tests.support.property.reference import Record, Refusals
 from tests.support.property.steps import PlannedFault, Step, StepFaults, random_occurrence
 from tests.support.property.watched import WatchedWorld
 
@@ -80,6 +80,8 @@ class RecoveryRun(CaseRun):
         self.checkpoints = self.in_flight = self.unread = self.moving = self.bundled = 0
         self.policies = Counter[str]()
         self.struck = Counter[Step]()
+        self.dead_letters = Counter[Refusal]()
+        """The durable dead letters of all executions."""
         self.local_bins = 0
         chance, survivors = random.Random(f"heirs {self.case.seed}"), dict[WorkerId, Database]()
         for number in range(EXECUTIONS):
@@ -97,6 +99,7 @@ class RecoveryRun(CaseRun):
             self.local_bins += run.local_bins
             over = self._run_one(run)
             self._note(run.step_faults)
+            self.dead_letters |= run.durable_dead_letters
             script = [*run.sim.commands]
             raw, other, results = (
                 sink.results[mark:]
@@ -209,7 +212,8 @@ class RecoveryRun(CaseRun):
         if self.case.kind == "arrival":
             self.check_counts(run, chain)
             return
-        results, states, _ = self.expected()
+        results, states, refused = self.expected()
+        self.check_dead_letters(refused)
         assert run.state() == encoded(states), "states are the reference's (I5)"
         wanted = Counter(repr((r.order, r.value)) for r in results)
         found = [Counter(map(answer, execution.results)) for execution in chain]
@@ -217,6 +221,14 @@ class RecoveryRun(CaseRun):
         for execution in chain:
             self.check_repeats(execution.results, results)
         assert not wanted - sum(found, Counter()), "all of the reference is answered (I5)"
+
+    def check_dead_letters(self, refused: Refusals) -> None:
+        """Check that no dead letter is lost, whatever execution ended before it was durable."""
+        found = Counter[tuple[str, str]]()
+        for (operator, value, *_), number in self.dead_letters.items():
+            found[operator, value] += number
+        wanted = Counter((operator, repr(value)) for operator, value in refused)
+        assert not wanted - found, "each refused record is a dead letter (I5)"
 
     def check_repeats(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:
         """Check that the results of one execution stand in the reference's order per key.

@@ -139,6 +139,10 @@ def holed(value: Any) -> object:
     return {"k": value["k"], "v": value["v"]}
 
 
+def unwritable(value: Any) -> bool:
+    return int(value) % 4 == 1
+
+
 def moody(context: Any, state: Any, value: Any) -> object:
     """Fails half-way: the state has changed, a result and a timer have been left."""
     state.append(value["v"])

@@ -136,8 +136,12 @@ class Dead:
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         self.letters.append((operator, batch.values[row], reason, trace))
 
-    def pending(self) -> int:
-        return 0
+    @property
+    def added(self) -> int:
+        return len(self.letters)
+
+    def delivered(self) -> int:
+        return self.added
 
 
 def guard(policy: OnError = "fail", operator: str = "op") -> tuple[Guard, Dead, Counter[str]]:

@@ -34,7 +34,7 @@ def rig(broker: Broker, prefix: str) -> Rig:
 def set_aside(rig: Rig, records: Batch, row: int, trace: str = "") -> Record:
     dead = KafkaDeadLetters.open(rig.context(worker=1, workers=2), rig.dead_topic)
     dead.add("per_plane", records, row, "KeyError: 'tailnum'", trace)
-    until(lambda: not dead.pending(), "it is durable")
+    until(lambda: dead.delivered() == dead.added, "it is durable")
     dead.close()
     (record,) = consume_all(rig.bootstrap, rig.dead_topic)
     return record
@@ -96,7 +96,7 @@ def test_settings_of_sinks_do_not_bound_what_is_set_aside(rig: Rig) -> None:
     context = replace(context, settings={**context.settings, "message.max.bytes": "2000000"})
     dead = KafkaDeadLetters.open(context, rig.dead_topic)
     dead.add("per_plane", batch([b"x" * 3_000_000]), 0, "no", "")
-    until(lambda: not dead.pending(), "it is durable")
+    until(lambda: dead.delivered() == dead.added, "it is durable")
     dead.close()
 
 
