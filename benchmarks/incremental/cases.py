@@ -22,8 +22,8 @@ class Case:
     """Returns how many changes it takes; None where time decides."""
 
 
-def _trace(scale: Scale) -> float:
-    return scale(EDGES) + scale(UPDATES)
+def _trace(scale: Scale, runs: int) -> float:
+    return runs * (scale(EDGES) + scale(UPDATES))
 
 
 def _series(name: str, size: str) -> Callable[[Scale], float]:
@@ -46,7 +46,10 @@ def _timely(_: Scale) -> None:
 CASES: dict[str, Case] = {
     "trace load": Case(trace_runs.load, lambda scale: 3 * scale(EDGES)),
     **{
-        f"trace factor {name}": Case(partial(trace_runs.updates, factor=factor), _trace)
+        f"trace factor {name}": Case(
+            partial(trace_runs.updates, factor=factor),
+            partial(_trace, runs=trace_runs.runs_of(factor)),
+        )
         for name, factor in FACTORS.items()
     },
     "trace seek": Case(trace_runs.seek, lambda scale: 2 * scale(EDGES)),

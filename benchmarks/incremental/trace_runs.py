@@ -2,7 +2,8 @@
 
 A step is what an operator does with a batch: sort it into a layer, insert that, let the reader
 follow, and read the rows of its keys. Seconds are CPU time, as a trace waits for nothing but the
-other processes of a machine.
+other processes of a machine. The same steps run twice where merges are progressive, and a step
+counts with its lesser time: CPU time includes pauses of the machine, which differ between runs.
 """
 
 from __future__ import annotations
@@ -114,14 +115,26 @@ def updates(scale: Scale, tick: Tick, factor: int) -> Found:
     graph = Graph(scale(NODES), scale(EDGES))
     small = Graph(100, 1_000)
     steps(loaded(small, factor, no_tick), small, 1_000, no_tick)
+    runs = [_run(graph, scale(UPDATES), factor, tick) for _ in range(runs_of(factor))]
+    seconds = np.array([took.sum() for took, _ in runs])
+    found = Found(figures={
+        "updates_per_s": BATCH * (scale(UPDATES) // BATCH) / seconds.mean(),
+        "trace_over_live": runs[0][1] / graph.edges,
+        "longest_of_one_run_ms": 1000 * max(took.max() for took, _ in runs),
+    })  # fmt: skip
+    found.note("step", np.min([took for took, _ in runs], axis=0))
+    return found
+
+
+def runs_of(factor: int) -> int:
+    """Return the runs of a factor; no pause of the machine is as long as an immediate merge."""
+    return 1 if factor == IMMEDIATE else 2
+
+
+def _run(graph: Graph, count: int, factor: int, tick: Tick) -> tuple[Float64s, int]:
     arrangement = loaded(graph, factor, tick)
     as_worker()
-    took, rows = steps(arrangement, graph, scale(UPDATES), tick)
-    found = Found(figures={
-        "updates_per_s": BATCH * len(took) / took.sum(), "trace_over_live": rows / graph.edges,
-    })  # fmt: skip
-    found.note("step", took)
-    return found
+    return steps(arrangement, graph, count, tick)
 
 
 def steps(arrangement: Arrangement, graph: Graph, count: int, tick: Tick) -> tuple[Float64s, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.incremental.outcome import Outcome
 from benchmarks.incremental.trace_runs import FACTORS
+from meander.state.collections.trace import FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ PROGRESSIVE = [name for name in FACTORS if name != "immediate"]
 WANTED = {
     "load_over_lexsort": Wanted("trace load", "load_over_lexsort", most=3),
     "bytes_per_static_edge": Wanted("trace load", "bytes_per_static_edge", most=8),
-    "longest_step_ms": Wanted("trace factor 1", "step_max_ms", most=10),
-    "trace_over_live": Wanted("trace factor 1", "trace_over_live", most=2),
+    "longest_step_ms": Wanted(f"trace factor {FACTOR}", "step_max_ms", most=10),
+    "trace_over_live": Wanted(f"trace factor {FACTOR}", "trace_over_live", most=2),
     **{
         f"max_cut_by_progressive_{name}": Wanted(f"trace factor {name}", "max_cut", least=5.5)
         for name in PROGRESSIVE

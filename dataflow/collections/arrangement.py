@@ -22,7 +22,7 @@ from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import columns_of, not_before
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import layer_of
-from meander.state.collections.trace import Trace
+from meander.state.collections.trace import FACTOR, Trace
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
@@ -85,7 +85,7 @@ class Arrangement:
     [1]
     """
 
-    def __init__(self, depth: int, factor: int = 1) -> None:
+    def __init__(self, depth: int, factor: int = FACTOR) -> None:
         """Take the coordinates of a time, and the factor of merging."""
         self.depth, self.trace = depth, Trace(depth, factor)
         self.lowest = self.upper = self.trace.upper

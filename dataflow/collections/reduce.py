@@ -126,7 +126,7 @@ class Reduction:
     ) -> None:  # fmt: skip
         self._shown = shown
         self._name, self._function, self._depth, self._arranged = name, function, depth, arranged
-        self.output = Arrangement(depth, factor=2)
+        self.output = Arrangement(depth)
         self.previous = self.output.reader(depth)
         """The output of the steps so far."""
         self._pending = _Moments(np.empty(0, np.uint64), np.empty((0, depth), np.int64))

@@ -25,6 +25,9 @@ TAIL_ROWS = 1024
 """The most rows of a layer at level 0, where layers merge at once, in some microseconds."""
 FUEL = 8
 """The least rows of each merge under way for which an inserted row has to pay."""
+FACTOR = 2
+"""The default factor, by which a trace has at most about twice the rows of its live updates. With 1
+it has more: more updates come in while the largest merge is under way."""
 IMMEDIATE = 0
 """The factor by which each merge ends in the step that starts it."""
 
@@ -65,7 +68,7 @@ class Trace:
     [10, 11]
     """
 
-    def __init__(self, depth: int, factor: int = 1, by_estimate: bool = True) -> None:
+    def __init__(self, depth: int, factor: int = FACTOR, by_estimate: bool = True) -> None:
         """Take the coordinates of a time, and the factor of merging, or `IMMEDIATE`."""
         self.depth, self._factor, self._by_estimate = depth, factor, by_estimate
         self._levels: dict[int, Layer | Merge] = {}

@@ -65,7 +65,7 @@ def test_a_row_pays_for_eight_rows_of_each_merge(monkeypatch: pytest.MonkeyPatch
         return taken[merge][-1]
 
     monkeypatch.setattr(Merge, "step", metered)
-    trace = Trace(1)
+    trace = Trace(1, factor=1)
     for now in range(128):
         trace.insert(some(now, 1))
     assert max(map(sum, taken.values())) == 64
