@@ -41,8 +41,8 @@ WANTED = {
     "bfs_1k_p99_drift": Wanted("bfs 1k", "p99_drift", most=1.2),
     "bfs_1m_p50_drift": Wanted("bfs 1m", "p50_drift", most=1.2),
     "bfs_1m_p99_drift": Wanted("bfs 1m", "p99_drift", most=1.2),
-    "degrees_1000_per_s": Wanted("degrees rates", "1000_per_s", least=300_000),
-    "degrees_10000_per_s": Wanted("degrees rates", "10000_per_s", least=600_000),
+    "degrees_1000_per_s": Wanted("degrees rates 2 workers", "1000_per_s", least=300_000),
+    "degrees_10000_per_s": Wanted("degrees rates 2 workers", "10000_per_s", least=600_000),
     "bfs_initial_s": Wanted("bfs 1m", "initial_s", most=5),
     "bfs_single_p50_ms": Wanted("bfs 1m", "single_p50_ms", most=3),
 }  # fmt: skip

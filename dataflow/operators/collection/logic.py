@@ -40,6 +40,14 @@ class _Arrangements:
         self._since = MIN_TIME
         self._got: list[Stored] = []
 
+    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+        """Yield the updates of the output before the upper frontier of the layers."""
+        self._advance()
+        yield from self._step(layers)
+
+    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+        raise NotImplementedError
+
     def start(self, position: Antichain) -> None:
         """Count all updates before a frontier as those of an earlier execution."""
         for arrangement in self._kept:
@@ -113,10 +121,8 @@ class ArrangeLogic(_WithoutPending):
         self.arrangement = Arrangement(depth)
         super().__init__(depth, [self.arrangement], [], passed)
 
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the next layer."""
+    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         (layer,) = layers
-        self._advance()
         self.arrangement.insert(layer)
         self.got(0, layer.updates())
         yield from layer.updates()
@@ -141,10 +147,8 @@ class JoinLogic(_WithoutPending):
         left, right = self._sides
         self._join = join.IncrementalJoin(left, right, function)
 
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the output for the next layers of both sides."""
+    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         left, right = layers
-        self._advance()
         yield from self._join.step(left, right)
         own = [layer for side, layer in zip(self._sides, layers, strict=True) if not side.is_shared]
         for number, layer in enumerate(own):
@@ -182,10 +186,8 @@ class ReduceLogic(_Arrangements):
         """Return whether two changes of a key join later."""
         return self._reduction.has_pending
 
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the output for the next layer."""
+    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         (layer,) = layers
-        self._advance()
         if self._own is not None:
             self._own.insert(layer)
             self.got(1, layer.updates())

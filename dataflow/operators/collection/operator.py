@@ -24,7 +24,7 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
+from meander.dataflow.records.loop_times import iterations_of, nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
@@ -122,8 +122,8 @@ class CollectionOperator(StatefulOperator):
         self._clock, self._worked_at = context.clock, context.clock.monotonic()
         self._started = False
         """Whether the operator has begun a step."""
-        self._moves: list[int] = []
-        """The times of moves of incoming bins that no step has reached."""
+        self._moves: list[Antichain] = []
+        """The times of moves of installed bins that no step has reached."""
         self._running: Iterator[Updates] | None = None
         self._unsent = deque[tuple[Time, Batch]]()
 
@@ -205,7 +205,7 @@ class CollectionOperator(StatefulOperator):
     def _on_installed(self, bin: Bin, time: int) -> None:
         """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""
         self._fill(bin)
-        self._moves.append(time)
+        self._moves.append(self._outer_frontier(time))
 
     def _fill(self, bin: Bin) -> None:
         """Add the rows of an installed bin to the arrangements."""
@@ -262,17 +262,14 @@ class CollectionOperator(StatefulOperator):
         upper = self._control()
         for port in self._inputs:
             upper = upper.meet(port.frontier)
-        inner = (0,) * (self._depth - 1)
-        for time in self.incoming.awaited_times:
-            upper = upper.meet(Antichain.of(nested_time(time, inner)))
-        move = self._next_move()
-        if move is not None:
-            # A join takes rows from its last step on as those of its next batch, and not those that
-            # moved here. So a step ends at the move, even one without updates.
-            upper = upper.meet(move)
+        # A join takes rows from its last step on as those of its next batch, and not those that
+        # moved here. So a step ends at each move, even one without updates.
+        moves = self._unreached_moves()
+        for bound in (*moves, *map(self._outer_frontier, self.incoming.awaited_times)):
+            upper = upper.meet(bound)
         if upper == self._upper or not self._upper.dominates(upper):
             return
-        some = any(pending.has_before(upper) for pending in self._pending) or upper == move
+        some = any(pending.has_before(upper) for pending in self._pending) or upper in moves
         if not some and not_before(self._logic.pending[1], upper).all():
             return
         if not self._started:
@@ -283,13 +280,13 @@ class CollectionOperator(StatefulOperator):
         description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
         self._running = self._logic.step([layer_of(one, description) for one in ready])
 
-    def _next_move(self) -> Antichain | None:
-        """Return the time of the first move that the steps have not reached, as a frontier."""
-        inner = (0,) * (self._depth - 1)
-        frontiers = [Antichain.of(nested_time(time, inner)) for time in sorted(self._moves)]
-        left = [one for one in frontiers if not one.dominates(self._upper)]
-        self._moves = [outer_time(time) for one in left for time in one]
-        return left[0] if left else None
+    def _unreached_moves(self) -> list[Antichain]:
+        """Return the times of moves of installed bins that no step has reached, as frontiers."""
+        self._moves = [one for one in self._moves if not one.dominates(self._upper)]
+        return self._moves
+
+    def _outer_frontier(self, time: int) -> Antichain:
+        return Antichain.of(nested_time(time, (0,) * (self._depth - 1)))
 
     def _start_from(self, position: Antichain) -> None:
         """Take up the position of an earlier execution: updates before it belong to earlier steps,
