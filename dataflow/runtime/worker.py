@@ -335,8 +335,9 @@ class Worker:
         environment, start = self._environment, self._operators.start
         return TransactionLoop(
             environment.me, environment.execution, self._operators.ordered_sinks,
-            self._operators.outboxes, environment.transactions, environment.clock,
-            self._plan.flow.transaction_interval, start.resumes, self._reports.append,
+            self._operators.sink_dead_letters, self._operators.outboxes, environment.transactions,
+            environment.clock, self._plan.flow.transaction_interval, start.resumes,
+            self._reports.append,
         )  # fmt: skip
 
     def _new_state_restore(self) -> StateRestore:
