@@ -91,6 +91,7 @@ class Worker:
             if environment.joins
             else Progress(plan.graph, environment.me, members_of(environment.workers), links)
         )
+        self._progress.may_leave = lambda: self.idle
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
