@@ -4,8 +4,9 @@ Guarantees that a transaction ends between two times at every sink, and that its
 it. Guarantees that this or an earlier marker includes all timestamp overrides before its time: a
 member that sees a frontier pass a time has received earlier overrides. No result leaves before the
 first checkpoint: without one, a restart could not know where reading started. The outbox contents
-of a checkpoint leave in one transaction, whose marker names the checkpoint. Cost: one record per
-transaction.
+of a checkpoint leave in one transaction, whose marker names the checkpoint. A transaction starts
+once all dead letters of the sinks are durable, as no replay of a committed time repeats them. Cost:
+one record per transaction.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from meander.dataflow.exactly_once.interfaces import Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
 from meander.dataflow.interfaces import Clock
+from meander.dataflow.operators.error_policy import SinkDeadLetters
 from meander.state.keys.ids import ExecutionId, WorkerId
 
 OVERRIDES = 2_000
@@ -33,6 +35,7 @@ class TransactionLoop:
         me: WorkerId,
         execution: ExecutionId,
         sinks: Sequence[OrderedSink],
+        dead: SinkDeadLetters,
         outboxes: Sequence[OutboxSink],
         transactions: Transactions | None,
         clock: Clock,
@@ -46,7 +49,7 @@ class TransactionLoop:
         Without transactions the loop does nothing.
         """
         self._me, self._execution = me, execution
-        self._sinks, self._transactions = sinks, transactions
+        self._sinks, self._dead, self._transactions = sinks, dead, transactions
         self._outboxes, self._report = outboxes, report
         self._frozen = self._next_checkpoint = self._committing_checkpoint = 0
         """The last checkpoint that froze the outboxes; the one whose outbox contents the next
@@ -107,6 +110,7 @@ class TransactionLoop:
 
     def step(self) -> bool:
         """Start a commit where one is due; return whether it was."""
+        self._dead.poll()
         if self._transactions is None or self._transactions.busy:
             return False
         self._committing_overrides = ()
@@ -161,7 +165,7 @@ class TransactionLoop:
     def _due(self, transactions: Transactions) -> bool:
         if not self._wanted(transactions) or self._clock.monotonic() < self._next:
             return False
-        return all(sink.complete for sink in self._sinks)
+        return self._dead.durable and all(sink.complete for sink in self._sinks)
 
     def _wanted(self, transactions: Transactions) -> bool:
         return self._allowed and (transactions.waiting or len(self._overrides) >= OVERRIDES)

@@ -61,10 +61,14 @@ def safe_repr(value: object) -> str:
 
 
 class SinkDeadLetters:
-    """The dead letters that one worker's sinks add together; implements `DeadLetters`."""
+    """The dead letters that one worker's sinks add together; implements `DeadLetters`.
+
+    Only the transaction loop calls `poll`. So a transaction that is due starts before the sinks
+    write later results, whose dead letters it would have to await.
+    """
 
     def __init__(self, dead: DeadLetters) -> None:
-        self._dead, self._last = dead, 0
+        self._dead, self._last, self._durable = dead, 0, 0
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Write one record with the reason."""
@@ -80,10 +84,15 @@ class SinkDeadLetters:
         """Return the last ticket up to which all dead letters are durable."""
         return self._dead.delivered()
 
+    def poll(self) -> None:
+        """Update `durable`."""
+        if not self.durable:
+            self._durable = self.delivered()
+
     @property
     def durable(self) -> bool:
-        """Whether all dead letters of the sinks are durable."""
-        return not self._last or self.delivered() >= self._last
+        """Whether all dead letters of the sinks were durable at the last poll."""
+        return self._durable >= self._last
 
 
 class FunctionFailed(MeanderError):

@@ -12,7 +12,7 @@ O(changes), per changed location O(locations it reaches).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
@@ -164,6 +164,8 @@ class Progress:
         self._left_unopened: set[WorkerId] = set()
         """The members that left before their opening came."""
         self._leave_at: int | None = None
+        self.may_leave: Callable[[], bool] = lambda: True
+        """Returns whether this member has no output under way that pointstamps do not count."""
         self._flushed = False
         """Whether this member has taken a turn since it was asked to leave."""
         self._received: Counter[WorkerId] = Counter()
@@ -374,7 +376,8 @@ class Progress:
             self._floor = None
 
     def _leave_when_done(self) -> None:
-        """Ask to leave once no message can come any more and no own pointstamp is outstanding.
+        """Ask to leave once no message can come any more, no own pointstamp is outstanding, and all
+        other output is durable: a checkpoint may start once this member has left.
 
         What stays of the contribution are instructions for later times that were withdrawn. They
         came before the request to leave, so they have been received in the turn since then.
@@ -385,6 +388,7 @@ class Progress:
         if any(count > 0 or outer_time(time) < self._leave_at for _, time, count in rest):
             return
         bounds = (b for at, b in enumerate(self.base.bounds) if at not in self._announcement_ports)
-        if all(outer_time(t) >= self._leave_at for bound in bounds for t in bound):
+        passed = all(outer_time(t) >= self._leave_at for bound in bounds for t in bound)
+        if passed and self.may_leave():
             self._leave_at = None
             self._links.send(COORDINATOR, encode_member("leaves", rest=rest))

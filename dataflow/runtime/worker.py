@@ -91,6 +91,7 @@ class Worker:
             if environment.joins
             else Progress(plan.graph, environment.me, members_of(environment.workers), links)
         )
+        self._progress.may_leave = lambda: self.idle
         self._credit = Credit(plan.flow.link_credit)
         self._reports: list[WorkerReport] = []
         nodes = (plan.ports[node.name] for node in plan.nodes)
@@ -335,8 +336,9 @@ class Worker:
         environment, start = self._environment, self._operators.start
         return TransactionLoop(
             environment.me, environment.execution, self._operators.ordered_sinks,
-            self._operators.outboxes, environment.transactions, environment.clock,
-            self._plan.flow.transaction_interval, start.resumes, self._reports.append,
+            self._operators.sink_dead_letters, self._operators.outboxes, environment.transactions,
+            environment.clock, self._plan.flow.transaction_interval, start.resumes,
+            self._reports.append,
         )  # fmt: skip
 
     def _new_state_restore(self) -> StateRestore:
