@@ -164,6 +164,10 @@ class DeadLetters(Protocol):
         """Return the last ticket up to which all dead letters are durable. Raise MeanderError when
         the broker refused one."""
 
+    def has_room(self) -> bool:
+        """Send waiting dead letters; return whether more than half of their room is free. A worker
+        calls it in each turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:

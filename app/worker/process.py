@@ -95,6 +95,9 @@ GARBAGE = 100_000
 """Objects allocated and not freed between two collections of cycles.
 
 The default is 700, less than one batch has: collections took a tenth of a worker's time."""
+DEAD_LETTERS: Mapping[Hashable, Wait] = {
+    "": Wait("dead_letters_room", "the broker accepts dead letters; they use half of max_waiting")
+}
 NOTHING: Mapping[Hashable, Wait] = {}
 CREDIT: Mapping[Hashable, Wait] = {
     "": Wait("in_flight_room", "the sinks deliver enough; the worker has read max_inflight bytes")
@@ -234,6 +237,7 @@ class WorkerProcess:
             started = self._keepalive.since = time.monotonic()
             worked = worker.step()
             self._waits.update("credit", CREDIT if worker.full else NOTHING)
+            self._waits.update("dead letters", NOTHING if worker.accepts else DEAD_LETTERS)
             self._waits.update("links", credit_waits(worker.starved()))
             for reports in in_frames(worker.reports()):
                 self._send(Report(reports))

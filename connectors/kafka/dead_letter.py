@@ -126,6 +126,12 @@ class KafkaDeadLetters:
             self._producer.pump()
         return self._delivered
 
+    def has_room(self) -> bool:
+        """Send waiting dead letters; return whether more than half of their room is free. Raise
+        MeanderError when the broker refused one."""
+        self.delivered()
+        return not self._producer.full
+
     def _note_delivered(self, ticket: int, _: Message) -> None:
         self._arrived.add(ticket)
         while self._delivered + 1 in self._arrived:

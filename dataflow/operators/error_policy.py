@@ -84,6 +84,10 @@ class SinkDeadLetters:
         """Return the last ticket up to which all dead letters are durable."""
         return self._dead.delivered()
 
+    def has_room(self) -> bool:
+        """Return whether more than half of the room is free."""
+        return self._dead.has_room()
+
     def poll(self) -> None:
         """Update `durable`."""
         if not self.durable:

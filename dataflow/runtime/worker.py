@@ -135,7 +135,8 @@ class Worker:
         return WorkerParts(self._operators, self._progress, self._transactions, self._snapshots)
 
     def step(self) -> bool:
-        """Run one turn; return whether it did anything."""
+        """Run one turn; return whether it did anything. Operators rest while dead letters lack
+        room."""
         received = self._receive()
         if not self._progress.welcome:
             self._links.flush()
@@ -144,7 +145,7 @@ class Worker:
         # functions of this turn.
         reported = len(self._reports)
         worked = self._snapshots.step(self._busy_seconds)
-        if len(self._reports) == reported:
+        if len(self._reports) == reported and self.accepts:
             started = self._environment.clock.monotonic()
             worked |= self._schedule() if self._state_restore.done else self._load_some()
             self._busy_seconds = self._environment.clock.monotonic() - started
@@ -159,7 +160,7 @@ class Worker:
         """Return how long the loop may wait unless a frame or a reader wakes it."""
         if self.loading:
             return LOADING_SECONDS
-        if self._snapshots.busy:
+        if self._snapshots.busy or not self.accepts:
             return LOADING_SECONDS
         naps = [operator.wait_seconds() for operator in self._operators.operators]
         naps.append(self._transactions.wait_seconds())
@@ -225,6 +226,11 @@ class Worker:
     def spilled(self) -> int:
         """The bytes of waiting records on disk."""
         return self._operators.disk.used
+
+    @property
+    def accepts(self) -> bool:
+        """Whether dead letters have room, so that operators run."""
+        return self._environment.dead.has_room()
 
     @property
     def full(self) -> bool:

@@ -336,6 +336,8 @@ def results(
 
 SLOW_DEAD_LETTERS = 0.05
 """The probability that a check finds a worker's dead letters durable."""
+MAX_WAITING_DEAD_LETTERS = 8
+"""The dead letters that are not durable with which a worker takes no more records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,3 +379,8 @@ class ListDeadLetters:
         if self.waiting and (self.rng is None or self.rng.random() < SLOW_DEAD_LETTERS):
             self.waiting.clear()
         return self.added - len(self.waiting)
+
+    def has_room(self) -> bool:
+        """Return whether few dead letters are not durable, after a random check."""
+        self.delivered()
+        return len(self.waiting) < MAX_WAITING_DEAD_LETTERS

@@ -143,6 +143,9 @@ class Dead:
     def delivered(self) -> int:
         return self.added
 
+    def has_room(self) -> bool:
+        return True
+
 
 def guard(policy: OnError = "fail", operator: str = "op") -> tuple[Guard, Dead, Counter[str]]:
     """An operator's error policy, and where to look for what it did."""

@@ -117,6 +117,20 @@ def test_a_worker_that_never_asks_what_is_pending_still_learns_of_a_refusal(rig:
     dead.close()
 
 
+def test_dead_letters_lack_room_until_half_of_it_is_free_and_leave_without_another(
+    rig: Rig,
+) -> None:
+    """I6: a burst waits beyond the queue of the client, and each look for room sends some."""
+    few = {**rig.context().settings, "queue.buffering.max.messages": "10"}
+    dead = KafkaDeadLetters(few, rig.dead_topic, 0, max_waiting=100_000)
+    assert dead.has_room()
+    for _ in range(60):
+        dead.add("per_plane", batch([b"x" * 1_000]), 0, "reason", "")
+    assert not dead.has_room()
+    until(lambda: dead.has_room() and dead.delivered() == dead.added, "all are durable")
+    dead.close()
+
+
 def test_of_a_long_traceback_the_end_is_kept(rig: Rig) -> None:
     record = set_aside(rig, batch([1]), 0, "x" * MAX_TRACE + "the cause")
     trace = dict(record.headers)["meander.trace"]

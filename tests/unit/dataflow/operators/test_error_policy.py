@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from meander import Flow
+from meander import Flow, KafkaSink, KafkaSource
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST
-from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.dataflow.operators.source.operator import MAX_ROWS
+from meander.dataflow.simulation import in_memory
+from meander.dataflow.simulation.in_memory import ListDeadLetters, ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
+from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualFlow
 from tests.support.sim.operator_bench import guard, records
 from tests.support.sim.start import Start
@@ -422,3 +425,22 @@ def test_a_users_own_codec_keeps_what_plain_values_cannot(start: Start) -> None:
     assert run.state()["total"] == {codec.encode("k"): b"4,-4"}
     assert [letter.value for letter in run.dead_letters] == [2]
     assert PLAIN.name != Pairs.name
+
+
+def test_operators_rest_while_dead_letters_lack_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: what waits to be durable is what had room, and the failures of one turn."""
+    most, add = [0], ListDeadLetters.add
+
+    def counted(dead: ListDeadLetters, *letter: Any) -> None:
+        add(dead, *letter)
+        most[0] = max(most[0], len(dead.waiting))
+
+    monkeypatch.setattr(ListDeadLetters, "add", counted)
+    monkeypatch.setattr(in_memory, "SLOW_DEAD_LETTERS", 0.002)
+    flow = Flow("f")
+    flow.source(KafkaSource("in")).map(lambda value: value / 0).sink(KafkaSink("out"))
+    with TestFlow(flow, workers=1) as run:
+        run.feed("in", *range(20_000))
+        run.run()
+        assert len(run.dead_letters) == 20_000
+    assert most[0] <= in_memory.MAX_WAITING_DEAD_LETTERS + MAX_ROWS
