@@ -52,7 +52,7 @@ from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
-from meander.dataflow.errors import KILLED, worker_lost
+from meander.dataflow.errors import KILLED, WorkerLost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.loop_times import outer_time
@@ -107,6 +107,11 @@ from meander.state.times.time import to_millis
 
 IDLE_STEPS = 250
 """The steps without a change after which a flow counts as at rest."""
+AFTER_CRASH = (
+    "a TestFlow does not recover: check its results so far, or start another TestFlow, which"
+    " starts from scratch"
+)
+"""The remedy for a run that a `Crash` has ended."""
 
 
 class TestFlow:
@@ -114,8 +119,10 @@ class TestFlow:
     `states` are its initial states by operator and key.
 
     Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`,
-    `advance` and `run`. It may read results at any time, and keyed state while no bin moves. Tests
-    of the engine read lists (`ListSource`), script `commands`, and reuse the `world` of a flow.
+    `advance` and `run`. It may read results at any time, and keyed state while no bin moves. A
+    `Crash` ends the run with its error, also where the flow takes checkpoints: results stay
+    readable, and every later step raises the error again. Tests of the engine read lists
+    (`ListSource`), script `commands`, and reuse the `world` of a flow.
 
     >>> from meander import KafkaSink, KafkaSource
     >>> from meander import Flow
@@ -496,7 +503,7 @@ class TestFlow:
                 link = self._member(sender), self._member(receiver)
                 self.sim.slowed[link] = self.sim.actions + steps
             case Crash(worker):
-                self._failure = worker_lost(member_name(self._member(worker)), KILLED)
+                self._failure = WorkerLost(member_name(self._member(worker)), KILLED, AFTER_CRASH)
                 raise self._failure
             case Raise(operator, calls):
                 self._injector.arm(operator, calls)

@@ -28,7 +28,7 @@ from meander.dataflow.api.nodes import (
     row_type_of,
     upstreams,
 )
-from meander.dataflow.api.stream import Stream
+from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.schemas.errors import SetupError
 
@@ -59,6 +59,16 @@ class Collection:
 
     def __init__(self, flow: Definition, at: Output) -> None:
         self._flow, self._at = flow, at
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_") or not hasattr(KeyedStream, name):
+                raise AttributeError(name)
+            path = "changes()" if hasattr(Stream, name) else "changes().key_by(...)"
+            raise SetupError(f"operator {self._at.node.name!r}",
+                             f"{name} needs a stream, and this is a collection",
+                             f"call changes() first, as in .{path}.{name}(...)")  # fmt: skip
 
     # -- without state
 

@@ -1,12 +1,14 @@
 """The checks of an operator at its definition, before any worker starts.
 
-Guarantees that functions are callable, and that policies, orders and codecs exist. Guarantees that
-a loop holds no operator that cannot work in a loop, and that no operator reads from another flow.
+Guarantees that functions are callable, that those of collections take columns, and that policies,
+orders and codecs exist. Guarantees that a loop holds no operator that cannot work in a loop, and
+that no operator reads from another flow.
 Cost: once per operator, O(operators).
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
@@ -56,6 +58,7 @@ def check(node: Node) -> None:
             _check_outside_loops(node)
         case MapUpdatesNode() | JoinNode() | ReduceNode():
             _check_deterministic(node)
+            _check_takes_columns(node)
     for policy in _policies(node):
         _expect_one("on_error", node.name, policy, get_args(OnError))
 
@@ -154,6 +157,37 @@ def _check_deterministic(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
             "its function is declared nondeterministic, so a removal might not meet its addition",
             "have the function of stream.collection(...) give what varies, as a key or a value",
         )
+
+
+def _check_takes_columns(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
+    """Raise SetupError for a function that takes another number of arguments: often one that is
+    written for a single record."""
+    columns = _columns_of(node)
+    for _, function in functions_of(node):
+        assert callable(function)
+        try:
+            signature = inspect.signature(function)
+        except ValueError:  # Some functions of compiled modules tell no signature.
+            continue
+        try:
+            signature.bind(*columns)
+        except TypeError:
+            raise SetupError(
+                f"operator {node.name!r}",
+                f"its function takes {signature}, and gets {len(columns)} arguments",
+                f"give it a function of {', '.join(columns[:-1])} and {columns[-1]}; one of records"
+                " belongs behind .changes()",
+            ) from None
+
+
+def _columns_of(node: MapUpdatesNode | JoinNode | ReduceNode) -> Sequence[str]:
+    match node:
+        case MapUpdatesNode():
+            return "a column of keys", "one of values"
+        case JoinNode():
+            return "a column of keys", "one of own values", "one of other values"
+        case ReduceNode():
+            return "a column of keys", "Groups of their values"
 
 
 def _expect_one(option: str, name: str, given: object, known: tuple[object, ...]) -> None:

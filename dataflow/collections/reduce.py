@@ -50,6 +50,17 @@ class Groups:
         order = np.lexsort((ranks, places))
         return replace(self, values=self.values[order], counts=self.counts[order])
 
+    def between(self, first: int, end: int) -> Groups:
+        """Return the groups from `first` to before `end`.
+
+        >>> groups = Groups(np.array([0, 2, 3]), np.array([5, 9, 4]), np.array([1, 1, 2]))
+        >>> groups.between(1, 2)
+        Groups(starts=array([0, 1]), values=array([4]), counts=array([2]))
+        """
+        starts = self.starts[first : end + 1]
+        rows = slice(starts[0], starts[-1])
+        return Groups(starts - starts[0], self.values[rows], self.counts[rows])
+
 
 Function = Callable[[Int64s, Groups], Groups]
 """From the keys of groups (groups,) and their values to the values of the output."""

@@ -61,7 +61,8 @@ class Slow(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Crash(Fault):
-    """A fault that kills the process of a worker. Without a checkpoint the flow ends."""
+    """A fault that kills the process of a worker. It ends the run with an error: a simulated flow
+    does not restart from a checkpoint."""
 
     worker: int
 

@@ -26,21 +26,25 @@ from uuid import uuid4
 import certifi
 import pytest
 
-from meander.connectors.local_broker.broker import LocalBroker
+from meander.connectors.local_broker.broker import LocalBroker, free_port
 from meander.connectors.local_broker.kafka_jars import cache, kafka_jars
 from tests.support.doc_blocks import ROOT, Command, blocks, commands, pages
 from tests.support.kafka.topics import PATIENCE, admin, until
 from tests.support.process.flow_process import MARK, FlowProcess, kill
-from tests.support.process.spark_cluster import cluster
+from tests.support.process.spark_cluster import REGISTERED, STARTED, cluster
 
 PAGES = [page for page in pages() if any(b.language == "console" for b in blocks(page))]
 BROKER, MASTER, DRIVER = "127.0.0.1:9092", "spark://spark-master:7077", "driver-host"
 """Addresses as the documents write them."""
-KNOWN = {"curl", "echo", "export", "java", "meander", "printf", "python", "sed", "source"}
+KNOWN = {
+    "curl", "echo", "export", "java", "meander", "printf", "python", "sed", "source", "spark-class",
+}  # fmt: skip
 """Programs that run as they stand; `make` and `docker` have rules of their own."""
 SHOWS = "meander status", "curl"
 """Commands that show a state which the flow reaches by and by."""
 RUNS = re.compile(r"\d+ workers? runs?\b")
+SPARK_RUNS = re.compile(f"{STARTED.pattern}|{REGISTERED}")
+"""What a master or a worker of Spark logs once it runs."""
 ERASED = "\x1b[2K"
 """Erases the line of a terminal that was written last."""
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -88,7 +92,11 @@ class Session:
 
     def __init__(self, folder: Path, page: str, bootstrap: str, master: str) -> None:
         self._folder, self._page = folder, page
-        self._addresses = {BROKER: bootstrap, MASTER: master, DRIVER: "127.0.0.1"}
+        port = free_port()
+        self._addresses = {
+            BROKER: bootstrap, MASTER: master, DRIVER: "127.0.0.1",
+            "--port 7077": f"--port {port}", "127.0.0.1:7077": f"127.0.0.1:{port}",
+        }  # fmt: skip
         self._mark = uuid4().hex
         home = folder / "home"
         (home / ".cache").mkdir(parents=True)
@@ -138,6 +146,9 @@ class Session:
         elif program in KNOWN and text.endswith("&"):
             # The terminal of a user stays open, while each command here has one of its own.
             self._call(f"trap '' HUP; {text[:-1]} > background.log 2>&1 &")
+            if program == "spark-class":
+                log = self._folder / "background.log"
+                until(lambda: SPARK_RUNS.search(log.read_text()) is not None, f"{text} runs")
         elif program in KNOWN:
             self._check(command, text)
         else:

@@ -71,7 +71,6 @@ def something(rng: random.Random) -> Said:
 
 def heard(links: CurveLinks, message: Frame, due: int) -> tuple[str, Said]:
     """What is wrong with a message, and what has been taken of it."""
-    links._frames, links._messages = [], []
     links._expected = {SENDER: due, OTHER: 7}
     before = besides(links)
     header, *parts = message
@@ -79,8 +78,9 @@ def heard(links: CurveLinks, message: Frame, due: int) -> tuple[str, Said]:
     assert besides(links) == before
     assert links._expected[OTHER] == 7
     assert links._expected[SENDER] in ({due, due + 1} if cause else {due + 1})
-    assert {sender for sender, _ in (*links._frames, *links._messages)} <= {SENDER}
-    return cause, ([frame for _, frame in links._frames], [said for _, said in links._messages])
+    frames, messages = links.receive(), links.receive_messages()
+    assert {sender for sender, _ in (*frames, *messages)} <= {SENDER}
+    return cause, ([frame for _, frame in frames], [said for _, said in messages])
 
 
 def besides(links: CurveLinks) -> dict[str, object]:

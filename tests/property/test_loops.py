@@ -68,7 +68,7 @@ def test_results_and_state_equal_the_reference(
         except Exception:
             pytest.fail(f"{traceback.format_exc()}\n{with_stages(shrunk(case, shortest, fails))}")
         tried += 1
-        loops += sum(stage.kind in flows.LOOPS for stage in flows._all(stages_of(case.seed)))
+        loops += sum(stage.kind in flows.LOOPS for stage in flows.all_stages(stages_of(case.seed)))
         results += len(run.sink.results)
         moved += run.changes["bin_moved"]
     record_property(f"{SCHEDULES}flows with loops", tried)

@@ -33,6 +33,7 @@ from meander.schemas import control, status
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.struct import FrozenStruct
 from meander.state.encoding.codec import PLAIN
+from tests.support import api_signatures
 from tests.support.doc_blocks import ROOT
 
 Rows = list[list[str]]
@@ -380,6 +381,11 @@ def test_a_name_of_the_api_is_defined_where_the_page_says(row: list[str]) -> Non
     (name,), (file,) = quoted(row[0]), quoted(row[2])
     source = (ROOT / file).read_text()
     assert name == "columns" or re.search(rf"^(class|def) {name}\b", source, re.MULTILINE)
+
+
+def test_each_signature_of_the_api_is_listed_as_it_is() -> None:
+    listed = api_signatures.listed_in(page("reference/api.md"))
+    assert listed == api_signatures.listed(), "run .venv/bin/python -m tests.support.api_signatures"
 
 
 def test_a_missing_row_is_found() -> None:

@@ -1,8 +1,9 @@
 """The functions of a user over columns, and the checks of what they return.
 
 Guarantees that a function that raises, or returns anything but the columns that its operator needs,
-ends the flow with an error that names the operator. Invariant: a function cannot change the columns
-of a batch, which other operators share. Cost: some numpy calls per batch.
+ends the flow with an error that names the operator, and the row on which it raises. Invariant: a
+function cannot change the columns of a batch, which other operators share. Cost: some numpy calls
+per batch.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import cast
 import numpy as np
 
 from meander.dataflow.collections.reduce import Groups
+from meander.dataflow.operators.collection.failing_rows import Argument, FailingRows
 from meander.dataflow.operators.collection.updates import UpdateCoding
-from meander.dataflow.operators.error_policy import FunctionFailed, describe, failure
+from meander.dataflow.operators.error_policy import FunctionFailed, describe, failure, safe_repr
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Bools, Int64s
 from meander.state.encoding.codec import UnencodableError
@@ -56,7 +58,7 @@ class ColumnFunction:
 
     def mask(self, keys: Int64s, values: Int64s) -> Bools:
         """Return which rows the function is true for."""
-        found = self._call(len(keys), *self._shown((keys, values)))
+        found = self._call(*self._shown((keys, values)))
         if not isinstance(found, np.ndarray) or (found.dtype, found.shape) != (bool, keys.shape):
             raise self._wrong(found, len(keys), f"a column of {len(keys)} bools")
         return found
@@ -64,7 +66,7 @@ class ColumnFunction:
     def groups(self, keys: Int64s, given: Groups) -> Groups:
         """Return the groups that the function returns, one per key."""
         shown, values = self._shown((keys, given.values))
-        found = self._call(len(keys), shown, replace(given, values=cast(Int64s, values)))
+        found = self._call(shown, replace(given, values=cast(Int64s, values)))
         if not isinstance(found, Groups):
             raise self._wrong(found, len(keys), "Groups(starts, values, counts)")
         starts = self._fitting([found.starts], [False], len(keys) + 1)
@@ -78,7 +80,7 @@ class ColumnFunction:
         self._check_starts(groups.starts, len(groups.values))
         if self.result.value:
             groups = groups.ascending_by(groups.values)
-        self._check_values(groups.starts, groups.values)
+        self._check_values(shown, groups.starts, groups.values)
         return groups
 
     def _columns(
@@ -87,7 +89,7 @@ class ColumnFunction:
         """Return the columns that the function returns: of `rows` rows each, or of any number where
         that is None."""
         shown, codings = self._shown(given), (self.result.key, self.result.value, False)
-        found, columns = self._call(len(given[0]), *shown), None
+        found, columns = self._call(*shown), None
         if isinstance(found, tuple | list) and len(found) == len(names):
             columns = self._fitting(found, codings[: len(names)], rows)
         if columns is None:
@@ -144,24 +146,27 @@ class ColumnFunction:
                 "give the place of the first value of each group, and the number of all values",
             )
 
-    def _check_values(self, starts: Int64s, values: Int64s) -> None:
+    def _check_values(self, keys: Column, starts: Int64s, values: Int64s) -> None:
         ascends, inner = values[1:] > values[:-1], starts[1:-1]
         ascends[inner[(inner > 0) & (inner < len(values))] - 1] = True
         if not ascends.all():
+            group = int(np.searchsorted(starts, np.argmin(ascends), side="right")) - 1
+            (key,) = keys[group : group + 1].tolist()
             raise self._error(
-                "the values of one of its groups do not ascend",
+                f"its function returned values of key {safe_repr(key)} that do not ascend",
                 "sort the values of each group, and give each value once",
             )
 
-    def _call(self, rows: int, *given: object) -> object:
+    def _call(self, *given: Argument) -> object:
         try:
             return self._function(*given)
         except failure() as error:
+            rows = FailingRows(given, error).narrowed(self._function)
             raise FunctionFailed(
                 f"operator {self._operator!r}",
-                f"its function failed on columns of {rows} rows: {describe(error)}",
+                f"its function failed on {rows}: {describe(rows.error)}",
                 "mend the function",
-                "".join(traceback.format_exception(error)),
+                "".join(traceback.format_exception(rows.error)),
             ) from error
 
     def _wrong(self, found: object, rows: int, wanted: str) -> MeanderError:

@@ -29,15 +29,19 @@ class RowType:
                     "collection", f"its {name} is {kind!r}, no type", "name a type, such as str"
                 )
 
-    def fault(self, key: object, value: object) -> str | None:
-        """Return why a key or a value is of another type, or None.
+    def fault(self, key: object, value: object, method: str = "collection") -> str | None:
+        """Return why a key or a value is of another type, and the remedy; None for a good row.
+        `method` is that of the stream, which names the types.
 
-        >>> RowType(str).fault("a", 7), RowType(str).fault(5, 7)
-        (None, 'its key is 5, no str')
+        >>> print(RowType(str).fault("a", 7))
+        None
+        >>> print(RowType(str).fault(5, 7))
+        its key is 5, no str; name a type of all, as in collection(read, key=object)
         """
         for name, part, kind in (("key", key, self.key), ("value", value, self.value)):
             if fault := _fault(part, kind):
-                return f"its {name} is {safe_repr(part)}, {fault}"
+                remedy = _remedy(part, kind, f"{method}(read, {name}=")
+                return f"its {name} is {safe_repr(part)}, {fault}; {remedy}"
         return None
 
     @property
@@ -68,8 +72,23 @@ def _fault(part: object, kind: type) -> str | None:
         return None if is_word(part) else "no integer of 64 bits"
     if not isinstance(part, kind):
         return f"no {kind.__name__}"
+    return None if _is_plain(part) else "no plain value"
+
+
+def _remedy(part: object, kind: type, call: str) -> str:
+    """Return how a value becomes a good one; `call` is the begin of a call that names its type."""
+    if not _is_plain(part):
+        return "give a plain Python value, such as an int, a str or a tuple"
+    if kind is not int:
+        return f"name a type of all, as in {call}object)"
+    # A number beyond 64 bits is an int all the same, and the type of None has no name.
+    has_own_type = part is not None and type(part) is not int
+    return f"name its type, as in {call}{type(part).__name__ if has_own_type else 'object'})"
+
+
+def _is_plain(part: object) -> bool:
     try:
         codec.encode_key(part)
-    except UnencodableError as error:
-        return f"no plain value: {error}"
-    return None
+    except UnencodableError:
+        return False
+    return True

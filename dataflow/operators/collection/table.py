@@ -50,7 +50,7 @@ class TableChanges:
         if not isinstance(row, tuple | list) or len(row) != 2:
             raise ValueError(f"its row is {safe_repr(row)}, no key and value")
         key, value = row
-        if fault := self.row_type.fault(key, value):
+        if fault := self.row_type.fault(key, value, "table"):
             raise ValueError(fault)
         return key, value
 

@@ -47,7 +47,7 @@ def random_stages(rng: random.Random) -> tuple[Stage, ...]:
     """With one loop at least."""
     while True:
         stages = tuple(_stages(rng, LEVELS, depth=0, names=iter(range(99)), keyless=True))
-        if any(stage.kind in LOOPS for stage in _all(stages)):
+        if any(stage.kind in LOOPS for stage in all_stages(stages)):
             return stages
 
 
@@ -377,7 +377,7 @@ def stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
             yield stage.name
 
 
-def _all(stages: tuple[Stage, ...]) -> Iterator[Stage]:
+def all_stages(stages: tuple[Stage, ...]) -> Iterator[Stage]:
     for stage in stages:
         yield stage
-        yield from _all(stage.first)
+        yield from all_stages(stage.first)

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, columns, testing
-from meander.dataflow.errors import KILLED, worker_lost
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource, columns, testing
+from meander.dataflow.api.checkpointing import ON_COMMAND
+from meander.dataflow.errors import WorkerLost
 from meander.dataflow.simulation.faults import Fault
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import parse_event
@@ -131,18 +132,25 @@ def test_nothing_arrives_on_a_slow_link_until_it_is_over() -> None:
         expect_counts(run)
 
 
-def test_a_crash_ends_the_flow_with_the_sentence_of_real_workers() -> None:
+@pytest.mark.parametrize("checkpoints", [ON_COMMAND, Checkpointing(interval=0.01)])
+def test_a_crash_ends_the_run_and_names_what_to_do_instead(
+    checkpoints: Checkpointing,
+) -> None:
     sentence = (
-        r"worker 1: its process was killed, or crashed; run the flow again: without a"
-        r" checkpoint it starts from scratch\."
+        r"worker 1: its process was killed, or crashed; a TestFlow does not recover: check its"
+        r" results so far, or start another TestFlow, which starts from scratch\."
     )
-    with fed(TestFlow(counting(), faults=[At(Crash(1), records=20)])) as run:
-        with pytest.raises(MeanderError, match=sentence) as ended:
+    flow = counting()
+    flow.checkpoints = checkpoints
+    with fed(TestFlow(flow, faults=[At(Crash(1), records=20)])) as run:
+        with pytest.raises(WorkerLost, match=sentence):
             run.run()
-        assert str(ended.value) == str(worker_lost("worker 1", KILLED))
         assert run.counters["read"] == 20
-        with pytest.raises(MeanderError, match=sentence):
-            run.run_until_idle()
+        results = run.results("out")
+        for step in (run.run, run.run_until_idle, lambda: run.advance(1)):
+            with pytest.raises(WorkerLost, match=sentence):
+                step()
+        assert run.results("out") == results
 
 
 def _pass(context: Any, state: int, value: Any) -> int:

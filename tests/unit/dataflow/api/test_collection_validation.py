@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meander import Checkpointing, Collection, Flow, nondeterministic
@@ -24,6 +25,13 @@ def varying(*columns: Any) -> Any:
 
 def same(*columns: Any) -> Any:
     return columns[:2]
+
+
+class Pairs:
+    """A function over columns with an argument beside them."""
+
+    def __call__(self, keys: Any, values: Any, shift: int = 0) -> Any:
+        return keys + shift, values
 
 
 def leaked(rows: Collection, loop: str) -> Collection:
@@ -100,6 +108,19 @@ def of_another_flow() -> Collection:
             lambda c: c.iterate("l", lambda d: d.map(same, key=str)),
         ),
         ("collection: its key is 'str', no type; name a", lambda c: c.map(same, key="str")),
+        ("operator 'map': its function takes (row), and gets 2", lambda c: c.map(lambda row: row)),
+        (
+            "operator 'filter': its function takes (k, v, d), and gets 2 arguments; give it a",
+            lambda c: c.filter(lambda k, v, d: k),
+        ),
+        (
+            "operator 'j': its function takes (k, v), and gets 3 arguments; give it a function of",
+            lambda c: c.join("j", c, lambda k, v: (k, v)),
+        ),
+        (
+            "operator 'r': its function takes (g), and gets 2 arguments; give it a function of a",
+            lambda c: c.reduce("r", lambda g: g),
+        ),
         ("operator 'j': its function is declared", lambda c: c.join("j", c, varying)),
         ("operator 'r': its function is declared", lambda c: c.reduce("r", varying)),
     ],
@@ -110,6 +131,37 @@ def test_a_collection_that_could_not_work_is_not_defined(
     with pytest.raises(SetupError) as refused:
         define(defined(Flow("f")))
     assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("sink", ".changes().sink(...)"),
+        ("key_by", ".changes().key_by(...)"),
+        ("split", ".changes().split(...)"),
+        ("fold", ".changes().key_by(...).fold(...)"),
+        ("process", ".changes().key_by(...).process(...)"),
+    ],
+)
+def test_a_method_of_streams_is_refused_with_the_way_to_it(name: str, remedy: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        getattr(defined(Flow("f")), name)
+    assert str(refused.value) == (
+        f"operator 'collection': {name} needs a stream, and this is a collection;"
+        f" call changes() first, as in {remedy}."
+    )
+
+
+def test_a_type_checker_refuses_a_method_of_streams_too() -> None:
+    with pytest.raises(SetupError, match="sink needs a stream"):
+        defined(Flow("f")).sink(ListSink())  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"^sinks$"):
+        defined(Flow("f")).sinks  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize("function", [np.add, max, same, Pairs()])
+def test_a_function_whose_signature_admits_columns_is_taken(function: Any) -> None:
+    defined(Flow("f")).map(function)
 
 
 @pytest.mark.parametrize(

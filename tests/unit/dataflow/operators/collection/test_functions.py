@@ -14,6 +14,7 @@ from meander.dataflow.operators.collection.functions import ColumnFunction
 from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.dataflow.operators.error_policy import FunctionFailed
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.object_column import ObjectColumn
 
 KEYS, VALUES = np.array([1, 2, 3]), np.array([7, 8, 9])
 NUMBERS = (False, False), UpdateCoding(Dictionary(), key=False, value=False)
@@ -97,7 +98,8 @@ def test_a_flat_map_names_the_row_of_each_result(says: str, function: Function) 
         ("return 4 starts", lambda k, g: Groups(g.starts, g.values, k[0])),
         ("do not ascend from 0 to 3", lambda k, g: Groups(g.starts + 1, g.values, g.counts)),
         ("do not ascend", lambda k, g: Groups(ints(0, 2, 1, 3), g.values, g.counts)),
-        ("values of one of its groups do not ascend", lambda k, g: Groups(g.starts, -g.values, k)),
+        ("values of key 1 that do not ascend", lambda k, g: Groups(g.starts, -g.values, k)),
+        ("values of key 3 that do not", lambda k, g: Groups(ints(0, 1, 1, 3), ints(9, 4, 4), k)),
         ("give each value once", lambda k, g: Groups(g.starts, ints(4, 4, 4), g.counts)),
     ],
 )
@@ -124,13 +126,74 @@ def test_values_of_the_next_group_may_be_less() -> None:
     assert found.values.tolist() == [5, 6, 4]
 
 
-def test_an_error_of_a_function_names_the_operator_and_keeps_the_traceback() -> None:
+def failed(call: Callable[[ColumnFunction], object], function: Function) -> FunctionFailed:
     with pytest.raises(FunctionFailed) as failed:
-        ColumnFunction("half", lambda k, v: (k, v // []), *NUMBERS).rows(KEYS, VALUES)
-    assert str(failed.value).startswith(
-        "operator 'half': its function failed on columns of 3 rows: ValueError: operands"
+        call(ColumnFunction("half", function, *NUMBERS))
+    return failed.value
+
+
+def seven_over(keys: Any, values: Any) -> Any:
+    """Divide by the distance from key 2."""
+    return keys, np.array([7 // int(key - 2) for key in keys])
+
+
+def of_no_key_2(keys: Any, groups: Groups) -> Groups:
+    if 2 in keys:
+        raise ValueError("key 2 came")
+    return groups
+
+
+def test_an_error_of_a_function_names_operator_and_row_and_keeps_the_traceback() -> None:
+    error = failed(lambda one: one.rows(KEYS, VALUES), seven_over)
+    assert str(error) == (
+        "operator 'half': its function failed on key 2, value 8: ZeroDivisionError: integer"
+        " division or modulo by zero; mend the function."
     )
-    assert "v // []" in failed.value.trace
+    assert "7 // int(key - 2)" in error.trace
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "function"),
+    [
+        ("key 2, value 8", lambda one: one.mask(KEYS, VALUES), seven_over),
+        ("key 2, value 8", lambda one: one.flat_rows(KEYS, VALUES), seven_over),
+        ("key 2, 0 distinct values", lambda one: one.groups(KEYS, GROUPS), of_no_key_2),
+        ("key 2, 2 distinct values", lambda one: one.groups(KEYS + 1, GROUPS), of_no_key_2),
+        ("key 2, value 8", lambda one: one.rows(KEYS[1:], VALUES[1:]), seven_over),
+    ],
+)
+def test_an_error_of_a_function_names_the_row(
+    where: str, call: Callable[[ColumnFunction], object], function: Function
+) -> None:
+    assert f"failed on {where}: " in str(failed(call, function))
+
+
+def test_an_error_of_the_function_of_a_join_names_both_values() -> None:
+    join = ColumnFunction("j", lambda k, _, __: seven_over(k, _), (False,) * 3, NUMBERS[1])
+    with pytest.raises(FunctionFailed, match="failed on key 2, values 8 and 5: "):
+        join.rows(KEYS, VALUES, KEYS + 3)
+
+
+def test_an_error_that_no_row_gives_alone_names_the_first_row() -> None:
+    def small(keys: Any, values: Any) -> Any:
+        if len(keys) > 1:
+            raise ValueError("too many")
+        raise TypeError("another error")
+
+    error = failed(lambda one: one.rows(KEYS, VALUES), small)
+    assert "failed on 2 rows, the first with key 2, value 8: ValueError: too many" in str(error)
+    empty = failed(lambda one: one.rows(KEYS[:0], VALUES[:0]), small)
+    assert "failed on columns without rows: TypeError" in str(empty)
+
+
+def test_an_error_of_a_function_names_python_values() -> None:
+    coding = UpdateCoding(Dictionary(), key=True, value=False)
+    cities = coding.dictionary.codes(ObjectColumn.of(["Rome", "Oslo"]))
+    half = ColumnFunction(
+        "half", lambda k, v: (k, [7 // (n - 8) for n in v.tolist()]), (True, False), coding
+    )
+    with pytest.raises(FunctionFailed, match="failed on key 'Oslo', value 8: "):
+        half.rows(cities, VALUES[:2])
 
 
 def test_a_function_cannot_change_columns_that_others_read() -> None:

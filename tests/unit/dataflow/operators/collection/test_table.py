@@ -80,7 +80,8 @@ def test_a_faulty_row_is_set_aside_and_the_former_one_stays() -> None:
         run.run()
         reasons = [letter.reason for letter in run.dead_letters]
     assert [reason.partition(": ")[2] for reason in reasons] == [
-        "its value is 'x', no integer of 64 bits", "its key is 7, no str",
+        "its value is 'x', no integer of 64 bits; name its type, as in table(read, value=str)",
+        "its key is 7, no str; name a type of all, as in table(read, key=object)",
         "its row is 'a', no key and value",
     ]  # fmt: skip
     assert sink.values == [
