@@ -193,14 +193,17 @@ class CollectionOperator(StatefulOperator):
 
     def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
         """Release a bin that moves to its new owner, and remove it from the arrangements."""
-        self._write_back()
+        self._write_back(bin)
         width = 64 - self._space.bits
         self._logic.remove(bin << width, ((bin + 1) << width) - 1, at)
         self._stored.forget(bin)
         return super().release_bin(bin, at)
 
-    def _write_back(self) -> None:
-        self._stored.write()
+    def _write_back(self, bin: Bin | None = None) -> None:
+        if bin is None:
+            self._stored.write()
+        else:
+            self._stored.write_bin(bin)
 
     def _on_installed(self, bin: Bin, time: int) -> None:
         """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""

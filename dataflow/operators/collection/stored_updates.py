@@ -20,6 +20,7 @@ import numpy as np
 
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.updates import UpdateCoding
+from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of
 from meander.state.collections.layer import Updates
@@ -145,11 +146,20 @@ class StoredUpdates:
         """Write the buffered updates to the store."""
         entries = dict[bytes, tuple[Bin, bytes]]()
         for number, parts in self._buffer.items():
-            for bin, updates in self._by_bin(Updates.concat(parts)):
+            for bin, updates in self._by_bin(Updates.concat(parts)) if parts else ():
                 self._append(entries, (number, bin), updates)
         self._put(entries)
         self._buffer.clear()
         self._buffered = 0
+
+    def write_bin(self, bin: Bin) -> None:
+        """Write the buffered updates of a bin to the store."""
+        entries = dict[bytes, tuple[Bin, bytes]]()
+        for number in [*self._buffer]:
+            if (rows := self._take_buffered((number, bin))) is not None:
+                for _, updates in self._by_bin(rows):
+                    self._append(entries, (number, bin), updates)
+        self._put(entries)
 
     def compact(self, rows: int) -> bool:
         """Rewrite due bins until they have had so many rows; return whether there were any."""
@@ -181,11 +191,25 @@ class StoredUpdates:
             del self._pieces[place]
             self._due.pop(place, None)
 
+    def _take_buffered(self, place: Place) -> Updates | None:
+        """Remove the rows of a bin from the buffer, and return them; None where it has none."""
+        number, bin = place
+        if not self._buffer[number]:
+            return None
+        updates = Updates.concat(self._buffer[number])
+        own = self._bins(updates) == bin
+        self._buffer[number] = [updates.take(np.flatnonzero(~own)) if own.any() else updates]
+        self._buffered -= int(np.count_nonzero(own))
+        return updates.take(np.flatnonzero(own)) if own.any() else None
+
+    def _bins(self, updates: Updates) -> Int64s:
+        return self._space.bins_of(hashes_of(updates.keys))
+
     def _by_bin(self, updates: Updates) -> Iterator[tuple[Bin, Updates]]:
         """Yield updates by bin, each row once per time."""
         layer = layer_of(updates, LayerDescription(_UNCHANGED, _UNCHANGED, _UNCHANGED))
         for some in layer.updates():
-            bins = self._space.bins_of(hashes_of(some.keys))
+            bins = self._bins(some)
             order = np.argsort(bins, kind="stable")
             for rows in np.split(order, np.flatnonzero(np.diff(bins[order])) + 1):
                 if len(rows):
@@ -206,8 +230,7 @@ class StoredUpdates:
 
     def _rewrite(self, place: Place) -> None:
         """Write a bin as its arrangement has it, which has the rows of the buffer, too."""
-        if self._buffered:
-            self.write()
+        self._take_buffered(place)
         (number, bin), width = place, 64 - self._space.bits
         since, some = self._between(number, bin << width, ((bin + 1) << width) - 1)
         parts, pieces, entries = [*some], self._pieces[place], dict[bytes, tuple[Bin, bytes]]()

@@ -71,8 +71,8 @@ class StatefulOperator(BaseOperator):
     def _on_installed(self, bin: Bin, time: int) -> None:
         """Do what an operator does with the complete state of a bin that has moved at a time."""
 
-    def _write_back(self) -> None:
-        """Write to the store what an operator still buffers of its states."""
+    def _write_back(self, bin: Bin | None = None) -> None:
+        """Write to the store what an operator still buffers of the states of a bin, or of all."""
 
     def _downgrade(self) -> None:
         """Give up the times at which nothing can be sent any more."""
@@ -94,7 +94,7 @@ class StatefulOperator(BaseOperator):
     def bin_handoff(self, bin: Bin, at: int) -> BinHandoff | None:
         """Return the handoff of a bin at the time `at`, which the output frontier has reached.
         Return None where the delta is not small."""
-        self._write_back()
+        self._write_back(bin)
         remainder = self.bin_layers.pop_delta(
             bin, self.timers.departing(bin), self._max_handoff_bytes
         )
@@ -104,19 +104,19 @@ class StatefulOperator(BaseOperator):
 
     def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
         """Return a layer writer for a bin that leaves at the time `at`, for any size of delta."""
-        self._write_back()
+        self._write_back(bin)
         return self.bin_layers.write(bin, at, self.timers.departing(bin))
 
     def small_delta_manifest(self, bin: Bin) -> Manifest | None:
         """Return the manifest of a bin, or None where its delta does not fit a bin handoff."""
-        self._write_back()
+        self._write_back(bin)
         if not self.bin_layers.has_small_delta(bin, self._max_handoff_bytes // 2):
             return None
         return Manifest(self.name, bin, self._now, self.bin_layers.layers(bin))
 
     def snapshot_writer(self, bin: Bin) -> LayerWriter:
         """Return a layer writer for the current state of a bin."""
-        self._write_back()
+        self._write_back(bin)
         return self.bin_layers.write(bin, self._now, self.timers.all(bin), rebase=True)
 
     @property
