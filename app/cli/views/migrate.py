@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.progress import Progress, TaskID
@@ -171,21 +171,38 @@ def _ended(event: Aborted) -> str:
 
 def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print the plan of a command; return the exit code."""
-    rows: list[list[object]] = []
+    moves: list[tuple[int, int, int, int, int]] = []
     for event in events:
         match event:
             case Planned() as planned:
-                rows += [
-                    [*map(str, move), size(count) if count else None]
-                    for *move, count in planned.moves
-                ]
+                moves += planned.moves
                 if planned.last:
-                    output.table("plan", ["round", "bin", "from", "to", "bytes"], rows)
-                    output.say(_estimate(planned, len(rows)))
+                    _print_plan(output, planned, moves)
             case CommandRejected(reason=reason):
+                output.event(event)
                 output.say(f"rejected: {reason}")
                 return 1
     return 0
+
+
+def _print_plan(
+    output: CommandOutput, planned: Planned, moves: Sequence[tuple[int, int, int, int, int]]
+) -> None:
+    """Print all moves of a plan, then its estimate."""
+    columns = ["round", "bin", "from", "to", "bytes"]
+    if not output.as_json:
+        rows = [[*map(str, move), size(count) if count else None] for *move, count in moves]
+        output.table("plan", columns, rows)
+        output.say(_estimate(planned, len(rows)))
+        return
+    for move in moves:
+        output.line({"type": "move"} | dict(zip(columns, move, strict=True)))
+    output.line(
+        {
+            "type": "plan", "id": planned.id, "rounds": planned.rounds, "bins": len(moves),
+            "bytes": sum(count for *_, count in moves), "estimate_s": planned.estimate,
+        }
+    )  # fmt: skip
 
 
 def _estimate(planned: Planned, bins: int) -> str:

@@ -170,7 +170,7 @@ def test_a_dry_run_says_what_would_move_and_moves_nothing(running: Running) -> N
     before = running.call("status", "counts").lines[0]["bins"]
     done = running.call("migrate", "counts", "--bins", "all", "--worker", "0", "--dry-run")
     assert done.code == 0
-    assert {line["to"] for line in done.lines if "round" in line} == {"0"}
+    assert {line["to"] for line in done.lines if line["type"] == "move"} == {0}
     assert running.call("status", "counts").lines[0]["bins"] == before
 
 
