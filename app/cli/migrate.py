@@ -102,7 +102,9 @@ def abort(
 ) -> None:
     """Abort a command that moves bins: moves under way complete, and all other bins stay.
 
-    Exit code 0: the command has ended; 1: no such command moves bins.
+    A rescale can be aborted while it waits for its turn; once it has started it completes.
+
+    Exit code 0: the command has ended; 1: there is no such command, or it has to complete.
     """
     order = Abort.model_construct(type="abort", id=name or new_id(), command=command)
     submit(order, flow, to, show_abort if wait else None)

@@ -143,10 +143,10 @@ class Coordinator:
         it is invalid."""
         self._check(command, [*self.workers.active, command.worker])
 
-    def abort(self, id: str, by: str) -> None:
+    def abort(self, id: str, by: str, others: Sequence[str] = ()) -> None:
         """End a command once its current moves are complete. Raise `CommandError` where it cannot
-        end."""
-        self.migrations.abort(id, by, self.closed_before)
+        end; the error also names `others`, which wait for their turn."""
+        self.migrations.abort(id, by, self.closed_before, others)
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
         """Return the estimate of a command. Raise `CommandError` as `submit` does."""

@@ -162,11 +162,13 @@ class Rescaler:
         self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Event]:
-        """Abort a migration; return the events about one that waits for its worker or its turn.
+        """Abort a command; return the events about one that waits for its worker or its turn.
 
-        A worker that joins for it leaves again. Raises CommandError.
+        A worker that joins for it leaves again. Raises CommandError, also for a rescale that has
+        started.
         """
-        for command, offset in self._waiting_migrations:
+        waiting = self._waiting
+        for command, offset in waiting:
             if command.id == id:
                 self._controller.use(by)
                 if self._change is not None and self._change.migration is command:
@@ -174,12 +176,19 @@ class Rescaler:
                 else:
                     self._queue.remove((command, offset))
                 why = f"command {by!r} has aborted it before it began"
-                bins = [int(bin) for bin in command.bins]
+                bins = [] if isinstance(command, Rescale) else [int(bin) for bin in command.bins]
                 return [
                     CommandRejected(id=id, offset=offset, reason=why),
                     Aborted(id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins),
                 ]
-        self._controller.abort(id, by)
+        if self._change is not None and self._change.id == id:
+            if by in self._controller.migrations.ids:
+                raise id_in_use(by)
+            raise CommandError(
+                f"command {id!r} has started to change the workers, so it has to complete: wait for"
+                " its end, then send meander rescale with the number of workers that you want"
+            )
+        self._controller.abort(id, by, [command.id for command, _ in waiting])
         return []
 
     # -- state
@@ -206,9 +215,9 @@ class Rescaler:
         return found
 
     @property
-    def _waiting_migrations(self) -> list[tuple[MoveBins, int]]:
-        """The migrations that have not been submitted, and their offsets."""
-        found = [(one, offset) for one, offset in self._queue if isinstance(one, MoveBins)]
+    def _waiting(self) -> list[tuple[Rescale | MoveBins, int]]:
+        """The queued commands and the migration whose worker joins, and their offsets."""
+        found = list(self._queue)
         if (change := self._change) is not None and change.migration is not None:
             found.append((change.migration, change.offset))
         return found
@@ -216,7 +225,7 @@ class Rescaler:
     @property
     def _awaited_workers(self) -> set[WorkerId]:
         """The workers that waiting migrations name."""
-        return {command.worker for command, _ in self._waiting_migrations}
+        return {one.worker for one, _ in self._waiting if isinstance(one, MoveBins)}
 
     # -- steps
 

@@ -165,6 +165,8 @@ class _Shown:
 def _ended(event: Aborted) -> str:
     if not event.by:
         return f": {event.reason}"
+    if not (event.bins or event.unmoved):
+        return f" by {event.by}"
     moved = f"{event.bins} bins have moved, {size(event.bytes)}"
     return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
 
@@ -218,4 +220,4 @@ def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def _aborted(event: Event) -> str:
-    return f"{event.id} has ended: {_ended(event)}" if isinstance(event, Aborted) else ""
+    return f"{event.id} has ended{_ended(event)}" if isinstance(event, Aborted) else ""

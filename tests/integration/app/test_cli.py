@@ -177,7 +177,8 @@ def test_a_dry_run_says_what_would_move_and_moves_nothing(running: Running) -> N
 def test_what_moves_nothing_cannot_be_aborted(running: Running) -> None:
     done = running.call("abort", "counts", "nothing")
     assert done.code == 1
-    assert "command 'nothing' is not running: name one of none" in str(done.lines[0]["reason"])
+    reason = str(done.lines[0]["reason"])
+    assert "command 'nothing' is not running: there is none to abort" in reason
 
 
 def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:

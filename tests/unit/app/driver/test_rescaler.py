@@ -364,6 +364,30 @@ def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     driven.end()
 
 
+def test_a_rescale_can_be_aborted_until_it_starts(driven: Driven) -> None:
+    driven.topic.put(
+        {"type": "rescale", "id": "up", "workers": 3},
+        {"type": "rescale", "id": "next", "workers": 4},
+    )
+    driven.until_told(Rescaling, "up")
+    driven.topic.put(
+        {"type": "abort", "id": "a", "command": "up"},
+        {"type": "abort", "id": "b", "command": "no"},
+        {"type": "abort", "id": "c", "command": "next"},
+    )
+    driven.until_told(Aborted, "next")
+    started = driven.the(CommandRejected, "a").reason
+    assert "'up' has started to change the workers, so it has to complete: wait" in started
+    assert driven.the(CommandRejected, "b").reason.endswith("is not running: name one of 'next'")
+    assert driven.the(Aborted, "next").by == "c"
+    assert driven.the(CommandRejected, "next").offset == 1, "its follower hears of the end"
+    driven.pool.up = True
+    driven.until_told(Rescaled, "up")
+    assert driven.pool.handles == [0, 1, 2]
+    assert driven.topic.dealt[-1] == 4
+    driven.end()
+
+
 # -- what is said before
 
 

@@ -8,12 +8,13 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from meander.app.cli.views.migrate import show
+from meander.app.cli.views.migrate import show, show_abort
 from meander.app.cli.views.rescale import show_rescale
 from meander.app.cli.views.status import tables
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview, note
 from meander.schemas.status import (
+    Aborted,
     Accepted,
     BinUnreadable,
     Completed,
@@ -101,6 +102,17 @@ def test_what_waited_until_the_end_says_that_all_of_it_stays() -> None:
 def test_bins_that_were_there_already_are_exit_code_0() -> None:
     code, said = shown(ACCEPTED, Completed(id="m", ms=1, bins=1, bytes=5))
     assert (code, "completed: 1 bins (3 were already there), 5 B, 1 ms" in said) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("unmoved", "said"),
+    [([1], "m has ended by a: 0 bins have moved, 0 B; 1 stay"), ([], "m has ended by a")],
+)
+def test_an_aborted_command_names_the_one_that_ended_it(unmoved: list[int], said: str) -> None:
+    output, text = printed()
+    ended = Aborted(id="m", by="a", ms=0, bins=0, bytes=0, unmoved=unmoved)
+    assert show_abort(output, iter([ended])) == 0
+    assert text.getvalue().splitlines() == [said]
 
 
 def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
