@@ -71,6 +71,8 @@ def migrate(
 ) -> None:
     """Move bins of keys to a worker while the flow runs.
 
+    JSON lines hold each event of the command but single bins, and a summary every ten seconds.
+
     Exit code 0: the worker owns all of them; 1: some bins stay, or the command was rejected or
     aborted.
     """

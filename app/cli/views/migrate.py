@@ -9,6 +9,7 @@ from rich.progress import Progress, TaskID
 
 from meander.app.cli.follow import show_end
 from meander.app.cli.views.rescale import sentence
+from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
@@ -68,11 +69,11 @@ def begins(accepted: Accepted) -> str:
 def show(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of bins. Return the exit code: 0 if the worker
     owns all bins of the command."""
+    summary = MoveSummary(output)
     with output.bar("bins") as progress:
         shown = _Shown(output, progress, progress.add_task("command sent", total=None))
         for event in events:
-            if not isinstance(event, Heartbeat):
-                output.event(event)
+            summary.take(event)
             shown.take(event)
         return shown.code
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput
 from meander.schemas.status import (
     Accepted,
     BinMoved,
     CommandRejected,
     Event,
-    Heartbeat,
     Joined,
     JoinFailed,
     Left,
@@ -22,12 +22,12 @@ from meander.schemas.status import (
 def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of workers and bins. Return the exit code: 1
     if some workers have not joined, or have got no bins."""
+    summary = MoveSummary(output)
     with output.bar("steps") as progress:
         task = progress.add_task("command sent", total=None)
         code, total = 0, 0
         for event in events:
-            if not isinstance(event, Heartbeat):
-                output.event(event)
+            summary.take(event)
             if said := sentence(event):
                 output.say(said)
             match event:

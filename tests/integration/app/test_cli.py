@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +140,8 @@ def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Ru
     done = running.call("migrate", "counts", "--bins", "0-9,12", "--worker", "1", "--id", "few")
 
     assert done.code == 0, done.err
-    kinds = Counter(str(line["type"]) for line in done.lines)
-    assert kinds == {"accepted": 1, "bin_moved": 11, "completed": 1}
+    assert [line["type"] for line in done.lines] == ["accepted", "completed"]
+    assert done.lines[-1]["bins"] == 11
     until(lambda: status_of(running)["bins"] == [117, 139], "the status shows it")
     migrations = status_of(running)["migrations"]
     assert isinstance(migrations, list)
