@@ -128,7 +128,7 @@ class FlowStatus:
                 queues=links, queues_omitted=len(of_links) - len(links),
                 partitions=fronts, partitions_omitted=len(of_partitions) - len(fronts),
                 latencies=times, latencies_omitted=len(of_time) - len(times),
-                metrics=self._board.address, restoring=figures.restoring,
+                metrics=self._board.address, restoring=figures.restoring, rescale=figures.rescale,
                 migrations_completed=self._event_counts["completed"],
                 bins_moved=self._event_counts["bin_moved"],
             )

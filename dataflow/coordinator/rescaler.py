@@ -199,6 +199,11 @@ class Rescaler:
         return bool(self._queue) if self._change is None else bool(self._change.joining)
 
     @property
+    def in_progress(self) -> Change | None:
+        """The command in progress."""
+        return self._change
+
+    @property
     def queued(self) -> set[int]:
         """The offsets of queued commands."""
         return {offset for _, offset in self._queue}

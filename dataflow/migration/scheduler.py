@@ -418,6 +418,12 @@ class MigrationScheduler:
         moving = (one for one in self.commands if one.aborted is None)
         return [one.command.id for one in moving if not one.command.serves_rescale]
 
+    def ahead_of(self, id: str, closed_before: int) -> list[str]:
+        """Return the ids of the commands whose end a queued command awaits."""
+        queued = next((one for one in self._queued if one.command.id == id), None)
+        before = [] if queued is None else self._before(queued, closed_before)
+        return [one.command.id for one in before]
+
     def bound_for(self, worker: WorkerId) -> list[str]:
         """Return the ids of the commands that move bins to a worker."""
         return [one.command.id for one in self.commands if worker in one.command.targets]

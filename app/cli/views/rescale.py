@@ -15,6 +15,7 @@ from meander.schemas.status import (
     JoinFailed,
     Left,
     Rescaled,
+    RescaleProgress,
     Rescaling,
 )
 
@@ -22,7 +23,7 @@ from meander.schemas.status import (
 def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of workers and bins. Return the exit code: 1
     if some workers have not joined, or have got no bins."""
-    summary = MoveSummary(output)
+    summary = MoveSummary(output, waits)
     with output.bar("steps") as progress:
         task = progress.add_task("command sent", total=None)
         code, total = 0, 0
@@ -44,6 +45,17 @@ def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
             if refused or (isinstance(event, Rescaled) and event.reason):
                 code = 1
     return code
+
+
+def waits(rescale: RescaleProgress) -> str:
+    """Return a sentence about the rescale in progress.
+
+    >>> waits(RescaleProgress(id="r1", joining=[2], leaving=[], waits_for="it is there (worker 2)"))
+    'Command r1 waits until it is there (worker 2).'
+    """
+    if not rescale.waits_for:
+        return f"Command {rescale.id} is in progress."
+    return f"Command {rescale.id} waits until {rescale.waits_for}."
 
 
 def sentence(event: Event) -> str:

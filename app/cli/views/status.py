@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import to_builtins
 
-from meander.app.cli.views.rescale import sentence
+from meander.app.cli.views.rescale import sentence, waits
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.app.status.overview import Overview
 from meander.dataflow.metrics.histogram import BOUNDS
@@ -118,12 +118,14 @@ def _starts(heartbeat: Heartbeat) -> str:
 
 
 def _awaited(heartbeat: Heartbeat, state: str) -> Iterator[str]:
-    """Yield a sentence for each reason why workers do not read."""
+    """Yield a sentence for each reason why workers do not read, or do not join or leave."""
     if state == "starting":
         yield _starts(heartbeat)
     if heartbeat.restoring is not None:
         yield _restores(heartbeat.restoring)
     yield from map(_blocks, heartbeat.calls)
+    if heartbeat.rescale is not None and state == "running":
+        yield waits(heartbeat.rescale)
 
 
 def _blocks(call: LongCall) -> str:

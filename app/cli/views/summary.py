@@ -7,6 +7,9 @@ heartbeat. A rate is the mean since the last line.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+from msgspec import to_builtins
 
 from meander.app.common.output import CommandOutput
 from meander.schemas.status import (
@@ -15,6 +18,7 @@ from meander.schemas.status import (
     Checkpointed,
     Event,
     Heartbeat,
+    RescaleProgress,
     Started,
 )
 
@@ -66,8 +70,11 @@ class MoveSummary:
     It replaces the event of each bin, as a command may move thousands.
     """
 
-    def __init__(self, output: CommandOutput) -> None:
-        self._output, self._next = output, time.monotonic() + EVERY
+    def __init__(
+        self, output: CommandOutput, waits: Callable[[RescaleProgress], str] | None = None
+    ) -> None:
+        """`waits` describes on a terminal what a rescale waits for."""
+        self._output, self._waits, self._next = output, waits, time.monotonic() + EVERY
         self._bins = self._moved = self._bytes = 0
 
     def take(self, event: Event) -> None:
@@ -75,20 +82,22 @@ class MoveSummary:
         match event:
             case BinMoved(bytes=count):
                 self._moved, self._bytes = self._moved + 1, self._bytes + count
-            case Heartbeat():
+            case Heartbeat(rescale=rescale):
                 if (now := time.monotonic()) >= self._next:
                     self._next = now + EVERY
-                    self._print()
+                    self._print(rescale)
             case _:
                 self._bins += len(event.bins) if isinstance(event, Accepted) else 0
                 self._output.event(event)
 
-    def _print(self) -> None:
+    def _print(self, rescale: RescaleProgress | None) -> None:
+        if rescale is not None and self._waits is not None:
+            self._output.say(self._waits(rescale))
         if self._output.as_json:
             self._output.line(
                 {
                     "type": "summary", "bins": self._bins, "moved": self._moved,
-                    "bytes": self._bytes,
+                    "bytes": self._bytes, "rescale": to_builtins(rescale),
                 }
             )  # fmt: skip
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from meander.app.cli.views.migrate import show, show_abort
@@ -22,6 +25,7 @@ from meander.schemas.status import (
     Joined,
     Queued,
     Rescaled,
+    RescaleProgress,
     Rescaling,
     parse_event,
 )
@@ -119,6 +123,28 @@ def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
     begun = Rescaling(id="m", offset=0, workers=3, joining=[2], leaving=[])
     code, said = shown(begun, Joined(id="m", worker=2))
     assert (code, "worker 2 has joined" in said) == (0, True)
+
+
+def test_a_rescale_says_what_it_waits_for_once_in_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waiting = RescaleProgress("r", joining=[2], leaving=[], waits_for="a slot is free (worker 2)")
+
+    def events() -> Iterator[Event]:
+        nonlocal now
+        yield Rescaling(id="r", offset=0, workers=3, joining=[2], leaving=[])
+        for _ in range(25):
+            now += 1
+            yield structs.replace(SILENCE, rescale=waiting)
+        yield Joined(id="r", worker=2)
+        yield Rescaled(id="r", workers=3, ms=5.0)
+
+    output, text = printed()
+    assert show_rescale(output, events()) == 0
+    said = "Command r waits until a slot is free (worker 2)."
+    assert text.getvalue().splitlines().count(said) == 2
 
 
 def test_a_rescale_whose_joining_workers_get_no_bins_has_exit_code_1() -> None:

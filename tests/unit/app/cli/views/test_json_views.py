@@ -80,4 +80,6 @@ def test_a_summary_every_ten_seconds_replaces_the_events_of_single_bins(
     assert view(JSON, events()) == 0
     lines = printed(capsys)
     assert [line["type"] for line in lines] == ["accepted", *["summary"] * 3, end.type]
-    assert lines[1] == {"type": "summary", "bins": 256, "moved": 79, "bytes": 158}
+    assert lines[1] == {
+        "type": "summary", "bins": 256, "moved": 79, "bytes": 158, "rescale": None
+    }  # fmt: skip
