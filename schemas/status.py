@@ -546,6 +546,8 @@ class Recovering(_DriverEvent, tag="recovering"):
     """The number of the checkpoint; 0 where no checkpoint exists and no result is committed."""
     reason: str
     """The lost worker, and the cause."""
+    renumbered: dict[int, int] = field(default_factory=dict)
+    """The new ids of workers that get another one: an execution numbers its workers from 0."""
 
     @property
     def restart_point(self) -> str:

@@ -19,7 +19,10 @@ ABORT_EXAMPLE = "Example: meander abort counts m1"
 @connected
 def migrate(
     flow: Flow,
-    worker: Annotated[int, typer.Option(min=0, help="The new owner of the bins.")],
+    worker: Annotated[
+        int,
+        typer.Option(min=0, help="The new owner of the bins. One that does not exist is started."),
+    ],
     bins: Annotated[
         str | None, typer.Option(help="Bins to move: numbers and ranges such as 0-2,7, or all.")
     ] = None,
@@ -70,6 +73,8 @@ def migrate(
     to: FlowConnection,
 ) -> None:
     """Move bins of keys to a worker while the flow runs.
+
+    A worker that does not exist is started first; meander rescale adds workers with even shares.
 
     JSON lines hold each event of the command but single bins, and a summary every ten seconds.
 

@@ -143,13 +143,15 @@ class FlowStatus:
             )
         )  # fmt: skip
 
-    def write_recovering(self, prepared: PreparedFlow, checkpoint: int, reason: str) -> None:
+    def write_recovering(
+        self, prepared: PreparedFlow, checkpoint: int, reason: str, renumbered: dict[int, int]
+    ) -> None:
         """Write that the flow has lost a worker, and starts from a checkpoint."""
         self._prepared, self._migrations = prepared, {}
         self.write(
             Recovering(
                 driver=prepared.driver, execution=prepared.execution,
-                checkpoint=checkpoint, reason=reason,
+                checkpoint=checkpoint, reason=reason, renumbered=renumbered,
             )
         )  # fmt: skip
 

@@ -96,10 +96,8 @@ class _Shown:
     def take(self, event: Event) -> None:
         """Follow one more event."""
         match event:
-            case Rescaling():
-                self.progress.update(self.task, description="the worker starts")
-            case Joined() | JoinFailed():
-                self.output.say(sentence(event))
+            case Rescaling() | Joined() | JoinFailed():
+                self._start(event)
             case Accepted() | Queued():
                 self._begin(event)
             case Heartbeat(moving=moving):
@@ -116,6 +114,14 @@ class _Shown:
                 self.unread |= {unreadable.bin} if unreadable.kept_in_place else set()
             case Completed() | Aborted() | CommandRejected():
                 self._end(event)
+
+    def _start(self, event: Rescaling | Joined | JoinFailed) -> None:
+        if not isinstance(event, Rescaling):
+            self.output.say(sentence(event))
+            return
+        for worker in event.joining:
+            self.output.say(f"worker {worker} does not exist, so the flow starts it")
+        self.progress.update(self.task, description="the worker starts")
 
     def _begin(self, event: Accepted | Queued) -> None:
         if isinstance(event, Queued):
