@@ -530,6 +530,8 @@ class Heartbeat(_LeaseEvent, tag="heartbeat"):
     """The progress of the restore; None once it is complete."""
     rescale: RescaleProgress | None = None
     """The rescale in progress, or the first one in the queue."""
+    without_bins: list[int] = field(default_factory=list)
+    """The workers that own no bin, where the flow has a bin for each."""
 
 
 class Started(_DriverEvent, tag="started"):

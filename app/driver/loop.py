@@ -19,7 +19,7 @@ from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
-from meander.app.driver.rescale_progress import Waits, rescale_progress
+from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow
 from meander.app.protocol.messages import Report
@@ -29,6 +29,7 @@ from meander.app.recovery.orphan_cleanup import OrphanCleanup
 from meander.app.recovery.restart import StartCheckpoint
 from meander.app.status.lag import Lag
 from meander.app.status.observer import Observer
+from meander.app.status.overview import share_command
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks
@@ -113,12 +114,13 @@ class DriverLoop:
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
         self._observer = Observer(SystemClock())
         self._waits = StallLog(SystemClock())
-        self._current_waits: Waits = {}
+        self._current_waits: WaitsByKind = {}
         self._every = heartbeat_seconds(options)
         self._heartbeat_at = self._poll_at = self._explain_at = 0.0
         self._started_at: float | None = None
         self._migrations: list[Completed] = []
         self._bins: dict[WorkerId, int] | None = None
+        self._without_bins: list[WorkerId] = []
 
     def run(self, signals: Signals | None) -> int | None:
         """Run until the flow ends; return the number of the signal that ended it.
@@ -216,6 +218,12 @@ class DriverLoop:
             self._status.started()
             # Earlier, the cleanup would compete with workers that read the same topics.
             self._orphan_cleanup.start()
+            if without := self._controller.without_bins():
+                log.warning(
+                    "workers_without_bins",
+                    workers=",".join(map(str, without)),
+                    remedy=share_command(self._prepared.flow, len(self._pool.handles)),
+                )
 
     # -- events
 
@@ -298,13 +306,19 @@ class DriverLoop:
         if self._bins is None:
             owners = Counter(self._controller.owners())
             self._bins = {worker: owners[worker] for worker in self._pool.handles}
+            self._without_bins = self._controller.without_bins()
         stats = self._pool.stats()
         snapshot = self._observer.look(self._controller, stats, self._lag, self._bins)
         rescale = None if self._rescaler is None else rescale_progress(
             self._rescaler, self._controller.migrations, self._controller.closed_before,
             self._current_waits, snapshot.frontier_blockers, SystemClock().now_ms(),
         )  # fmt: skip
-        self._status.alive(replace(snapshot, calls=self._pool.long_calls(), rescale=rescale))
+        self._status.alive(
+            replace(
+                snapshot, calls=self._pool.long_calls(), rescale=rescale,
+                without_bins=self._without_bins,
+            )
+        )  # fmt: skip
 
 
 def _log_replay(event: ReplayChecked) -> None:

@@ -17,7 +17,7 @@ from meander.schemas.status import BlockedFrontier, RescaleProgress
 MAX_WAITS = 3
 """The most waits in a sentence."""
 
-Waits = Mapping[str, Mapping[Hashable, Wait]]
+WaitsByKind = Mapping[str, Mapping[Hashable, Wait]]
 """All waits of the driver, by kind."""
 
 _OF_FRONTIERS = {"sources", "operators", "leaving_worker"}
@@ -28,7 +28,7 @@ def rescale_progress(
     rescaler: Rescaler,
     migrations: MigrationScheduler,
     closed_before: int | None,
-    waits: Waits,
+    waits: WaitsByKind,
     blockers: Sequence[BlockedFrontier],
     now_ms: int,
 ) -> RescaleProgress | None:
@@ -51,7 +51,7 @@ def rescale_progress(
     )  # fmt: skip
 
 
-def _own(change: Change, waits: Waits) -> Iterator[Wait]:
+def _own(change: Change, waits: WaitsByKind) -> Iterator[Wait]:
     """Yield the waits of the workers and moves of a rescale."""
 
     def of(kind: str, field: str, workers: Collection[object]) -> Iterator[Wait]:

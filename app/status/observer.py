@@ -61,6 +61,7 @@ class StatusSnapshot:
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
     rescale: RescaleProgress | None = None
+    without_bins: Sequence[WorkerId] = ()
     estimates: Mapping[str, dict[str, object]] = field(default_factory=dict)
     """The estimate of each command that moves bins, by its id."""
 

@@ -129,6 +129,7 @@ class FlowStatus:
                 partitions=fronts, partitions_omitted=len(of_partitions) - len(fronts),
                 latencies=times, latencies_omitted=len(of_time) - len(times),
                 metrics=self._board.address, restoring=figures.restoring, rescale=figures.rescale,
+                without_bins=list(map(int, figures.without_bins)),
                 migrations_completed=self._event_counts["completed"],
                 bins_moved=self._event_counts["bin_moved"],
             )

@@ -182,6 +182,13 @@ class Coordinator:
         moves = commands_for(id, offset, bins, owners)
         return self._reassign(id, moves, shares_for_joining(read, joining, active), time)
 
+    def without_bins(self) -> list[WorkerId]:
+        """Return the active workers that own no bin, where the flow has a bin for each."""
+        owners, active = self.owners(), self.workers.active
+        if not self._plan.exchanges or len(owners) < len(active):
+            return []
+        return [worker for worker in active if worker not in set(owners)]
+
     def leave(self, id: str, workers: Sequence[WorkerId], offset: int = 0) -> None:
         """Move the bins and partitions of workers to the others, then let the workers leave.
 

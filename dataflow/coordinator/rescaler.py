@@ -4,7 +4,8 @@ Guarantees that each command is answered and ends. New workers start, join one b
 share of bins and partitions, or the bins that a migration names. The workers with the highest ids
 leave: they give bins and partitions away, and their processes exit. No execution uses a worker id
 twice, because keys on the state topic contain it. A worker that fails to join is reported, and the
-command continues without it. A worker that joined for a migration and gets no bin leaves again.
+command continues without it. A rescale also gives a share to a worker without bins, which a restart
+may have left. A worker that joined for a migration and gets no bin leaves again.
 """
 
 from __future__ import annotations
@@ -285,7 +286,7 @@ class Rescaler:
         self._unused.clear()
         self.next_id += len(joining)
         self._pool.joining.launch(joining)
-        then = self._share if joining else self._end
+        then = self._end if leaving else self._share
         self._change = Change(
             command.id, offset, self._clock.monotonic(), then, {*joining}, {*leaving}
         )
@@ -343,11 +344,12 @@ class Rescaler:
     # -- next steps, once all workers have joined or left
 
     def _share(self, change: Change) -> Iterable[Event]:
-        """Move a share of bins and partitions to the workers that have joined."""
+        """Move a share of bins and partitions to the workers that have joined or own no bin."""
         change.then = self._end
+        workers = sorted({*change.joined, *self._controller.without_bins()})
         try:
-            if change.joined:
-                change.moves |= self._controller.share(change.id, change.joined, change.offset)
+            if workers:
+                change.moves |= self._controller.share(change.id, workers, change.offset)
         except CommandError as error:
             change.failure = f"the joined workers get no share: {error}"
         return () if change.moves else self._end(change)

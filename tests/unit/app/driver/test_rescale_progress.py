@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from meander.app.driver.rescale_progress import Waits, rescale_progress
+from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.coordinator.rescaler import Change, RescalablePool, Rescaler
 from meander.dataflow.metrics.stall_log import Wait
@@ -33,7 +33,11 @@ def flow(start: Start) -> CommandedFlow:
 
 
 def progress(
-    flow: CommandedFlow, waits: Waits, joining: set[WorkerId], leaving: set[WorkerId], now_ms: int
+    flow: CommandedFlow,
+    waits: WaitsByKind,
+    joining: set[WorkerId],
+    leaving: set[WorkerId],
+    now_ms: int,
 ) -> RescaleProgress:
     """The progress of a rescale `r` in a state that a test gives."""
     change = Change("r", 0, 0.0, lambda _: (), joining, leaving)
@@ -72,7 +76,7 @@ def test_a_leaving_worker_is_named_with_the_frontier_that_has_stood_still(
     flow: CommandedFlow,
 ) -> None:
     leave = Wait("leaving_worker", "every frontier has passed 7 ms", {"worker": TWO})
-    waits: Waits = {"leaves": {0: leave, 1: Wait("leaving_worker", "no", {"worker": ONE})}}
+    waits: WaitsByKind = {"leaves": {0: leave, 1: Wait("leaving_worker", "no", {"worker": ONE})}}
     found = progress(flow, waits, set(), {TWO}, 9_000)
     still = "frontier 'out' has stood still for 4 s: source 'in': slow"
     assert found.waits_for == f"every frontier has passed 7 ms (worker 2); {still}"

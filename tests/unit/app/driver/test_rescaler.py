@@ -426,6 +426,19 @@ def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, wo
 # -- shares
 
 
+def test_a_rescale_to_the_same_number_gives_a_share_to_a_worker_without_bins(
+    driven: Driven,
+) -> None:
+    driven.topic.put(driven.migrate("m", 1))
+    driven.until_told(Completed, "m")
+    assert driven.coordinator.without_bins() == [0]
+    driven.topic.put({"type": "rescale", "id": "same", "workers": 2})
+    driven.until_told(Rescaled, "same")
+    assert driven.said("same") == ["rescaling", "rescaled"]
+    assert driven.coordinator.without_bins() == []
+    driven.end()
+
+
 def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) -> None:
     driven.pool.up = True
     driven.topic.put({"type": "rescale", "id": "up", "workers": 3})
