@@ -456,6 +456,19 @@ class Restoring(FrozenStruct):
     """Estimated seconds until its end; None before the first bytes."""
 
 
+class RescaleProgress(FrozenStruct):
+    """A rescale, or a migration whose worker starts, with what it waits for."""
+
+    id: str
+    """The id of the command."""
+    joining: list[int]
+    """The workers that have not joined yet."""
+    leaving: list[int]
+    """The workers that have not left yet."""
+    waits_for: str
+    """The awaited workers, moves and frontiers in words; '' while it waits for nothing."""
+
+
 class Heartbeat(_LeaseEvent, tag="heartbeat"):
     """A heartbeat that describes the whole present of a flow, so a reader needs no earlier
     events."""
@@ -515,6 +528,10 @@ class Heartbeat(_LeaseEvent, tag="heartbeat"):
     """The number of moved bins since the driver started."""
     restoring: Restoring | None = None
     """The progress of the restore; None once it is complete."""
+    rescale: RescaleProgress | None = None
+    """The rescale in progress, or the first one in the queue."""
+    without_bins: list[int] = field(default_factory=list)
+    """The workers that own no bin, where the flow has a bin for each."""
 
 
 class Started(_DriverEvent, tag="started"):
@@ -531,6 +548,8 @@ class Recovering(_DriverEvent, tag="recovering"):
     """The number of the checkpoint; 0 where no checkpoint exists and no result is committed."""
     reason: str
     """The lost worker, and the cause."""
+    renumbered: dict[int, int] = field(default_factory=dict)
+    """The new ids of workers that get another one: an execution numbers its workers from 0."""
 
     @property
     def restart_point(self) -> str:

@@ -84,7 +84,8 @@ def follow(settings: Settings, topics: TopicNames, flow: str, command: Command) 
                 raise _left_behind(command, event.restart_point, accepted)
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)
-            if last or (accepted and _goes_on(event, command)):
+            # A command that waits for its turn shows what the flow waits for, too.
+            if last or isinstance(event, Heartbeat) or (accepted and _goes_on(event, command)):
                 yield event
             if last:
                 return
@@ -170,8 +171,6 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
 
 def _goes_on(event: Event, command: Command) -> bool:
     """Return whether an event is of an accepted command, or of a move that it causes."""
-    if isinstance(event, Heartbeat):
-        return True
     if isinstance(event, CommandRejected | Claimed | Started):
         return False
     return _of(command, event.key)

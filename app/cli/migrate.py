@@ -19,7 +19,10 @@ ABORT_EXAMPLE = "Example: meander abort counts m1"
 @connected
 def migrate(
     flow: Flow,
-    worker: Annotated[int, typer.Option(min=0, help="The new owner of the bins.")],
+    worker: Annotated[
+        int,
+        typer.Option(min=0, help="The new owner of the bins. One that does not exist is started."),
+    ],
     bins: Annotated[
         str | None, typer.Option(help="Bins to move: numbers and ranges such as 0-2,7, or all.")
     ] = None,
@@ -71,6 +74,10 @@ def migrate(
 ) -> None:
     """Move bins of keys to a worker while the flow runs.
 
+    A worker that does not exist is started first; meander rescale adds workers with even shares.
+
+    JSON lines hold each event of the command but single bins, and a summary every ten seconds.
+
     Exit code 0: the worker owns all of them; 1: some bins stay, or the command was rejected or
     aborted.
     """
@@ -102,7 +109,9 @@ def abort(
 ) -> None:
     """Abort a command that moves bins: moves under way complete, and all other bins stay.
 
-    Exit code 0: the command has ended; 1: no such command moves bins.
+    A rescale can be aborted while it waits for its turn; once it has started it completes.
+
+    Exit code 0: the command has ended; 1: there is no such command, or it has to complete.
     """
     order = Abort.model_construct(type="abort", id=name or new_id(), command=command)
     submit(order, flow, to, show_abort if wait else None)

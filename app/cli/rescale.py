@@ -25,6 +25,10 @@ def rescale(
 ) -> None:
     """Add workers to a running flow, or remove the workers that joined last.
 
+    Workers that own no bin get their share, too.
+
+    JSON lines hold each event of the command but single bins, and a summary every ten seconds.
+
     Exit code 0: all have joined or left; 1: some have not, some got no bins, or the command was
     rejected.
     """

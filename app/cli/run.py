@@ -34,7 +34,7 @@ def run(
     until_end: Annotated[
         bool,
         typer.Option("--until-end", help="End once the records that the source topics hold now are"
-                     " processed."),
+                     " processed; without a checkpoint."),
     ] = False,
     start: Annotated[
         str, typer.Option(help="Where sources start: earliest, latest, or milliseconds since 1970.")

@@ -9,7 +9,7 @@ of Spark, and what each execution costs (`app.driver.execution`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -135,9 +135,11 @@ def _run_executions(
                     failures = failures + 1 if _offset(newest) == _offset(found) else 1
                 if failures > FAILURES:
                     raise _failed_in_a_row(lost) from lost
-                found, prepared = newest, prepared.next_execution(lost.workers, lost.limits)
+                found, prepared = newest, prepared.next_execution(len(lost.workers), lost.limits)
                 number = 0 if newest is None else newest.checkpoint.number
-                driver.status.write_recovering(prepared, number, reason)
+                if lost.renumbered:
+                    log.info("workers_renumbered", workers=_renumbered(lost.renumbered))
+                driver.status.write_recovering(prepared, number, reason, lost.renumbered)
 
 
 def _newest_checkpoint(
@@ -161,6 +163,10 @@ def _newest_checkpoint(
     if newest is None and not lost.nothing_committed:
         raise lost.cause from lost
     return newest
+
+
+def _renumbered(ids: Mapping[int, int]) -> str:
+    return ", ".join(f"{old} is now {new}" for old, new in ids.items())
 
 
 def _offset(found: StartCheckpoint | None) -> int | None:

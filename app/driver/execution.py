@@ -8,6 +8,7 @@ heartbeats. Cost: about one second for new workers; survivors start faster.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark import SparkContext
@@ -61,14 +62,25 @@ class ExecutionLost(Exception):
     """A failure of an execution that has lost a worker while others may have survived."""
 
     def __init__(
-        self, cause: MeanderError, workers: int, survivors: Survivors, nothing_committed: bool,
-        limits: TopicSettings,
+        self, cause: MeanderError, workers: Sequence[WorkerId], survivors: Survivors,
+        nothing_committed: bool, limits: TopicSettings,
     ) -> None:  # fmt: skip
         """`nothing_committed` says that no result can have left before the first checkpoint, and
         `limits` holds the stricter limits of topics."""
         super().__init__(str(cause))
         self.cause, self.workers, self.survivors = cause, workers, survivors
         self.nothing_committed, self.limits = nothing_committed, limits
+
+    @property
+    def renumbered(self) -> dict[int, int]:
+        """The new ids of workers that get another one in the next execution.
+
+        >>> lost = ExecutionLost.__new__(ExecutionLost)
+        >>> lost.workers = [WorkerId(0), WorkerId(1), WorkerId(9)]
+        >>> lost.renumbered
+        {9: 2}
+        """
+        return {int(old): new for new, old in enumerate(self.workers) if old != new}
 
 
 def run_execution(
@@ -107,7 +119,7 @@ def run_execution(
             _resume_commands(prepared, topics, driver)
             signal = loop.run(signals)
         except MeanderError as error:
-            workers = len(pool.handles)
+            workers = sorted(pool.handles)
             pool.stop(STOP_WITHIN)
             cause = pool.cause(error)
             if not _is_survivable(cause, survivors):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from meander.app.common.clock import SystemClock
@@ -18,6 +19,7 @@ from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
+from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow
 from meander.app.protocol.messages import Report
@@ -27,6 +29,7 @@ from meander.app.recovery.orphan_cleanup import OrphanCleanup
 from meander.app.recovery.restart import StartCheckpoint
 from meander.app.status.lag import Lag
 from meander.app.status.observer import Observer
+from meander.app.status.overview import share_command
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks
@@ -36,7 +39,7 @@ from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
-from meander.dataflow.metrics.stall_log import StallLog
+from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     BinMoved,
@@ -111,11 +114,13 @@ class DriverLoop:
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
         self._observer = Observer(SystemClock())
         self._waits = StallLog(SystemClock())
+        self._current_waits: WaitsByKind = {}
         self._every = heartbeat_seconds(options)
         self._heartbeat_at = self._poll_at = self._explain_at = 0.0
         self._started_at: float | None = None
         self._migrations: list[Completed] = []
         self._bins: dict[WorkerId, int] | None = None
+        self._without_bins: list[WorkerId] = []
 
     def run(self, signals: Signals | None) -> int | None:
         """Run until the flow ends; return the number of the signal that ended it.
@@ -213,6 +218,12 @@ class DriverLoop:
             self._status.started()
             # Earlier, the cleanup would compete with workers that read the same topics.
             self._orphan_cleanup.start()
+            if without := self._controller.without_bins():
+                log.warning(
+                    "workers_without_bins",
+                    workers=",".join(map(str, without)),
+                    remedy=share_command(self._prepared.flow, len(self._pool.handles)),
+                )
 
     # -- events
 
@@ -257,28 +268,36 @@ class DriverLoop:
 
     def _explain(self) -> None:
         """Update the stall log with all waits."""
-        self._waits.update("workers", self._pool.wait_reasons())
-        if self._rescaler is not None:
-            self._waits.update("rescales", self._rescaler.wait_reasons())
-        if self.started:
-            at, furthest = self._controller.frontier_blockers(), self._controller.furthest()
-            blockers = self._observer.frontier_blockers(at, furthest, self._pool.stats())
-            self._waits.update("frontiers", wait_reasons.frontiers(blockers))
-            self._waits.update("calls", wait_reasons.calls(self._pool.long_calls()))
-            rounds = self._controller.migrations.rounds()
-            self._waits.update("migrations", wait_reasons.migrations(rounds))
-            self._explain_changes()
+        self._current_waits = {**self._waits_of_workers(), **self._waits_of_flow()}
+        for kind, waits in self._current_waits.items():
+            self._waits.update(kind, waits)
 
-    def _explain_changes(self) -> None:
-        """Update the waits for workers that join or leave, and for partitions that move."""
+    def _waits_of_workers(self) -> dict[str, Mapping[Hashable, Wait]]:
+        """Return the waits for workers that start, and of commands in the queue."""
+        found: dict[str, Mapping[Hashable, Wait]] = {"workers": self._pool.wait_reasons()}
+        if self._rescaler is not None:
+            found["rescales"] = self._rescaler.wait_reasons()
+        return found
+
+    def _waits_of_flow(self) -> dict[str, Mapping[Hashable, Wait]]:
+        """Return the waits of a running flow: frontiers, moves, joining and leaving workers."""
+        if not self.started:
+            return {}
         coordinator, sources = self._controller, [one.name for one in self._prepared.plan.sources]
         unsent, under_way = coordinator.decisions.unsent, coordinator.assignment.under_way
-        look = self._waits.update
         unread = coordinator.assignment.unassigned(coordinator.workers.active)
-        look("partitions", wait_reasons.partitions(under_way, sources, unsent, unread))
-        look("joins", wait_reasons.joins(unsent))
-        look("leaves", wait_reasons.leaves(coordinator.workers.leaving, unsent))
-        look("exits", wait_reasons.exits(self._pool.handles))
+        blockers = self._observer.frontier_blockers(
+            coordinator.frontier_blockers(), coordinator.furthest(), self._pool.stats()
+        )
+        return {
+            "frontiers": wait_reasons.frontiers(blockers),
+            "calls": wait_reasons.calls(self._pool.long_calls()),
+            "migrations": wait_reasons.migrations(coordinator.migrations.rounds()),
+            "partitions": wait_reasons.partitions(under_way, sources, unsent, unread),
+            "joins": wait_reasons.joins(unsent),
+            "leaves": wait_reasons.leaves(coordinator.workers.leaving, unsent),
+            "exits": wait_reasons.exits(self._pool.handles),
+        }
 
     def _send_heartbeat(self) -> None:
         if not self.started:
@@ -287,9 +306,19 @@ class DriverLoop:
         if self._bins is None:
             owners = Counter(self._controller.owners())
             self._bins = {worker: owners[worker] for worker in self._pool.handles}
+            self._without_bins = self._controller.without_bins()
         stats = self._pool.stats()
         snapshot = self._observer.look(self._controller, stats, self._lag, self._bins)
-        self._status.alive(replace(snapshot, calls=self._pool.long_calls()))
+        rescale = None if self._rescaler is None else rescale_progress(
+            self._rescaler, self._controller.migrations, self._controller.closed_before,
+            self._current_waits, snapshot.frontier_blockers, SystemClock().now_ms(),
+        )  # fmt: skip
+        self._status.alive(
+            replace(
+                snapshot, calls=self._pool.long_calls(), rescale=rescale,
+                without_bins=self._without_bins,
+            )
+        )  # fmt: skip
 
 
 def _log_replay(event: ReplayChecked) -> None:

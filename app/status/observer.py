@@ -20,7 +20,13 @@ from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
 from meander.dataflow.records.loop_times import outer_time
-from meander.schemas.status import BlockedFrontier, LongCall, Restoring, Throughput
+from meander.schemas.status import (
+    BlockedFrontier,
+    LongCall,
+    RescaleProgress,
+    Restoring,
+    Throughput,
+)
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
@@ -54,6 +60,8 @@ class StatusSnapshot:
     calls: Sequence[LongCall] = ()
     throughput: Sequence[Throughput] = ()
     restoring: Restoring | None = None
+    rescale: RescaleProgress | None = None
+    without_bins: Sequence[WorkerId] = ()
     estimates: Mapping[str, dict[str, object]] = field(default_factory=dict)
     """The estimate of each command that moves bins, by its id."""
 

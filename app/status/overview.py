@@ -167,6 +167,15 @@ def _stay(done: Completed | Aborted) -> str:
     return f"{len(done.unmoved)} bins stay where they were" if done.unmoved else ""
 
 
+def share_command(flow: str, workers: int) -> str:
+    """Return the command that gives each worker without bins its share.
+
+    >>> share_command("counts", 3)
+    'meander rescale counts --workers 3'
+    """
+    return f"meander rescale {flow} --workers {workers}"
+
+
 def overview(flow: str, events: Iterable[StatusRecord]) -> Overview:
     """Return the overview that follows from events."""
     seen = Overview(flow)

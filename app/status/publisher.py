@@ -128,7 +128,8 @@ class FlowStatus:
                 queues=links, queues_omitted=len(of_links) - len(links),
                 partitions=fronts, partitions_omitted=len(of_partitions) - len(fronts),
                 latencies=times, latencies_omitted=len(of_time) - len(times),
-                metrics=self._board.address, restoring=figures.restoring,
+                metrics=self._board.address, restoring=figures.restoring, rescale=figures.rescale,
+                without_bins=list(map(int, figures.without_bins)),
                 migrations_completed=self._event_counts["completed"],
                 bins_moved=self._event_counts["bin_moved"],
             )
@@ -143,13 +144,15 @@ class FlowStatus:
             )
         )  # fmt: skip
 
-    def write_recovering(self, prepared: PreparedFlow, checkpoint: int, reason: str) -> None:
+    def write_recovering(
+        self, prepared: PreparedFlow, checkpoint: int, reason: str, renumbered: dict[int, int]
+    ) -> None:
         """Write that the flow has lost a worker, and starts from a checkpoint."""
         self._prepared, self._migrations = prepared, {}
         self.write(
             Recovering(
                 driver=prepared.driver, execution=prepared.execution,
-                checkpoint=checkpoint, reason=reason,
+                checkpoint=checkpoint, reason=reason, renumbered=renumbered,
             )
         )  # fmt: skip
 

@@ -143,10 +143,10 @@ class Coordinator:
         it is invalid."""
         self._check(command, [*self.workers.active, command.worker])
 
-    def abort(self, id: str, by: str) -> None:
+    def abort(self, id: str, by: str, others: Sequence[str] = ()) -> None:
         """End a command once its current moves are complete. Raise `CommandError` where it cannot
-        end."""
-        self.migrations.abort(id, by, self.closed_before)
+        end; the error also names `others`, which wait for their turn."""
+        self.migrations.abort(id, by, self.closed_before, others)
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
         """Return the estimate of a command. Raise `CommandError` as `submit` does."""
@@ -181,6 +181,13 @@ class Coordinator:
         read = {place: worker for worker in active for place in self.assignment.read_by(worker)}
         moves = commands_for(id, offset, bins, owners)
         return self._reassign(id, moves, shares_for_joining(read, joining, active), time)
+
+    def without_bins(self) -> list[WorkerId]:
+        """Return the active workers that own no bin, where the flow has a bin for each."""
+        owners, active = self.owners(), self.workers.active
+        if not self._plan.exchanges or len(owners) < len(active):
+            return []
+        return [worker for worker in active if worker not in set(owners)]
 
     def leave(self, id: str, workers: Sequence[WorkerId], offset: int = 0) -> None:
         """Move the bins and partitions of workers to the others, then let the workers leave.

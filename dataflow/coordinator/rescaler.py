@@ -4,7 +4,8 @@ Guarantees that each command is answered and ends. New workers start, join one b
 share of bins and partitions, or the bins that a migration names. The workers with the highest ids
 leave: they give bins and partitions away, and their processes exit. No execution uses a worker id
 twice, because keys on the state topic contain it. A worker that fails to join is reported, and the
-command continues without it. A worker that joined for a migration and gets no bin leaves again.
+command continues without it. A rescale also gives a share to a worker without bins, which a restart
+may have left. A worker that joined for a migration and gets no bin leaves again.
 """
 
 from __future__ import annotations
@@ -162,11 +163,13 @@ class Rescaler:
         self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Event]:
-        """Abort a migration; return the events about one that waits for its worker or its turn.
+        """Abort a command; return the events about one that waits for its worker or its turn.
 
-        A worker that joins for it leaves again. Raises CommandError.
+        A worker that joins for it leaves again. Raises CommandError, also for a rescale that has
+        started.
         """
-        for command, offset in self._waiting_migrations:
+        waiting = self._waiting
+        for command, offset in waiting:
             if command.id == id:
                 self._controller.use(by)
                 if self._change is not None and self._change.migration is command:
@@ -174,12 +177,19 @@ class Rescaler:
                 else:
                     self._queue.remove((command, offset))
                 why = f"command {by!r} has aborted it before it began"
-                bins = [int(bin) for bin in command.bins]
+                bins = [] if isinstance(command, Rescale) else [int(bin) for bin in command.bins]
                 return [
                     CommandRejected(id=id, offset=offset, reason=why),
                     Aborted(id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins),
                 ]
-        self._controller.abort(id, by)
+        if self._change is not None and self._change.id == id:
+            if by in self._controller.migrations.ids:
+                raise id_in_use(by)
+            raise CommandError(
+                f"command {id!r} has started to change the workers, so it has to complete: wait for"
+                " its end, then send meander rescale with the number of workers that you want"
+            )
+        self._controller.abort(id, by, [command.id for command, _ in waiting])
         return []
 
     # -- state
@@ -188,6 +198,11 @@ class Rescaler:
     def starting(self) -> bool:
         """Whether a command waits until the flow is ready, or until workers have joined."""
         return bool(self._queue) if self._change is None else bool(self._change.joining)
+
+    @property
+    def in_progress(self) -> Change | None:
+        """The command in progress."""
+        return self._change
 
     @property
     def queued(self) -> set[int]:
@@ -206,9 +221,9 @@ class Rescaler:
         return found
 
     @property
-    def _waiting_migrations(self) -> list[tuple[MoveBins, int]]:
-        """The migrations that have not been submitted, and their offsets."""
-        found = [(one, offset) for one, offset in self._queue if isinstance(one, MoveBins)]
+    def _waiting(self) -> list[tuple[Rescale | MoveBins, int]]:
+        """The queued commands and the migration whose worker joins, and their offsets."""
+        found = list(self._queue)
         if (change := self._change) is not None and change.migration is not None:
             found.append((change.migration, change.offset))
         return found
@@ -216,7 +231,7 @@ class Rescaler:
     @property
     def _awaited_workers(self) -> set[WorkerId]:
         """The workers that waiting migrations name."""
-        return {command.worker for command, _ in self._waiting_migrations}
+        return {one.worker for one, _ in self._waiting if isinstance(one, MoveBins)}
 
     # -- steps
 
@@ -271,7 +286,7 @@ class Rescaler:
         self._unused.clear()
         self.next_id += len(joining)
         self._pool.joining.launch(joining)
-        then = self._share if joining else self._end
+        then = self._end if leaving else self._share
         self._change = Change(
             command.id, offset, self._clock.monotonic(), then, {*joining}, {*leaving}
         )
@@ -329,11 +344,12 @@ class Rescaler:
     # -- next steps, once all workers have joined or left
 
     def _share(self, change: Change) -> Iterable[Event]:
-        """Move a share of bins and partitions to the workers that have joined."""
+        """Move a share of bins and partitions to the workers that have joined or own no bin."""
         change.then = self._end
+        workers = sorted({*change.joined, *self._controller.without_bins()})
         try:
-            if change.joined:
-                change.moves |= self._controller.share(change.id, change.joined, change.offset)
+            if workers:
+                change.moves |= self._controller.share(change.id, workers, change.offset)
         except CommandError as error:
             change.failure = f"the joined workers get no share: {error}"
         return () if change.moves else self._end(change)

@@ -9,7 +9,7 @@ Cost: O(pending bins) per turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -97,15 +97,16 @@ class MigrationScheduler:
                 " let this one queue"
             )
 
-    def abort(self, id: str, by: str, closed_before: int | None) -> None:
+    def abort(
+        self, id: str, by: str, closed_before: int | None, others: Sequence[str] = ()
+    ) -> None:
         """End a command once its current moves are complete. Raise `CommandError` where it cannot
-        end."""
+        end; the error names the commands that can, and `others`."""
         if by in self.ids:
             raise id_in_use(by)
         running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
-            known = ", ".join(repr(one.command.id) for one in self.commands)
-            raise CommandError(f"command {id!r} is not running: name one of {known or 'none'}")
+            raise _not_running(id, [*self._abortable, *others])
         if running.command.serves_rescale:
             raise CommandError(
                 f"command {id!r} serves a joining or leaving worker, so it has to complete"
@@ -411,6 +412,18 @@ class MigrationScheduler:
         """All running and queued commands."""
         return [*self.running, *self._queued]
 
+    @property
+    def _abortable(self) -> list[str]:
+        """The ids of the commands that another command may abort."""
+        moving = (one for one in self.commands if one.aborted is None)
+        return [one.command.id for one in moving if not one.command.serves_rescale]
+
+    def ahead_of(self, id: str, closed_before: int) -> list[str]:
+        """Return the ids of the commands whose end a queued command awaits."""
+        queued = next((one for one in self._queued if one.command.id == id), None)
+        before = [] if queued is None else self._before(queued, closed_before)
+        return [one.command.id for one in before]
+
     def bound_for(self, worker: WorkerId) -> list[str]:
         """Return the ids of the commands that move bins to a worker."""
         return [one.command.id for one in self.commands if worker in one.command.targets]
@@ -456,3 +469,9 @@ class MigrationScheduler:
 
     def _report(self, event: Event) -> None:
         self._events.append(event)
+
+
+def _not_running(id: str, known: Sequence[str]) -> CommandError:
+    """Return the error for an abort of a command that is not running, given those that can end."""
+    remedy = f"name one of {', '.join(map(repr, known))}" if known else "there is none to abort"
+    return CommandError(f"command {id!r} is not running: {remedy}")

@@ -22,9 +22,9 @@ from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finish
 from meander.state.checkpoint.checkpoint import Checkpoint
 
 COLUMNS = (
-    "number", "savepoint", "used by next run", "age", "policy", "aligned", "written", "entries",
-    "state", "in flight", "records", "workers", "bins",
+    "number", "savepoint", "next run", "age", "policy", "taken in", "state", "in flight", "workers"
 )  # fmt: skip
+"""The columns of the table, which fits 120 characters; JSON lines have further fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,9 @@ class CheckpointRow:
     def cells(self) -> Sequence[object]:
         """Return the cells of a table with `COLUMNS`."""
         return (
-            self.number, self.savepoint, "yes" if self.next_run else "",
-            f"{self.age_s:,.0f} s", self.policy, f"{self.alignment_ms:,.0f} ms",
-            f"{self.write_ms:,.0f} ms", self.entries, size(self.state_bytes),
-            size(self.in_flight_bytes), self.in_flight, self.workers, self.bins,
+            self.number, self.savepoint, "yes" if self.next_run else "", f"{self.age_s:,.0f} s",
+            self.policy, f"{self.alignment_ms + self.write_ms:,.0f} ms", size(self.state_bytes),
+            size(self.in_flight_bytes), self.workers,
         )  # fmt: skip
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rich.progress import Progress, TaskID
 
 from meander.app.cli.follow import show_end
 from meander.app.cli.views.rescale import sentence
+from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis, size
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
@@ -68,11 +69,11 @@ def begins(accepted: Accepted) -> str:
 def show(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of bins. Return the exit code: 0 if the worker
     owns all bins of the command."""
+    summary = MoveSummary(output)
     with output.bar("bins") as progress:
         shown = _Shown(output, progress, progress.add_task("command sent", total=None))
         for event in events:
-            if not isinstance(event, Heartbeat):
-                output.event(event)
+            summary.take(event)
             shown.take(event)
         return shown.code
 
@@ -95,10 +96,8 @@ class _Shown:
     def take(self, event: Event) -> None:
         """Follow one more event."""
         match event:
-            case Rescaling():
-                self.progress.update(self.task, description="the worker starts")
-            case Joined() | JoinFailed():
-                self.output.say(sentence(event))
+            case Rescaling() | Joined() | JoinFailed():
+                self._start(event)
             case Accepted() | Queued():
                 self._begin(event)
             case Heartbeat(moving=moving):
@@ -115,6 +114,14 @@ class _Shown:
                 self.unread |= {unreadable.bin} if unreadable.kept_in_place else set()
             case Completed() | Aborted() | CommandRejected():
                 self._end(event)
+
+    def _start(self, event: Rescaling | Joined | JoinFailed) -> None:
+        if not isinstance(event, Rescaling):
+            self.output.say(sentence(event))
+            return
+        for worker in event.joining:
+            self.output.say(f"worker {worker} does not exist, so the flow starts it")
+        self.progress.update(self.task, description="the worker starts")
 
     def _begin(self, event: Accepted | Queued) -> None:
         if isinstance(event, Queued):
@@ -165,27 +172,46 @@ class _Shown:
 def _ended(event: Aborted) -> str:
     if not event.by:
         return f": {event.reason}"
+    if not (event.bins or event.unmoved):
+        return f" by {event.by}"
     moved = f"{event.bins} bins have moved, {size(event.bytes)}"
     return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
 
 
 def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print the plan of a command; return the exit code."""
-    rows: list[list[object]] = []
+    moves: list[tuple[int, int, int, int, int]] = []
     for event in events:
         match event:
             case Planned() as planned:
-                rows += [
-                    [*map(str, move), size(count) if count else None]
-                    for *move, count in planned.moves
-                ]
+                moves += planned.moves
                 if planned.last:
-                    output.table("plan", ["round", "bin", "from", "to", "bytes"], rows)
-                    output.say(_estimate(planned, len(rows)))
+                    _print_plan(output, planned, moves)
             case CommandRejected(reason=reason):
+                output.event(event)
                 output.say(f"rejected: {reason}")
                 return 1
     return 0
+
+
+def _print_plan(
+    output: CommandOutput, planned: Planned, moves: Sequence[tuple[int, int, int, int, int]]
+) -> None:
+    """Print all moves of a plan, then its estimate."""
+    columns = ["round", "bin", "from", "to", "bytes"]
+    if not output.as_json:
+        rows = [[*map(str, move), size(count) if count else None] for *move, count in moves]
+        output.table("plan", columns, rows)
+        output.say(_estimate(planned, len(rows)))
+        return
+    for move in moves:
+        output.line({"type": "move"} | dict(zip(columns, move, strict=True)))
+    output.line(
+        {
+            "type": "plan", "id": planned.id, "rounds": planned.rounds, "bins": len(moves),
+            "bytes": sum(count for *_, count in moves), "estimate_s": planned.estimate,
+        }
+    )  # fmt: skip
 
 
 def _estimate(planned: Planned, bins: int) -> str:
@@ -201,4 +227,4 @@ def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def _aborted(event: Event) -> str:
-    return f"{event.id} has ended: {_ended(event)}" if isinstance(event, Aborted) else ""
+    return f"{event.id} has ended{_ended(event)}" if isinstance(event, Aborted) else ""

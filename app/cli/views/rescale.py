@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput
 from meander.schemas.status import (
     Accepted,
     BinMoved,
     CommandRejected,
     Event,
-    Heartbeat,
     Joined,
     JoinFailed,
     Left,
     Rescaled,
+    RescaleProgress,
     Rescaling,
 )
 
@@ -22,12 +23,12 @@ from meander.schemas.status import (
 def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print events as they come, with a progress bar of workers and bins. Return the exit code: 1
     if some workers have not joined, or have got no bins."""
+    summary = MoveSummary(output, waits)
     with output.bar("steps") as progress:
         task = progress.add_task("command sent", total=None)
         code, total = 0, 0
         for event in events:
-            if not isinstance(event, Heartbeat):
-                output.event(event)
+            summary.take(event)
             if said := sentence(event):
                 output.say(said)
             match event:
@@ -44,6 +45,17 @@ def show_rescale(output: CommandOutput, events: Iterator[Event]) -> int:
             if refused or (isinstance(event, Rescaled) and event.reason):
                 code = 1
     return code
+
+
+def waits(rescale: RescaleProgress) -> str:
+    """Return a sentence about the rescale in progress.
+
+    >>> waits(RescaleProgress(id="r1", joining=[2], leaving=[], waits_for="it is there (worker 2)"))
+    'Command r1 waits until it is there (worker 2).'
+    """
+    if not rescale.waits_for:
+        return f"Command {rescale.id} is in progress."
+    return f"Command {rescale.id} waits until {rescale.waits_for}."
 
 
 def sentence(event: Event) -> str:

@@ -135,8 +135,9 @@ def _sentence(event: Event) -> str:
                 f"{source}: worker {worker} reads the new partition {partition}"
                 f" from {at_millis(time)} on"
             )
-        case Recovering(reason=reason):
-            return f"restarts from {event.restart_point}: {reason}"
+        case Recovering(reason=reason, renumbered=renumbered):
+            ids = "".join(f"; worker {old} becomes {new}" for old, new in renumbered.items())
+            return f"restarts from {event.restart_point}: {reason}{ids}"
         case Checkpointed(id=id) if id:
             return f"{id}: {taken(event)}"
         case CheckpointFailed():

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import to_builtins
 
-from meander.app.cli.views.rescale import sentence
+from meander.app.cli.views.rescale import sentence, waits
 from meander.app.common.output import CommandOutput, at_millis, size
-from meander.app.status.overview import Overview
+from meander.app.status.overview import Overview, share_command
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.schemas.status import Heartbeat, LongCall, Migration, Restoring
 
@@ -39,7 +39,7 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
         ["state", "workers", "registered", "lag", "seconds since heartbeat", "reason"],
         [[state, last.workers, last.registered, last.lag, age, seen.reason]],
     )
-    for line in _awaited(last, state):
+    for line in _awaited(last, state, seen.flow):
         output.say(line)
     _table(output, "counters", ["counter", "records"], [[*pair] for pair in last.counters.items()])
     if state == "running":
@@ -117,13 +117,27 @@ def _starts(heartbeat: Heartbeat) -> str:
     return f"The flow starts: {registered} of {workers} workers have registered."
 
 
-def _awaited(heartbeat: Heartbeat, state: str) -> Iterator[str]:
-    """Yield a sentence for each reason why workers do not read."""
+def _awaited(heartbeat: Heartbeat, state: str, flow: str) -> Iterator[str]:
+    """Yield a sentence for each reason why workers do not read, do not join or
+    leave, or own no bin."""
     if state == "starting":
         yield _starts(heartbeat)
     if heartbeat.restoring is not None:
         yield _restores(heartbeat.restoring)
     yield from map(_blocks, heartbeat.calls)
+    if state != "running":
+        return
+    if heartbeat.rescale is not None:
+        yield waits(heartbeat.rescale)
+    elif heartbeat.without_bins:
+        yield _without_bins(heartbeat, flow)
+
+
+def _without_bins(heartbeat: Heartbeat, flow: str) -> str:
+    """Return which workers own no bin, and the remedy."""
+    some = heartbeat.without_bins
+    who = f"Worker {some[0]} owns" if len(some) == 1 else f"Workers {', '.join(map(str, some))} own"
+    return f"{who} no bin: {share_command(flow, heartbeat.workers)} gives each its share."
 
 
 def _blocks(call: LongCall) -> str:

@@ -1,4 +1,4 @@
-"""Summarise a running flow in one JSON line every ten seconds, where no terminal reads.
+"""Summarise a running flow, or a command, in one JSON line every ten seconds for programs.
 
 Guarantees one line per `EVERY` seconds, however often heartbeats come; the status topic has each
 heartbeat. A rate is the mean since the last line.
@@ -7,8 +7,20 @@ heartbeat. A rate is the mean since the last line.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
-from meander.schemas.status import Checkpointed, Event, Heartbeat, Started
+from msgspec import to_builtins
+
+from meander.app.common.output import CommandOutput
+from meander.schemas.status import (
+    Accepted,
+    BinMoved,
+    Checkpointed,
+    Event,
+    Heartbeat,
+    RescaleProgress,
+    Started,
+)
 
 EVERY = 10.0
 """Seconds from one summary line to the next."""
@@ -50,6 +62,44 @@ class RunSummary:
             "migrations": len(heartbeat.moving) + heartbeat.omitted,
             "dead_letters": heartbeat.counters.get("dead_letters", 0),
         }
+
+
+class MoveSummary:
+    """A summary of a command that moves bins, which follows its events.
+
+    It replaces the event of each bin, as a command may move thousands.
+    """
+
+    def __init__(
+        self, output: CommandOutput, waits: Callable[[RescaleProgress], str] | None = None
+    ) -> None:
+        """`waits` describes on a terminal what a rescale waits for."""
+        self._output, self._waits, self._next = output, waits, time.monotonic() + EVERY
+        self._bins = self._moved = self._bytes = 0
+
+    def take(self, event: Event) -> None:
+        """Follow one more event; print it as a JSON line, or a summary where one is due."""
+        match event:
+            case BinMoved(bytes=count):
+                self._moved, self._bytes = self._moved + 1, self._bytes + count
+            case Heartbeat(rescale=rescale):
+                if (now := time.monotonic()) >= self._next:
+                    self._next = now + EVERY
+                    self._print(rescale)
+            case _:
+                self._bins += len(event.bins) if isinstance(event, Accepted) else 0
+                self._output.event(event)
+
+    def _print(self, rescale: RescaleProgress | None) -> None:
+        if rescale is not None and self._waits is not None:
+            self._output.say(self._waits(rescale))
+        if self._output.as_json:
+            self._output.line(
+                {
+                    "type": "summary", "bins": self._bins, "moved": self._moved,
+                    "bytes": self._bytes, "rescale": to_builtins(rescale),
+                }
+            )  # fmt: skip
 
 
 def _rate(count: int, seconds: float) -> float:

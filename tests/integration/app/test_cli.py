@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,8 +140,8 @@ def test_a_migration_is_followed_to_its_end_and_stands_in_the_status(running: Ru
     done = running.call("migrate", "counts", "--bins", "0-9,12", "--worker", "1", "--id", "few")
 
     assert done.code == 0, done.err
-    kinds = Counter(str(line["type"]) for line in done.lines)
-    assert kinds == {"accepted": 1, "bin_moved": 11, "completed": 1}
+    assert [line["type"] for line in done.lines] == ["accepted", "completed"]
+    assert done.lines[-1]["bins"] == 11
     until(lambda: status_of(running)["bins"] == [117, 139], "the status shows it")
     migrations = status_of(running)["migrations"]
     assert isinstance(migrations, list)
@@ -170,14 +169,15 @@ def test_a_dry_run_says_what_would_move_and_moves_nothing(running: Running) -> N
     before = running.call("status", "counts").lines[0]["bins"]
     done = running.call("migrate", "counts", "--bins", "all", "--worker", "0", "--dry-run")
     assert done.code == 0
-    assert {line["to"] for line in done.lines if "round" in line} == {"0"}
+    assert {line["to"] for line in done.lines if line["type"] == "move"} == {0}
     assert running.call("status", "counts").lines[0]["bins"] == before
 
 
 def test_what_moves_nothing_cannot_be_aborted(running: Running) -> None:
     done = running.call("abort", "counts", "nothing")
     assert done.code == 1
-    assert "command 'nothing' is not running: name one of none" in str(done.lines[0]["reason"])
+    reason = str(done.lines[0]["reason"])
+    assert "command 'nothing' is not running: there is none to abort" in reason
 
 
 def test_keys_move_only_with_a_yes_to_their_whole_bins(running: Running) -> None:

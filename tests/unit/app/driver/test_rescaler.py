@@ -364,6 +364,30 @@ def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     driven.end()
 
 
+def test_a_rescale_can_be_aborted_until_it_starts(driven: Driven) -> None:
+    driven.topic.put(
+        {"type": "rescale", "id": "up", "workers": 3},
+        {"type": "rescale", "id": "next", "workers": 4},
+    )
+    driven.until_told(Rescaling, "up")
+    driven.topic.put(
+        {"type": "abort", "id": "a", "command": "up"},
+        {"type": "abort", "id": "b", "command": "no"},
+        {"type": "abort", "id": "c", "command": "next"},
+    )
+    driven.until_told(Aborted, "next")
+    started = driven.the(CommandRejected, "a").reason
+    assert "'up' has started to change the workers, so it has to complete: wait" in started
+    assert driven.the(CommandRejected, "b").reason.endswith("is not running: name one of 'next'")
+    assert driven.the(Aborted, "next").by == "c"
+    assert driven.the(CommandRejected, "next").offset == 1, "its follower hears of the end"
+    driven.pool.up = True
+    driven.until_told(Rescaled, "up")
+    assert driven.pool.handles == [0, 1, 2]
+    assert driven.topic.dealt[-1] == 4
+    driven.end()
+
+
 # -- what is said before
 
 
@@ -400,6 +424,19 @@ def test_an_id_that_comes_twice_in_a_moment_is_the_first_ones(driven: Driven, wo
 
 
 # -- shares
+
+
+def test_a_rescale_to_the_same_number_gives_a_share_to_a_worker_without_bins(
+    driven: Driven,
+) -> None:
+    driven.topic.put(driven.migrate("m", 1))
+    driven.until_told(Completed, "m")
+    assert driven.coordinator.without_bins() == [0]
+    driven.topic.put({"type": "rescale", "id": "same", "workers": 2})
+    driven.until_told(Rescaled, "same")
+    assert driven.said("same") == ["rescaling", "rescaled"]
+    assert driven.coordinator.without_bins() == []
+    driven.end()
 
 
 def test_a_rescale_reports_that_the_joining_workers_got_no_bins(driven: Driven) -> None:

@@ -312,7 +312,7 @@ def test_a_round_that_is_under_way_comes_to_its_end(
 
 
 def test_only_what_is_under_way_can_be_aborted(flow: Counting) -> None:
-    with pytest.raises(CommandError, match="command 'm' is not running: name one of none"):
+    with pytest.raises(CommandError, match="command 'm' is not running: there is none to abort"):
         flow.coordinator.abort("m", by="a")
     flow.submit("m", [0], 1, time=from_millis(9000))
     with pytest.raises(CommandError, match="name one of 'm'"):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from io import StringIO
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
-from meander.app.cli.views.migrate import show
+from meander.app.cli.views.migrate import show, show_abort
 from meander.app.cli.views.rescale import show_rescale
 from meander.app.cli.views.status import tables
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview, note
 from meander.schemas.status import (
+    Aborted,
     Accepted,
     BinUnreadable,
     Completed,
@@ -21,6 +25,7 @@ from meander.schemas.status import (
     Joined,
     Queued,
     Rescaled,
+    RescaleProgress,
     Rescaling,
     parse_event,
 )
@@ -103,10 +108,44 @@ def test_bins_that_were_there_already_are_exit_code_0() -> None:
     assert (code, "completed: 1 bins (3 were already there), 5 B, 1 ms" in said) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("unmoved", "said"),
+    [([1], "m has ended by a: 0 bins have moved, 0 B; 1 stay"), ([], "m has ended by a")],
+)
+def test_an_aborted_command_names_the_one_that_ended_it(unmoved: list[int], said: str) -> None:
+    output, text = printed()
+    ended = Aborted(id="m", by="a", ms=0, bins=0, bytes=0, unmoved=unmoved)
+    assert show_abort(output, iter([ended])) == 0
+    assert text.getvalue().splitlines() == [said]
+
+
 def test_a_worker_that_is_started_for_a_migration_is_shown() -> None:
     begun = Rescaling(id="m", offset=0, workers=3, joining=[2], leaving=[])
     code, said = shown(begun, Joined(id="m", worker=2))
-    assert (code, "worker 2 has joined" in said) == (0, True)
+    assert code == 0
+    assert said[:2] == ["worker 2 does not exist, so the flow starts it", "worker 2 has joined"]
+
+
+def test_a_rescale_says_what_it_waits_for_once_in_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    waiting = RescaleProgress("r", joining=[2], leaving=[], waits_for="a slot is free (worker 2)")
+
+    def events() -> Iterator[Event]:
+        nonlocal now
+        yield Rescaling(id="r", offset=0, workers=3, joining=[2], leaving=[])
+        for _ in range(25):
+            now += 1
+            yield structs.replace(SILENCE, rescale=waiting)
+        yield Joined(id="r", worker=2)
+        yield Rescaled(id="r", workers=3, ms=5.0)
+
+    output, text = printed()
+    assert show_rescale(output, events()) == 0
+    said = "Command r waits until a slot is free (worker 2)."
+    assert text.getvalue().splitlines().count(said) == 2
 
 
 def test_a_rescale_whose_joining_workers_get_no_bins_has_exit_code_1() -> None:

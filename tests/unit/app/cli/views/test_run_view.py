@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from io import StringIO
 
 import pytest
 from msgspec import structs
@@ -13,7 +14,7 @@ from meander.app.cli.views.run import Watch
 from meander.app.cli.views.summary import EVERY
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.status import CheckpointAccepted, Started
+from meander.schemas.status import CheckpointAccepted, Recovering, Started, parse_event
 
 STARTED = Started(driver="d", execution=1, workers=2)
 RUNNING = structs.replace(SILENCE, workers=2, bins=[4, 4], lag=70)
@@ -48,6 +49,19 @@ def test_a_summary_every_ten_seconds_replaces_heartbeats_where_no_terminal_reads
     }  # fmt: skip
     assert third["frontier_delay_ms"] == 7_980
     assert third["records_in_per_second"] == 20.0
+
+
+def test_a_recovery_names_the_new_numbers_of_workers() -> None:
+    console = Console(file=StringIO(), width=200)
+    lost = Recovering(
+        driver="d", execution=2, checkpoint=7, reason="worker 1: it died", renumbered={9: 2}
+    )
+    assert parse_event(lost.to_bytes()) == lost
+    with Watch(CommandOutput(console, as_json=False), bounded=False) as watch:
+        watch.show(lost)
+    assert isinstance(console.file, StringIO)
+    said = "restarts from checkpoint 7: worker 1: it died; worker 9 becomes 2"
+    assert said in console.file.getvalue().splitlines()
 
 
 def test_rates_begin_again_with_each_execution(

@@ -10,7 +10,14 @@ from rich.console import Console
 from meander.app.cli.views.status import fields, tables
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE, Overview
-from meander.schemas.status import BlockedFrontier, Latency, LongCall, Migration, Throughput
+from meander.schemas.status import (
+    BlockedFrontier,
+    Latency,
+    LongCall,
+    Migration,
+    RescaleProgress,
+    Throughput,
+)
 
 
 def said(**fields: object) -> Overview:
@@ -72,6 +79,21 @@ def test_a_long_call_of_a_worker_is_shown() -> None:
     assert "A call has blocked worker 1 for 13 s." in shown
 
 
+def test_a_rescale_in_progress_says_what_it_waits_for() -> None:
+    waiting = RescaleProgress("r1", joining=[2], leaving=[], waits_for="a slot is free (worker 2)")
+    shown = printed(said(rescale=waiting))
+    assert "Command r1 waits until a slot is free (worker 2)." in shown
+    assert fields(said(rescale=waiting), "running", 9)["rescale"] == to_builtins(waiting)
+
+
+def test_workers_without_bins_are_named_with_the_remedy() -> None:
+    empty = said(workers=3, without_bins=[2])
+    remedy = "Worker 2 owns no bin: meander rescale f --workers 3 gives each its share."
+    assert remedy in printed(empty)
+    moving = RescaleProgress("r1", joining=[], leaving=[], waits_for="")
+    assert "owns no bin" not in printed(said(workers=3, without_bins=[2], rescale=moving))
+
+
 def test_deliveries_are_counted_in_chunks() -> None:
     took = Latency(of="delivery", name="lines", count=7, seconds=0.1, p50=0.1, p99=0.1)
     assert "chunks of records" in printed(said(latencies=[took]))
@@ -88,5 +110,6 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
         "calls", "calls_omitted",
         "queues", "queues_omitted", "partitions", "partitions_omitted",
         "latencies", "latencies_omitted", "worker_changes", "migrations_completed", "bins_moved",
-        "migrations", "migrations_ended_since_ms", "migrations_omitted", "restoring",
+        "migrations", "migrations_ended_since_ms", "migrations_omitted", "restoring", "rescale",
+        "without_bins",
     }  # fmt: skip
