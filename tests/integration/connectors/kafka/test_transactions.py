@@ -35,6 +35,7 @@ from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch, hidden
 from tests.support.kafka.topics import (
     PATIENCE,
+    admin,
     consume_all,
     create_topic,
     delete_topics,
@@ -102,8 +103,7 @@ def test_a_deleted_topic_of_a_transaction_is_named(
     one = Opened(broker, prefix + "one")
     one.commit(prefix + "deleted", b"before")
     delete_topics(broker.bootstrap, prefix + "deleted")
-    # The client sends to a topic that it knows until the broker has answered otherwise.
-    until(lambda: not partitions_of(one.it._producer, prefix + "deleted"), "the topic is gone")
+    until(lambda: not partitions_of(admin(broker.bootstrap), prefix + "deleted"), "it is gone")
     one.it.commit([TopicBatch(prefix + name, [b"a"], [None]) for name in ("left", "deleted")])
     told = f"^topic '{prefix}deleted': it was deleted while the flow ran; create it again"
     with pytest.raises(MeanderError, match=told):

@@ -68,18 +68,19 @@ def test_a_full_read_gives_the_records_behind_the_deleted_ones(
     assert read_all(rig.settings, names.commit_markers) == RECORDS[end:]
 
 
-def test_a_full_read_has_no_gap_where_records_go_as_it_reads(rig: Rig, names: TopicNames) -> None:
+def test_a_full_read_has_no_gap_where_records_go_as_it_reads(
+    rig: Rig, names: TopicNames, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A record before the deleted ones would claim results that those behind it deny."""
     large = [one * 200_000 for one in RECORDS]
     produce(rig.bootstrap, names.commit_markers, map(Record, large))
     small = {"fetch.message.max.bytes": "1000", "queued.min.messages": "1"}
     settings = rig.settings | small
     consumer = client.reader(settings, names.commit_markers)
-    with closing(_Deleting(consumer, rig, names.commit_markers)) as deleting:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(client, "reader", lambda *_: deleting)
-            found = read_all(settings, names.commit_markers)
-        assert deleting.deleted
+    deleting = _Deleting(consumer, rig, names.commit_markers)
+    monkeypatch.setattr(client, "reader", lambda *_: deleting)
+    found = read_all(settings, names.commit_markers)
+    assert deleting.deleted
     assert found in ([*large], large[8:])
 
 
