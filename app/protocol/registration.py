@@ -282,8 +282,8 @@ class RegistrationServer:
         return worker in self.registrations and self.registrations[worker].ready
 
     def _reject(self, route: bytes, reason: str, worker: WorkerId | None) -> None:
-        known = {} if worker is None else {"worker": worker}
-        log.warning("registration_rejected", **known, reason=reason)
+        named = "unknown" if worker is None else worker
+        log.warning("registration_rejected", worker=named, reason=reason)
         self._reply(route, Rejection(reason=reason))
 
     def _reply(self, route: bytes, reply: Reply) -> None:

@@ -57,7 +57,7 @@ def recreated(topic: str) -> SetupError:
         f"topic {topic!r}",
         "it has been deleted and recreated, so the offsets and states of the flow belong to other"
         " records",
-        "run meander reset, or have the flow read a topic of another name",
+        "start the flow from scratch with meander reset",
     )
 
 
