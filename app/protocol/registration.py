@@ -149,6 +149,8 @@ class RegistrationServer:
         self._socket.bind(f"tcp://{host}:*")
         self._address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._tokens: dict[bytes, WorkerId] = {}
+        self._former_tokens: dict[bytes, WorkerId] = {}
+        """The tokens of workers that are not expected any more, for the log."""
         self.registrations: dict[WorkerId, Registration] = {}
         self.connected = False
         """Whether all workers of the start have been told to connect."""
@@ -221,20 +223,20 @@ class RegistrationServer:
     def _answer(self, route: bytes, request: Register | Ready) -> None:
         worker = self._tokens.get(request.token)
         if worker is None:
-            self._reject(route, self._invalid)
+            self._reject(route, self._invalid, self._former_tokens.get(request.token))
         elif isinstance(request, Ready):
             self.registrations[worker].ready = True
             if not self.connected and all(map(self._is_ready, self._tokens.values())):
                 self._let_all_connect()
         elif worker in self.registrations:
             name = member_name(worker)
-            self._reject(route, f"{name} has registered before: a token is used once")
+            self._reject(route, f"{name} has registered before: a token is used once", worker)
         else:
             self._register(worker, route, request)
 
     def _register(self, worker: WorkerId, route: bytes, register: Register) -> None:
         if wrong := differences(versions(), register.versions):
-            self._reject(route, wrong)
+            self._reject(route, wrong, worker)
             if self.connected:
                 return  # its task reports the error, and the flow continues without it
             raise SetupError(
@@ -270,16 +272,18 @@ class RegistrationServer:
 
     def remove(self, worker: WorkerId, reason: str) -> None:
         """Remove a worker; reject it with a reason where it was not told to connect yet."""
+        self._former_tokens |= {token: one for token, one in self._tokens.items() if one == worker}
         self._tokens = {token: one for token, one in self._tokens.items() if one != worker}
         found = self.registrations.pop(worker, None)
         if found is not None and not found.connecting:
-            self._reject(found.route, reason)
+            self._reject(found.route, reason, worker)
 
     def _is_ready(self, worker: WorkerId) -> bool:
         return worker in self.registrations and self.registrations[worker].ready
 
-    def _reject(self, route: bytes, reason: str) -> None:
-        log.warning("registration_rejected", reason=reason)
+    def _reject(self, route: bytes, reason: str, worker: WorkerId | None) -> None:
+        named = "unknown" if worker is None else worker
+        log.warning("registration_rejected", worker=named, reason=reason)
         self._reply(route, Rejection(reason=reason))
 
     def _reply(self, route: bytes, reply: Reply) -> None:
@@ -288,10 +292,11 @@ class RegistrationServer:
     def reject_all(self, reason: str) -> None:
         """Reject all workers that were not told to connect, and all later requests."""
         self._invalid = reason
+        self._former_tokens |= self._tokens
         self._tokens.clear()
         for found in self.registrations.values():
             if not found.connecting:
-                self._reject(found.route, reason)
+                self._reject(found.route, reason, found.worker)
 
     def close(self) -> None:
         """Close the server, after a moment for replies in flight."""

@@ -9,7 +9,7 @@ workers, and one read of the decision log and the markers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.transactions import transactional_id
-from meander.connectors.kafka.source.lost_records import SKIP_REMEDY, LostRecords
+from meander.connectors.kafka.source.lost_records import SKIP_REMEDY, in_words
 from meander.connectors.kafka.source.source import KafkaSource, lost_records
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, DecisionTopic
@@ -123,57 +123,89 @@ def _expect_restorable(
     `before` is the number of an earlier checkpoint, which the error may propose.
     """
     plan, options = prepared.plan, prepared.options
-    mismatches, lost = lost_positions(options.kafka, plan, checkpoint)
+    others, recreated = list[str](), set[str]()
     if index.start is not None:
-        mismatches += renumbered(index.start, plan)
         sources = [one.name for one in plan.sources]
-        mismatches += other_topics(index.start, dict(zip(sources, prepared.topics, strict=True)))
+        topics = dict(zip(sources, prepared.topics, strict=True))
+        recreated = recreated_topics(index.start, topics)
+        others = [*renumbered(index.start, plan), *other_topics(index.start, topics)]
+    lost, expired = lost_positions(options.kafka, plan, checkpoint, recreated)
+    if not options.skip_lost:
+        lost += expired
     left = replace(checkpoint, cut=without_sent_results(plan, checkpoint.cut, history))
     twice = [] if options.allow_nondeterminism else duplicated_results(checkpoint, plan, history)
-    if not options.skip_lost:
-        mismatches += lost
     # Workers skip lost records when they open their sources, and name them then.
-    skip = SKIP_REMEDY if lost and not options.skip_lost else ""
-    expect_fits(left, plan, options.allow_dropped_state, mismatches, twice, before, skip)
+    skip = SKIP_REMEDY if expired and not options.skip_lost else ""
+    expect_fits(left, plan, options.allow_dropped_state, others, twice, before, skip, lost)
 
 
 def lost_positions(
-    settings: Settings, plan: Plan, checkpoint: Checkpoint
+    settings: Settings, plan: Plan, checkpoint: Checkpoint, recreated: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return where source topics no longer hold the next records, in sentences.
+    """Return where source topics no longer hold the next records, in one sentence per topic.
 
-    The second list holds losses by retention alone, which `--skip-lost` permits.
+    The second list holds losses by retention alone, which `--skip-lost` permits. Offsets of
+    `recreated` topics say nothing.
     """
     topics = {one.name: one.spec.topic for one in plan.sources if isinstance(one.spec, KafkaSource)}
     positions = defaultdict[str, dict[int, int]](dict)
     for one in checkpoint.cut.positions:
         if one.source in topics:
             positions[topics[one.source]][one.partition] = one.offset
-    found = [
-        one
-        for topic, offsets in positions.items()
-        for one in lost_records(settings, topic, offsets)
-    ]
-    lost = [str(one) for one in found if isinstance(one, LostRecords) and one.expired]
-    return [sentence for sentence in map(str, found) if sentence not in lost], lost
+    others = "was deleted and recreated, so its records are others"
+    lost, expired = [f"topic {one!r} {others}" for one in sorted(recreated)], list[str]()
+    for topic, offsets in positions.items():
+        if topic in recreated:
+            continue
+        found, absent = lost_records(settings, topic, offsets)
+        if absent:
+            lost.append(
+                f"topic {topic!r} was read in partition {max(absent)}, and has none such now"
+            )
+        for sentences, some in (
+            (lost, [one for one in found if not one.expired]),
+            (expired, [one for one in found if one.expired]),
+        ):
+            if some:
+                sentences.append(in_words(some))
+    return lost, expired
+
+
+def recreated_topics(start: StartDecision, topics: Mapping[str, str]) -> set[str]:
+    """Return the topics that were deleted and recreated since the last execution started.
+
+    `topics` maps each source to the name and id of the topic that it reads now.
+
+    >>> start = StartDecision(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
+    >>> recreated_topics(start, {"a": "lines 3", "b": "others 4", "c": "new 5"})
+    {'lines'}
+    """
+    had = dict(zip(start.sources, start.topics, strict=False))
+    names = {name: topic.partition(" ")[0] for name, topic in topics.items()}
+    return {
+        names[name]
+        for name, topic in topics.items()
+        if had.get(name, topic) != topic and had[name].partition(" ")[0] == names[name]
+    }
 
 
 def other_topics(start: StartDecision, topics: Mapping[str, str]) -> list[str]:
-    """Return, in sentences, which sources read another topic than in the last execution.
+    """Return, in sentences, which sources read a topic of another name than in the last execution.
 
     Offsets of the former topic say nothing about the new one. `topics` maps each source to the
-    topic that it reads now.
+    name and id of the topic that it reads now.
 
     >>> start = StartDecision(0, (), 1, sources=("a", "b"), topics=("lines 1", "words 2"))
-    >>> other_topics(start, {"a": "lines 1", "b": "words 3", "c": "new 4"})
-    ["source 'b' has read topic 'words' of id 2, and is to read topic 'words' of id 3"]
+    >>> other_topics(start, {"a": "lines 3", "b": "others 4", "c": "new 5"})
+    ["source 'b' has read topic 'words' of id 2, and is to read topic 'others' of id 4"]
     """
     had = dict(zip(start.sources, start.topics, strict=False))
+    recreated = recreated_topics(start, topics)
     return [
         f"source {name!r} has read {_topic_in_words(had[name])},"
         f" and is to read {_topic_in_words(topic)}"
         for name, topic in topics.items()
-        if had.get(name, topic) != topic
+        if had.get(name, topic) != topic and topic.partition(" ")[0] not in recreated
     ]
 
 

@@ -520,8 +520,8 @@ def translate(
     if code in _EXPIRED:
         return MeanderError(
             subject,
-            f"the records to be read next are no longer on the broker ({text})",
-            "lengthen its retention, and run meander reset",
+            f"it does not hold the offset to be read next ({text})",
+            "find the program that deleted its records, or recreated it",
         )
     return MeanderError(subject, f"Kafka answers {reason.name()}: {text}")
 

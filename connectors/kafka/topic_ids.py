@@ -57,5 +57,15 @@ def recreated(topic: str) -> SetupError:
         f"topic {topic!r}",
         "it has been deleted and recreated, so the offsets and states of the flow belong to other"
         " records",
-        "run meander reset, or have the flow read a topic of another name",
+        "start the flow from scratch with meander reset",
+    )
+
+
+def deleted(topic: str) -> SetupError:
+    """Return the error for a source topic that was deleted after a flow has read it."""
+    return SetupError(
+        f"topic {topic!r}",
+        "it was deleted while the flow read it",
+        "create it again (meander topics create), and then run meander reset: the offsets and"
+        " states of the flow belong to the deleted records",
     )

@@ -91,8 +91,9 @@ def _timed_out(topic: str) -> MeanderError:
 
 
 class CheckpointsReader:
-    """A reader that reads the checkpoints present at its construction, each once. One client serves
-    all reads, as a connection takes longer than a read."""
+    """A reader that reads the checkpoints present at its construction, each once; it goes on to
+    later ones where a running flow has deleted the newest. One client serves all reads, as a
+    connection takes longer than a read."""
 
     def __init__(self, settings: Settings, names: TopicNames, consumer: Consumer) -> None:
         self._contact, self._settings, self._consumer = client.contact(settings), settings, consumer
@@ -105,8 +106,17 @@ class CheckpointsReader:
     ) -> tuple[int, Checkpoint] | None:
         """Return the last checkpoint that `accepts` accepts, with its offset, or None. Raise
         CheckpointUnreadable for an unreadable later checkpoint."""
-        found = ((offset, self.at(offset)) for offset in reversed(self._offsets))
-        return next((one for one in found if accepts(*one)), None)
+        for offset in reversed(self._offsets):
+            one = self.read(offset)
+            if isinstance(one, CheckpointUnreadable):
+                if not self.is_deleted(offset):
+                    raise one
+                # A running flow deletes a checkpoint only once it has written newer ones.
+                self._offsets = range(*client.watermarks(self._consumer, self._topic, 0))
+                return self.newest(accepts)
+            if accepts(offset, one):
+                return offset, one
+        return None
 
     def last(self, most: int, end: int | None = None) -> range:
         """Return the offsets of the last `most` checkpoints before `end`, the oldest first. Earlier

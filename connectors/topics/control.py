@@ -23,6 +23,7 @@ from confluent_kafka import (
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
+from meander.connectors.topics.deleted_start import read_from_new_start
 from meander.schemas.errors import MeanderError
 
 _MAX_COMMANDS = 100
@@ -46,7 +47,7 @@ class ControlTopic:
         self._topic = topic
         self._contact = client.contact(settings)
         topic_metadata.partitions_of(client.admin(settings), topic)
-        self._group = group
+        self._group, self._following = group, 0
         self._consumer = client.consumer(settings, group)
         try:
             client.expect_group(settings, group)
@@ -63,6 +64,7 @@ class ControlTopic:
             offset = committed if committed >= 0 else high
         # Expired commands, and commands of a recreated topic, no longer exist.
         first = offset if low <= offset <= high else low
+        self._following = first
         start = TopicPartition(self._topic, 0, first)
         self._consumer.assign([start])
         client.retry_request(
@@ -80,6 +82,12 @@ class ControlTopic:
             if error is None:
                 millis = message.timestamp()[1]
                 commands.append(RawCommand(message.offset(), message.value(), millis))
+                self._following = message.offset() + 1
+            elif client.is_expired(error):
+                # Retention has deleted commands that a flow did not read for a week.
+                self._following = read_from_new_start(
+                    self._consumer, self._topic, self._following, error
+                )
             elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
                 raise client.translate(error, f"topic {self._topic!r}")
         return commands

@@ -35,6 +35,8 @@ END_TIMEOUT = 10.0
 record late."""
 _POLL_SECONDS = 0.25
 """The seconds after which the thread checks whether to end."""
+_COMPACTED = "set min.compaction.lag.ms longer than the longest restore"
+_RECREATED = "find the program that deleted its records, or recreated it"
 
 
 class Request:
@@ -173,6 +175,10 @@ class RecordFetcher:
             self._handle_record(message)
         elif error.code() == KafkaError._PARTITION_EOF:
             self._handle_end(message)
+        elif client.is_expired(error):
+            # No retention applies to a compacted topic, so its start never moves on.
+            if (queue := self._queues.get(message.partition())) is not None:
+                self._fail_queue(queue, "its partition does not hold that offset", _RECREATED)
         elif not client.is_transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 
@@ -187,7 +193,7 @@ class RecordFetcher:
             if read.location.offset == offset and read.location.key == message.key():
                 self._fill(read, message.value() or b"")
             else:
-                self._fail(read, "compaction has removed it")
+                self._fail(read, "compaction has removed it", _COMPACTED)
         self._skip_ahead(queue, offset + 1)
 
     def _fill(self, read: PendingRead, payload: bytes) -> None:
@@ -197,14 +203,21 @@ class RecordFetcher:
         if not request.pending:
             self._answer(request, request.payloads)
 
-    def _fail(self, read: PendingRead, cause: str) -> None:
+    def _fail_queue(self, queue: ReadQueue, cause: str, remedy: str) -> None:
+        """Answer all reads of a partition with an error."""
+        for read in queue.reads:
+            self._fail(read, cause, remedy)
+        queue.reads.clear()
+        self._skip_ahead(queue, 0)
+
+    def _fail(self, read: PendingRead, cause: str, remedy: str) -> None:
         location = read.location
         self._answer(
             read.request,
             RecordMissing(
                 f"topic {self._topic!r}, partition {location.partition}, offset {location.offset}",
                 f"it has no record of key {location.key.decode(errors='replace')!r}: {cause}",
-                "set min.compaction.lag.ms longer than the longest restore",
+                remedy,
             ),
         )
 
@@ -232,7 +245,7 @@ class RecordFetcher:
         if queue is None:
             return
         while queue.reads and queue.reads[0].location.offset < end:
-            self._fail(queue.reads.popleft(), "compaction has removed it")
+            self._fail(queue.reads.popleft(), "compaction has removed it", _COMPACTED)
         if queue.reads:
             queue.ended_at = queue.ended_at or time.monotonic()
         else:
@@ -242,10 +255,7 @@ class RecordFetcher:
         now = time.monotonic()
         for queue in list(self._queues.values()):
             if queue.ended_at is not None and now - queue.ended_at > END_TIMEOUT:
-                for read in queue.reads:
-                    self._fail(read, "its partition ends before it")
-                queue.reads.clear()
-                self._skip_ahead(queue, 0)
+                self._fail_queue(queue, "its partition ends before it", _RECREATED)
 
     def _fail_all(self, error: KafkaException | MeanderError) -> None:
         if isinstance(error, KafkaException):

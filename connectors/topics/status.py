@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
+from meander.connectors.topics.deleted_start import read_from_new_start
 from meander.connectors.topics.internal_topics import expect_started
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
@@ -103,7 +104,7 @@ class StatusReader:
     def __init__(self, settings: Settings, topic: str, flow: str) -> None:
         admin = client.admin(settings)
         expect_started(admin, topic, flow)
-        self._topic, self._bootstrap = topic, admin.bootstrap
+        self._topic, self._bootstrap, self._following = topic, admin.bootstrap, 0
         self._consumer = client.consumer(settings, "meander.status")
         try:
             self.low, self.high = client.watermarks(self._consumer, topic, 0)
@@ -145,27 +146,34 @@ class StatusReader:
             return
         answered_at = time.monotonic()
         for record in self._from(start):
-            if record is not None:
+            if record is not None and record.offset < end:
                 yield record
-                if record.offset >= end - 1:
-                    return
                 answered_at = time.monotonic()
-            elif time.monotonic() - answered_at > client.REQUEST_TIMEOUT:
+            # Retention may have deleted all events before the end.
+            if self._following >= end:
+                return
+            if time.monotonic() - answered_at > client.REQUEST_TIMEOUT:
                 silence = KafkaError(KafkaError._TIMED_OUT)
                 raise client.translate(silence, f"topic {self._topic!r}", self._bootstrap)
 
     def _from(self, start: int) -> Iterator[StatusRecord | None]:
         self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        self._following = start
         while True:
             message = cast(ConsumedMessage | None, self._consumer.poll(0.5))
             error = None if message is None else message.error()
             if message is not None and error is None:
+                self._following = message.offset() + 1
                 event = self._event(message)
                 millis = message.timestamp()[1]
                 yield None if event is None else StatusRecord(message.offset(), millis, event)
                 continue
-            known = error is None or error.code() == KafkaError._PARTITION_EOF
-            if error is not None and not known and not client.is_transient(error):
+            if error is not None and client.is_expired(error):
+                # Retention has deleted events; the heartbeats after them tell the flow's state.
+                self._following = read_from_new_start(
+                    self._consumer, self._topic, self._following, error
+                )
+            elif error is not None and not _passes(error):
                 raise client.translate(error, f"topic {self._topic!r}")
             yield None
 
@@ -208,6 +216,10 @@ def holder(records: Iterable[StatusRecord]) -> Holder | None:
                 if found is not None and found.driver == driver:
                     found = None
     return found
+
+
+def _passes(error: KafkaError) -> bool:
+    return error.code() == KafkaError._PARTITION_EOF or client.is_transient(error)
 
 
 def _is_silent(last: Holder, millis: int) -> bool:

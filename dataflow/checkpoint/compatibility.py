@@ -24,19 +24,22 @@ log = LineLogger(__name__)
 def expect_fits(
     checkpoint: Checkpoint, plan: Plan, allow_dropped: bool = False, outside: Sequence[str] = (),
     twice: Sequence[str] = (), earlier: int | None = None, skip: str = "",
+    lost: Sequence[str] = (),
 ) -> None:  # fmt: skip
     """Raise `SetupError` with all reasons why a flow cannot start from a checkpoint.
 
-    `outside` are mismatches of its topics, and `skip` how to ignore them, if possible. `twice` are
-    results that would be written twice; `earlier` is the number of another checkpoint. With
-    `allow_dropped` a log line names each dropped part.
+    `outside` are mismatches of its definition with its last execution. `lost` are topics that lack
+    records, and `skip` how to ignore that, if possible. `twice` are results that would be written
+    twice; `earlier` is the number of another checkpoint. With `allow_dropped` a log line names each
+    dropped part.
     """
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
     if not bins:
         groups = _other_groups(checkpoint, plan)
-    wrong = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside, *twice]
+    redefined = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside, *twice]
+    wrong = [*redefined, *lost]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
         help += ["give it that codec"] if codecs else []
@@ -46,13 +49,14 @@ def expect_fits(
             help.append("drop what the flow has no place for with --allow-dropped-state")
         help += [skip] if skip else []
         help += ["accept results twice with --allow-nondeterminism"] if twice else []
-        if earlier is not None and strange and not (bins or outside or twice):
+        if earlier is not None and strange and not (bins or outside or twice or lost):
             help.append(f"start from an earlier checkpoint, such as --from {earlier}")
+        # No definition of the flow brings lost records back.
+        before = "define the flow as before, or " if redefined else ""
         again = (
             "write it again with meander bootstrap --replace"
             if checkpoint.cut == INITIAL_CUT
-            else f"define the flow as before, or start it from scratch with meander reset"
-            f" {plan.flow.name}"
+            else f"{before}start it from scratch with meander reset {plan.flow.name}"
         )
         where = f"flow {plan.flow.name!r}, checkpoint {checkpoint.number}"
         raise SetupError(where, "; ".join(wrong), ", or ".join([*help, again]))

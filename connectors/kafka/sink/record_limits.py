@@ -145,7 +145,9 @@ class RecordLimits:
             size = self.sent_size(parts, beside)
         if size > self.topic:
             by = "" if self.codec is None else f", compressed by {self.codec.name},"
-            return _too_large(f"{size:,} bytes{by}", self.topic, "max.message.bytes of the topic")
+            whole = f"{self.topic + BATCH_OVERHEAD:,}, of which a batch takes {BATCH_OVERHEAD}"
+            limit = f"max.message.bytes of the topic is {whole}"
+            return _too_large(f"{size:,} bytes{by}", self.topic, limit)
         return None
 
 

@@ -12,17 +12,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.client import (
     MAX_MESSAGE_BYTES,
     TRANSACTION_TIMEOUT,
     Settings,
+    admin,
     contact,
+    is_missing,
     is_transient,
     retry_transactional,
     transactional,
@@ -38,6 +42,7 @@ from meander.connectors.kafka.sink.producer import (
     size_of,
 )
 from meander.dataflow.errors import WorkerLost
+from meander.schemas.errors import MeanderError, SetupError
 
 RETRY_PAUSE = 0.1
 """The seconds before an aborted transaction is tried again."""
@@ -76,6 +81,25 @@ TransactionBatch = Iterable[TopicBatch]
 """The batches of one transaction. The thread iterates over them once per attempt."""
 
 
+class TopicDeleted(SetupError):
+    """An error that reports a deleted topic of a transaction."""
+
+
+def topic_deleted(topics: Sequence[str]) -> TopicDeleted:
+    """Return the error for a deleted topic, which is one of these.
+
+    >>> print(topic_deleted(["counts"]))
+    topic 'counts': it was deleted while the flow ran; create it again (meander topics create), ...
+    """
+    one = len(topics) == 1
+    return TopicDeleted(
+        f"{'topic' if one else 'topics'} {', '.join(map(repr, topics))}",
+        f"{'it' if one else 'one of them'} was deleted while the flow ran",
+        "create it again (meander topics create), and run the flow again: it does not repeat the"
+        " results that it has committed",
+    )
+
+
 class TransactionalProducer:
     """A producer that commits transactions under an id; its thread calls `done` after each."""
 
@@ -90,6 +114,10 @@ class TransactionalProducer:
         self._transactions = SimpleQueue[TransactionBatch | None]()
         self._started = self._ended = 0
         self._failure: Exception | None = None
+        self._topics: dict[str, None] = {}
+        """The topics of the present transaction, in order."""
+        self._deleted = False
+        """Whether a topic of the last attempt did not exist."""
         self._refused: tuple[KafkaError, str] | None = None
         """The refusal of the present transaction, and its topic."""
         self._beyond_limits: list[Message] = []
@@ -135,6 +163,7 @@ class TransactionalProducer:
         """Return whether a transaction has committed; otherwise Kafka has aborted it and may accept
         it later. Raise MeanderError for a refusal, WorkerLost for an unknown outcome."""
         self._refused, self._beyond_limits, started = None, [], time.monotonic()
+        self._topics.clear()
         try:
             self._producer.begin_transaction()
             for batch in transaction:
@@ -148,13 +177,15 @@ class TransactionalProducer:
     def _abort(self, error: KafkaException, seconds: float) -> None:
         """Abort a transaction that has run for `seconds`. Raise where another attempt is
         useless."""
-        where = f"transactions of {self._id!r}"
-        cause, remedy = translate(error, where).cause, "run the flow again"
-        if seconds > TRANSACTION_TIMEOUT:
+        found = self._explain(error.args[0], seconds)
+        cause, remedy = found.cause, "run the flow again"
+        if isinstance(found, TopicDeleted):
+            remedy = found.remedy
+        elif seconds > TRANSACTION_TIMEOUT:
             limit = f"Kafka ends it after {TRANSACTION_TIMEOUT:g} s"
             cause = f"one took {seconds:.0f} s, and {limit} ({cause})"
             remedy += "; unless an outage was the reason, have it make fewer results of one time"
-        lost = WorkerLost(where, cause, remedy)
+        lost = WorkerLost(found.subject, cause, remedy)
         if error.args[0].fatal():
             raise lost from None
         try:
@@ -167,13 +198,37 @@ class TransactionalProducer:
                 raise refused
             self._open(refused.batch_bytes)
             return
+        deleted, self._deleted = self._deleted, isinstance(found, TopicDeleted)
+        # A broker that has just started may not know all of its topics yet.
+        twice = deleted and self._deleted
+        if twice or self._refused is not None or not _is_retriable(error.args[0]):
+            raise found
+
+    def _explain(self, error: KafkaError, seconds: float) -> MeanderError:
+        """Return why a transaction has failed after `seconds`, with its topic where that is
+        known."""
+        refused, topics = error, [*self._topics]
         if self._refused is not None:
-            raise translate(*self._refused)
-        if not _is_retriable(error.args[0]):
-            raise translate(error, where)
+            refused, topics = self._refused[0], [self._refused[1]]
+        # The records of a deleted topic wait in the client until they time out.
+        if is_missing(refused) or 2 * seconds > TRANSACTION_TIMEOUT:
+            missing = self._missing_topics()
+            if missing or is_missing(refused):
+                return topic_deleted(missing or topics)
+        unknown = f"transactions of {self._id!r}"
+        return translate(refused, unknown if self._refused is None else f"topic {topics[0]!r}")
+
+    def _missing_topics(self) -> list[str]:
+        """Return the topics of the transaction that do not exist; none where no broker answers."""
+        with suppress(MeanderError):
+            client = admin(self._settings)
+            found = topic_metadata.descriptions(client, [*self._topics])
+            return [topic for topic, description in found.items() if description is None]
+        return []
 
     def _send(self, batch: TopicBatch) -> None:
         headers, report = batch.headers, partial(self._report, batch.topic)
+        self._topics[batch.topic] = None
         for row, (value, key) in enumerate(zip(batch.values, batch.keys, strict=True)):
             record_headers = None if headers is None else headers[row]
             while not self._produce(batch.topic, value, key, report, record_headers):
@@ -192,7 +247,7 @@ class TransactionalProducer:
             return False
         except KafkaException as error:
             if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
-                self._refused = error.args[0], f"topic {topic!r}"
+                self._refused = error.args[0], topic
             raise
         return True
 
@@ -203,7 +258,7 @@ class TransactionalProducer:
         if is_beyond_limits(error, message):
             self._beyond_limits.append(message)
         elif self._refused is None and not _is_retriable(error):
-            self._refused = error, f"topic {topic!r}"
+            self._refused = error, topic
 
 
 def _is_retriable(error: KafkaError) -> bool:

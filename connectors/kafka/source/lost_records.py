@@ -7,6 +7,7 @@ compacted records occupy some.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from meander.schemas.errors import SetupError
@@ -38,15 +39,7 @@ class LostRecords(NamedTuple):
         return self.first < self.low
 
     def __str__(self) -> str:
-        cause = (
-            f"retention has deleted {self.low - self.first:,} records"
-            if self.expired
-            else "the topic was recreated, or has lost its end"
-        )
-        return (
-            f"topic {self.topic!r} is to be read at offset {self.first:,} of partition"
-            f" {self.partition}, which holds {self.low:,} to {self.high:,}: {cause}"
-        )
+        return in_words([self])
 
     def skip(self, allowed: bool) -> None:
         """Log the records that the flow does not read. Raise SetupError where the user does not
@@ -66,3 +59,22 @@ class LostRecords(NamedTuple):
             next_offset=self.low,
             reason="retention has deleted them",
         )
+
+
+def in_words(lost: Sequence[LostRecords]) -> str:
+    """Return one sentence for partitions of a topic that have lost records for the same reason.
+
+    >>> print(in_words([LostRecords("lines", 3, 100, 0, 9), LostRecords("lines", 4, 70, 0, 9)]))
+    topic 'lines' is to be read at offset 100 of partition 3, which holds 0 to 9, and so for 1 ...
+    """
+    one, *others = lost
+    cause = (
+        f"retention has deleted {sum(each.low - each.first for each in lost):,} records"
+        if one.expired
+        else "the topic was recreated, or has lost its end"
+    )
+    more = f", and so for {len(others)} more of its partitions" if others else ""
+    return (
+        f"topic {one.topic!r} is to be read at offset {one.first:,} of partition"
+        f" {one.partition}, which holds {one.low:,} to {one.high:,}{more}: {cause}"
+    )

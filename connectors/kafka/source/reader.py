@@ -27,7 +27,7 @@ from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.source.chunks import ChunkReader, size_of
 from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.topic_watch import OffsetCommits, TopicWatch
-from meander.connectors.kafka.topic_ids import TopicIds
+from meander.connectors.kafka.topic_ids import TopicIds, deleted
 from meander.connectors.kafka.topic_metadata import TopicInfo
 from meander.dataflow.interfaces import Chunk, Partition, Rest, WorkerContext
 from meander.schemas.errors import MeanderError
@@ -302,6 +302,8 @@ class KafkaReader:
         elif client.is_expired(error):
             if (fetch := self._fetches.get(Partition(message.partition()))) is not None:
                 self._skip_lost_records(fetch)
+        elif client.is_missing(error):
+            raise deleted(self._topic)
         elif not client.is_transient(error):
             raise client.translate(error, f"topic {self._topic!r}")
 

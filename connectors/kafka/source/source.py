@@ -153,23 +153,19 @@ def _rest_bounds(
 
 def lost_records(
     settings: client.Settings, topic: str, offsets: Mapping[int, int]
-) -> list[LostRecords | str]:
-    """Return the lost records of each partition, by the offset that it reads next."""
-    found, count = (
-        list[LostRecords | str](),
-        topic_metadata.partitions_of(client.admin(settings), topic),
-    )
+) -> tuple[list[LostRecords], list[int]]:
+    """Return the lost records of each partition, by the offset that it reads next, and the
+    partitions that the topic no longer has."""
+    found = list[LostRecords]()
+    count = topic_metadata.partitions_of(client.admin(settings), topic)
     with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
         for partition, offset in sorted(offsets.items()):
             if partition >= count:
-                found.append(
-                    f"topic {topic!r} was read in partition {partition}, and has {count} now"
-                )
                 continue
             low, high = client.watermarks(consumer, topic, partition)
             if not low <= offset <= high:
                 found.append(LostRecords(topic, partition, offset, low, high))
-    return found
+    return found, [partition for partition in sorted(offsets) if partition >= count]
 
 
 def parse_start(start: str) -> Literal["earliest", "latest"] | int:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import Settings
-from meander.connectors.kafka.topic_ids import recreated
+from meander.connectors.kafka.topic_ids import deleted, recreated
 from meander.connectors.kafka.topic_metadata import TopicInfo
 
 COMMIT_INTERVAL = 1.0
@@ -140,7 +140,7 @@ class TopicWatch:
     def _accept(self, found: TopicInfo) -> None:
         """Accept new partitions, and refuse any other change of the topic."""
         if not found.partitions:
-            raise client.missing_topic(f"topic {self._topic!r}")
+            raise deleted(self._topic)
         if found.id != self._known.id or found.partitions < self._known.partitions:
             raise recreated(self._topic)
         self._known = found

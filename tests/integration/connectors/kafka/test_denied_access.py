@@ -211,7 +211,7 @@ def test_a_missing_topic_is_not_created_even_where_the_broker_would(
             SetupError,
             "it does not exist; create it (meander topics create)",
         ),
-        (KafkaError._AUTO_OFFSET_RESET, MeanderError, "are no longer on the broker"),
+        (KafkaError._AUTO_OFFSET_RESET, MeanderError, "it does not hold the offset to be read"),
         (KafkaError.INVALID_RECORD, MeanderError, "validate record); call key_by before the sink"),
         (KafkaError.TOPIC_EXCEPTION, SetupError, "that is no name of a topic; use letters"),
     ],

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from meander.connectors.kafka import topic_metadata
+from meander.connectors.kafka import client, topic_metadata
+from meander.connectors.kafka.sink import transactional_producer
 from meander.connectors.kafka.sink.record_limits import (
     BATCH_OVERHEAD,
     HEADER_BYTES,
@@ -23,6 +25,7 @@ from meander.connectors.kafka.sink.transactions import KafkaTransactions, Strict
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.truncation import TruncatedTopic
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter
 from meander.schemas.errors import MeanderError
@@ -30,7 +33,15 @@ from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch, hidden
-from tests.support.kafka.topics import PATIENCE, consume_all, create_topic, until
+from tests.support.kafka.topics import (
+    PATIENCE,
+    admin,
+    consume_all,
+    create_topic,
+    delete_topics,
+    partitions_of,
+    until,
+)
 
 
 class Opened:
@@ -80,6 +91,37 @@ def test_who_has_lost_its_id_commits_nothing_and_says_so(broker: Broker, prefix:
     assert read(broker, prefix + "a") == [b"before", b"after"]
     first.close()
     second.close()
+
+
+def test_a_deleted_topic_of_a_transaction_is_named(
+    broker: Broker, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional_producer, "TRANSACTION_TIMEOUT", 1.0)
+    monkeypatch.setitem(client._TRANSACTIONAL_MUST, "message.timeout.ms", 1000)
+    for topic in prefix + "left", prefix + "deleted":
+        create_topic(broker.bootstrap, topic)
+    one = Opened(broker, prefix + "one")
+    one.commit(prefix + "deleted", b"before")
+    delete_topics(broker.bootstrap, prefix + "deleted")
+    until(lambda: not partitions_of(admin(broker.bootstrap), prefix + "deleted"), "it is gone")
+    one.it.commit([TopicBatch(prefix + name, [b"a"], [None]) for name in ("left", "deleted")])
+    told = f"^topic '{prefix}deleted': it was deleted while the flow ran; create it again"
+    with pytest.raises(MeanderError, match=told):
+        until(lambda: not one.it.busy, "the refusal")
+    assert read(broker, prefix + "left") == []
+    one.close()
+
+
+def test_a_refused_topic_is_named_where_its_transaction_cannot_be_aborted(
+    broker: Broker, prefix: str
+) -> None:
+    create_topic(broker.bootstrap, prefix + "a")
+    one = Opened(broker, prefix + "one")
+    one.it._report(prefix + "a", KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), Message())
+    fenced = KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+    with pytest.raises(WorkerLost, match=f"^topic '{prefix}a': the broker refused access"):
+        one.it._abort(fenced, 0.0)
+    one.close()
 
 
 def test_what_a_producer_had_begun_is_undone_when_another_takes_its_id(

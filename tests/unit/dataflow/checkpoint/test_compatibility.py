@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meander import Flow
@@ -69,6 +71,15 @@ def test_each_mismatch_is_named_at_once() -> None:
         "meander reset words",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize("redefined", [False, True])
+def test_a_former_definition_is_advised_only_where_the_definition_differs(redefined: bool) -> None:
+    outside = ["source 'lines' has read another topic"] if redefined else []
+    found = replace(checkpoint(manifest("n")), cut=Cut(members=(ONE,), owners=(ONE, ONE)))
+    with pytest.raises(SetupError, match="start it from scratch with meander reset") as raised:
+        expect_fits(found, plan("n"), outside=outside, lost=["topic 'lines' was recreated"])
+    assert ("define the flow as before" in str(raised.value)) == redefined
 
 
 def test_operators_that_have_come_to_move_alone_are_named() -> None:

@@ -70,7 +70,9 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
     assert str(cause).startswith("worker 0: nothing was heard of it for ")
 
 
-def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> None:
+def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     task = SimpleNamespace(ended=None)
     with (
         closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
@@ -91,3 +93,4 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once() -> N
         crew.stop(within=60.0)
         with pytest.raises(MeanderError, match="rejected it: this execution of the flow is over"):
             coming.result(timeout=60.0)
+    assert "registration_rejected worker=0 reason=" in caplog.text
