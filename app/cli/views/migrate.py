@@ -165,8 +165,8 @@ class _Shown:
 def _ended(event: Aborted) -> str:
     if not event.by:
         return f": {event.reason}"
-    moved = f"{event.bins} bins have moved, {size(event.bytes)}"
-    return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
+    moved = f"{event.bins} bins have moved, {size(event.bytes or 0)}"
+    return f" by {event.by}: {moved}; {len(event.unmoved or ())} stay"
 
 
 def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
