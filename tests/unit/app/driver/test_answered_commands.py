@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 
 from meander.app.driver.commands import EXECUTION_ENDED, FLOW_ENDED, OpenCommands
+from meander.app.recovery.decision_log import from_bytes, to_bytes
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator import rescaler
 from meander.schemas.status import (
@@ -24,10 +25,11 @@ from meander.schemas.status import (
     Rescaled,
     Rescaling,
 )
+from meander.state.keys.ids import ExecutionId
 from tests.support.property.budget import FIRST_SEED
 from tests.support.sim.driven_flow import Driven, ManualTopic, driven_flow
 
-CASES = 12
+CASES, EXECUTION = 12, ExecutionId(1)
 NEVER = 4_102_444_800_000
 """A time that never comes, in milliseconds."""
 
@@ -76,7 +78,8 @@ class Executions:
 
     def _end(self) -> None:
         log = self.now.decision_log
-        for decision in log.written[: log.durable]:
+        for written in log.written[: log.durable]:
+            _, decision = from_bytes(to_bytes(EXECUTION, written))
             assert isinstance(decision, CommandsDoneDecision)
             self._logged = decision
         self.told += self.now.told
