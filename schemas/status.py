@@ -130,14 +130,17 @@ class Aborted(_CommandEvent, tag="aborted"):
 
     by: str
     """The command that ended it; '' where none did."""
-    ms: float
-    bins: int
+    ms: float | None = None
+    """Milliseconds since it was accepted. None, as the next fields are, where the end of an
+    execution has ended it."""
+    bins: int | None = None
     """The number of moved bins."""
-    bytes: int
-    unmoved: list[int] = field(default_factory=list)
+    bytes: int | None = None
+    unmoved: list[int] | None = None
     """The bins that have not moved."""
     reason: str = ""
-    """The reason, where no command ended it."""
+    offset: int | None = None
+    """The offset of the command on the control topic. None in events of earlier versions."""
 
 
 class PartitionMoved(_CommandEvent, tag="partition_moved"):

@@ -163,9 +163,11 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
             return id == command.id
         case Checkpointed(id=id):
             return id == command.id and not isinstance(command, Stop)
-        case Completed() | Rescaled() | Aborted():
-            by = event.by if isinstance(event, Aborted) else ""
-            return by == command.id or (accepted and event.id == command.id)
+        case Completed() | Rescaled():
+            return accepted and event.id == command.id
+        case Aborted(id=id, by=by):
+            # A command that waits for its turn is aborted before its acceptance.
+            return by == command.id or (id == command.id and (accepted or event.offset == offset))
     return False
 
 

@@ -1,17 +1,16 @@
 """The command handler: it reads the control topic, submits commands and reports their outcome.
 
 Guarantees that every command on the control topic gets an answer, even if the execution ends before
-the command does. A command counts as handled only once all decisions up to it are durable. The
-handler skips records that are no commands. The decision log holds the handled offset
-(`CommandsDoneDecision`), which each start reads. The offset of the consumer group only shows it to
-lag tools.
+the command does. No execution handles a command again that has had its final answer. A command
+counts as done once it waits for no turn and all decisions up to it are durable. The decision log
+says which commands are done (`CommandsDoneDecision`). A driver may die between an answer and that
+decision, so the next driver also reads the answers on the status topic. The offset of the consumer
+group only shows the first command that is not done to lag tools.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
@@ -43,6 +42,7 @@ log = LineLogger(__name__)
 MOVES_PER_EVENT = 5_000
 """The limit of bin moves in one event, which makes a record of about 100 kB."""
 EXECUTION_ENDED = "the execution that handled the command has ended; send it again"
+FLOW_ENDED = "the flow has ended; send it again once the flow runs"
 
 
 class OpenCommands:
@@ -51,48 +51,58 @@ class OpenCommands:
     >>> commands = OpenCommands()
     >>> for event in Queued(id="m1", offset=3, after=[]), Queued(id="m2", offset=4, after=["m1"]):
     ...     commands.note(event)
-    >>> [event.id for event in commands.end(4)], [event.id for event in commands.end(5)]
+    >>> commands.advance(CommandsDoneDecision(4))
+    >>> [event.id for event in commands.end("why")], [event.id for event in commands.end("why")]
     (['m1'], [])
     """
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
-        self.handled: int | None = None
-        """The offset before which all commands have been handled; None before it is known."""
+        self.done: CommandsDoneDecision | None = None
+        """The commands that are done; None before they are known."""
+        self.answered: set[int] = set()
+        """The offsets of commands that have had their final answers, besides those of `done`."""
+
+    def advance(self, done: CommandsDoneDecision) -> None:
+        """Note which commands are done."""
+        self.done = done
+        self.answered = {offset for offset in self.answered if not done.covers(offset)}
 
     def note(self, event: Event) -> None:
         """Note an event that starts or ends a command."""
         match event:
             case Accepted() | Queued() | Rescaling() | CheckpointAccepted():
                 self._offsets[event.id] = event.offset
-            case Completed() | Aborted() | Rescaled() | Checkpointed() | CheckpointFailed():
-                self._offsets.pop(event.id, None)
-            case CommandRejected() if self._offsets.get(event.id) == event.offset:
-                # A user may have given another command the same id by mistake.
-                del self._offsets[event.id]
+            case Completed() | Rescaled() | Checkpointed() | CheckpointFailed():
+                self._end(event.id)
+            case Aborted() | CommandRejected():
+                self._end(event.id, event.offset)
+            case Planned(last=True):
+                self._end(event.id, event.offset)
 
-    def end(self, resumed: int) -> Iterator[Aborted]:
-        """End all commands of earlier executions; yield an event for each.
+    def end(self, reason: str, waiting: Mapping[str, int] | None = None) -> Iterator[Aborted]:
+        """End all commands that are done, with those that wait for their turn; yield an event for
+        each.
 
-        A new execution handles commands from the offset `resumed` on again.
+        A later execution handles the other commands again.
         """
-        ended, self._offsets = self._offsets, {}
+        ended, self._offsets = {**self._offsets, **(waiting or {})}, {}
         for id, offset in ended.items():
-            if offset < resumed:
-                yield Aborted(id=id, by="", ms=0.0, bins=0, bytes=0, reason=EXECUTION_ENDED)
+            if self.done is not None and self.done.covers(offset):
+                yield Aborted(id=id, by="", reason=reason, offset=offset)
 
-
-@dataclass(slots=True)
-class PendingCommand:
-    """A record of the control topic that does not count as handled yet."""
-
-    offset: int
-    decisions: int | None = None
-    """The number of decisions when it was handled; None before."""
-
-    def is_durable(self, durable: int) -> bool:
-        """Return whether all its decisions are durable, given the number of durable ones."""
-        return self.decisions is not None and self.decisions <= durable
+    def _end(self, id: str, offset: int | None = None) -> None:
+        """Note the final answer to the command of an id, or to another one at an offset."""
+        started = self._offsets.get(id)
+        offset = started if offset is None else offset
+        # A user may have given another command the same id by mistake.
+        if started == offset:
+            self._offsets.pop(id, None)
+        # A rescale goes on when a migration of its bins ends, which has the same offset.
+        if offset is None or offset in self._offsets.values():
+            return
+        if self.done is None or not self.done.covers(offset):
+            self.answered.add(offset)
 
 
 class CommandHandler:
@@ -110,18 +120,27 @@ class CommandHandler:
         self._commands = commands
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
-        self._pending: deque[PendingCommand] = deque()
+        self._done = commands.done or CommandsDoneDecision(0)
+        self._unread = {*self._done.pending}
+        """The offsets of commands that an earlier execution has left, and that come again."""
+        self._pending: dict[int, int | None] = {}
+        """The offsets of commands that are not done, with the number of decisions when each was
+        handled; None before."""
         self._stop: control.Stop | None = None
         """The command that ends the flow, after its savepoint if it asks for one."""
+        self._stop_offset = 0
         self._saved = False
         self._logged: Callable[[], bool] = lambda: True
-        """Whether the decision log holds the newest handled offset."""
+        """Whether the decision log says which commands are done."""
 
     def poll(self) -> Iterator[Event]:
         """Handle new commands; yield events, such as rejections."""
         for raw in self._topic.poll():
+            if self._done.covers(raw.offset):
+                continue
             name = f"offset {raw.offset}"
-            self._pending.append(PendingCommand(raw.offset))
+            self._unread = {offset for offset in self._unread if offset > raw.offset}
+            self._pending[raw.offset] = None
             if not control.is_command(raw.value):
                 log.debug("record_ignored", offset=raw.offset, reason="it is not a command")
                 continue
@@ -151,6 +170,7 @@ class CommandHandler:
                     self._controller.checkpoint(name, savepoint=savepoint)
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
+                self._stop_offset = offset
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
@@ -159,24 +179,48 @@ class CommandHandler:
                     self._rescaler.migrate(moves)
 
     def _note_handled(self) -> None:
-        """Log the offset of the last command that waits for no turn and is durable."""
+        """Log the commands that wait for no turn and whose decisions are durable."""
         queued = self._rescaler.queued
-        for pending in self._pending:
-            if pending.decisions is None and pending.offset not in queued:
-                pending.decisions = self._decision_log.started
-        handled = None
-        while self._pending and self._pending[0].is_durable(self._decision_log.durable):
-            handled = self._pending.popleft().offset
-        if handled is not None:
-            self._commands.handled = handled + 1
-            self._logged = self._decision_log(CommandsDoneDecision(handled + 1))
-            self._topic.commit(handled)
+        for offset, decisions in self._pending.items():
+            if decisions is None and offset not in queued:
+                self._pending[offset] = self._decision_log.started
+        durable = self._decision_log.durable
+        self._log_done(
+            offset
+            for offset, decisions in self._pending.items()
+            if decisions is not None and decisions <= durable
+        )
+
+    def _log_done(self, done: Iterable[int]) -> None:
+        """Start to write that commands are done."""
+        ended = {*done}
+        if not ended:
+            return
+        self._pending = {n: one for n, one in self._pending.items() if n not in ended}
+        end = max(self._done.offset, max(ended) + 1)
+        open = sorted(offset for offset in (*self._unread, *self._pending) if offset < end)
+        self._done = CommandsDoneDecision(end, tuple(open))
+        self._commands.advance(self._done)
+        self._logged = self._decision_log(self._done)
+        self._topic.commit(self._done.first)
 
     @property
     def stopped(self) -> bool:
         """Whether the flow ends. No later execution finds the command that ended it."""
-        ends = self._stop is not None and self._saved and not self._pending
+        ends = self._stop is not None and self._saved and self._stop_offset not in self._pending
         return ends and self._logged()
+
+    def end(self, flush: Callable[[], None]) -> Iterator[Event]:
+        """End all commands as the flow ends; yield the last events about them.
+
+        `flush` waits until the decision log is durable, because the next execution would handle
+        queued commands again.
+        """
+        yield from self.events()
+        queued = {id: offset for offset, id in self._rescaler.queued.items()}
+        self._log_done([*self._pending])
+        flush()
+        yield from self._commands.end(FLOW_ENDED, queued)
 
     def events(self) -> Iterator[Event]:
         """Yield the engine's events since the last call, as events of the status topic."""

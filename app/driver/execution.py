@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from meander.app.common.concurrent import open_concurrently
 from meander.app.common.signals import Signals
 from meander.app.driver import execution_topics as driver_topics
-from meander.app.driver.commands import OpenCommands
+from meander.app.driver.commands import EXECUTION_ENDED, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
@@ -161,10 +161,13 @@ def _start(
 
 
 def _resume_commands(prepared: PreparedFlow, topics: DriverTopics, driver: DriverResources) -> None:
-    """Continue with the first unhandled command; end those that earlier executions started."""
+    """Continue with the commands that are not done; end those that earlier executions started."""
     commands = driver.commands
-    commands.handled = resume_commands(prepared, topics.control, driver.decisions, commands.handled)
-    for event in commands.end(commands.handled):
+    done = resume_commands(
+        prepared, topics.control, driver.decisions, commands.done, commands.answered
+    )
+    commands.advance(done)
+    for event in commands.end(EXECUTION_ENDED):
         driver.status.write(event)
 
 

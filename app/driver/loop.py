@@ -31,6 +31,7 @@ from meander.app.status.lag import Lag
 from meander.app.status.observer import Observer
 from meander.app.status.overview import share_command
 from meander.app.status.publisher import FlowStatus
+from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.links.links import CurveLinks
 from meander.connectors.topics.control import DecisionTopic
@@ -62,6 +63,8 @@ IDLE = 0.02
 """Seconds between two turns while no frame comes."""
 BUSY = 0.001
 """The same while a bin moves."""
+END_COMMANDS_SECONDS = 2.0
+"""Seconds for the decision that all commands are done, at the end of the flow."""
 EXPLAIN = 0.25
 """Seconds between two updates of the stall log."""
 
@@ -135,6 +138,12 @@ class DriverLoop:
             self._prepared.plan, self._topics.control, self._decision_log, self._controller,
             self._rescaler, self._commands,
         )  # fmt: skip
+        signal = self._drive(commands, signals)
+        self._end_commands(commands)
+        return signal
+
+    def _drive(self, commands: CommandHandler, signals: Signals | None) -> int | None:
+        """Take turns until the flow ends; return the number of the signal that ended it."""
         while not (self._controller.done and self._pool.done):
             if signals is not None and signals.received:
                 return signals.received
@@ -187,6 +196,15 @@ class DriverLoop:
     def _handle_commands(self, commands: CommandHandler) -> None:
         for event in (*commands.poll(), *commands.events()):
             self._note(event)
+
+    def _end_commands(self, commands: CommandHandler) -> None:
+        """Report the end of all commands that have not ended."""
+        try:
+            for event in commands.end(lambda: self._decisions.flush(END_COMMANDS_SECONDS)):
+                self._note(event)
+        except Unreachable as error:
+            # The next execution reports them, or takes them up again.
+            log.warning("commands_not_ended", reason=str(error))
 
     def _pause(self, worked: bool) -> None:
         if not worked:

@@ -119,8 +119,8 @@ def _reference(
             return {"type": "savepoint", "savepoint": savepoint, "offset": offset}
         case DropDecision(savepoint):
             return {"type": "drop", "savepoint": savepoint}
-        case CommandsDoneDecision(offset):
-            return {"type": "commands_done", "offset": offset}
+        case CommandsDoneDecision(offset, pending):
+            return {"type": "commands_done", "offset": offset, "pending": list(pending)}
 
 
 def _read(fields: dict[str, Any]) -> Decision:
@@ -162,5 +162,5 @@ def _read_reference(fields: dict[str, Any], at: int) -> Decision:
         case {"type": "drop", "savepoint": savepoint}:
             return DropDecision(savepoint, at)
         case {"type": "commands_done", "offset": offset}:
-            return CommandsDoneDecision(offset, at)
+            return CommandsDoneDecision(offset, tuple(fields.get("pending", ())), at)
     raise ValueError(f"no decision is of type {fields.get('type')!r}")

@@ -283,8 +283,8 @@ def read_decisions(settings: Settings, topic: str) -> Iterator[Written]:
     return map(from_bytes, read_all(settings, topic))
 
 
-def handled_offset(decided: Iterable[Written]) -> int | None:
-    """Return the offset of the control topic before which all commands have been handled.
+def commands_done(decided: Iterable[Written]) -> CommandsDoneDecision | None:
+    """Return which commands of the control topic are done.
 
     None means that the decision log does not say. Decisions that an execution writes after the
     start of a later one do not count.
@@ -293,34 +293,40 @@ def handled_offset(decided: Iterable[Written]) -> int | None:
     >>> start = StartDecision(0, (), 1)
     >>> decided = [(one, start), (one, CommandsDoneDecision(4)), (other, start)]
     >>> late = [*decided, (other, CommandsDoneDecision(7)), (one, CommandsDoneDecision(9))]
-    >>> handled_offset(decided), handled_offset(late), handled_offset([])
-    (4, 7, None)
+    >>> [done and done.offset for done in map(commands_done, (decided, late, []))]
+    [4, 7, None]
     """
-    last, handled = None, None
+    last, done = None, None
     for execution, one in effective(decided):
         match one:
             case StartDecision():
                 last = execution
-            case CommandsDoneDecision(offset) if execution == last:
-                handled = offset
-    return handled
+            case CommandsDoneDecision() if execution == last:
+                done = one
+    return done
 
 
 def resume_commands(
-    prepared: PreparedFlow, control: ControlTopic, decisions: DecisionTopic, handled: int | None
-) -> int:
-    """Let a new execution read commands from where earlier ones stopped; return that offset.
+    prepared: PreparedFlow,
+    control: ControlTopic,
+    decisions: DecisionTopic,
+    done: CommandsDoneDecision | None,
+    answered: Collection[int] = (),
+) -> CommandsDoneDecision:
+    """Let a new execution read the commands that are not done; return which are.
 
-    `handled` is the offset that this driver has reached itself; None where it has not run yet.
+    `done` says which this driver has done itself; None where it has not run yet. The commands at
+    the `answered` offsets have had their final answers, so they are done as well: a driver may have
+    died before the decision log said so.
     """
     settings, execution = prepared.options.kafka, prepared.execution
-    if handled is None:
+    if done is None:
         decided = read_decisions(settings, prepared.names.decisions)
-        handled = handled_offset(up_to_start(decided, execution))
-    start = control.start(handled)
-    if start != handled:
-        decisions.write(to_bytes(execution, CommandsDoneDecision(start)))
-    return start
+        done = commands_done(up_to_start(decided, execution))
+    resumed = control.start(None if done is None else done.with_done(answered))
+    if resumed != done:
+        decisions.write(to_bytes(execution, resumed))
+    return resumed
 
 
 def used_worker_ids(decided: Iterable[Written]) -> set[WorkerId]:

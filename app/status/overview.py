@@ -148,22 +148,33 @@ def note(migrations: dict[str, Migration], event: Event) -> None:
                 keys=known.keys + moved.keys,
             )
         case Completed() | Aborted() as done if (known := migrations.get(done.id)) is not None:
-            already_there = max(0, known.bins - done.bins - len(done.unmoved))
             migrations[done.id] = replace(
                 known,
                 state=done.type,
                 ms=done.ms,
-                already_there=already_there,
+                already_there=_already_there(known, done),
                 fetched=0,
                 eta=None,
                 reason=_stay(done),
             )
+        case Aborted(id=name, by=by, reason=reason) if by:
+            # It was still waiting for its worker or its turn.
+            migrations[name] = Migration(id=name, state="aborted", reason=reason)
         case CommandRejected(id=name, reason=reason) if name not in migrations:
             # A second command under an id in use says nothing of the first.
             migrations[name] = Migration(id=name, state="rejected", reason=reason)
 
 
+def _already_there(known: Migration, done: Completed | Aborted) -> int:
+    if done.bins is None or done.unmoved is None:
+        return 0
+    return max(0, known.bins - done.bins - len(done.unmoved))
+
+
 def _stay(done: Completed | Aborted) -> str:
+    """Return how many bins stay, or why the migration ended where that is unknown."""
+    if isinstance(done, Aborted) and done.unmoved is None:
+        return done.reason
     return f"{len(done.unmoved)} bins stay where they were" if done.unmoved else ""
 
 

@@ -24,6 +24,7 @@ from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.connectors.topics.deleted_start import read_from_new_start
+from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.schemas.errors import MeanderError
 
 _MAX_COMMANDS = 100
@@ -55,23 +56,28 @@ class ControlTopic:
             self._consumer.close()
             raise
 
-    def start(self, offset: int | None) -> int:
-        """Read from an offset on; return it. Without one, read from the group's committed offset,
-        or, at a first start, from the end of the topic."""
+    def start(self, done: CommandsDoneDecision | None) -> CommandsDoneDecision:
+        """Read from the first command on that is not done; return which commands are done.
+
+        For None, commands before the group's committed offset are done, or, at a first start, all.
+        """
         low, high = client.watermarks(self._consumer, self._topic, 0)
-        if offset is None:
+        if done is None:
             committed = client.retry_request(self._committed, f"consumer group {self._group!r}")
-            offset = committed if committed >= 0 else high
-        # Expired commands, and commands of a recreated topic, no longer exist.
-        first = offset if low <= offset <= high else low
-        self._following = first
-        start = TopicPartition(self._topic, 0, first)
+            done = CommandsDoneDecision(committed if committed >= 0 else high)
+        if done.offset > high:
+            # Another topic had these commands, before this one was created.
+            done = CommandsDoneDecision(low)
+        kept = tuple(offset for offset in done.pending if offset >= low)
+        done = CommandsDoneDecision(max(low, done.offset), kept)
+        self._following = done.first
+        start = TopicPartition(self._topic, 0, done.first)
         self._consumer.assign([start])
         client.retry_request(
             lambda: self._consumer.commit(offsets=[start], asynchronous=False),
             f"consumer group {self._group!r}",
         )
-        return first
+        return done
 
     def poll(self) -> list[RawCommand]:
         """Return the commands since the last call. Raise MeanderError for a permanent error."""
@@ -93,9 +99,9 @@ class ControlTopic:
         return commands
 
     def commit(self, offset: int) -> None:
-        """Record that the command at an offset is done. Lag tools see it; a later start asks the
-        decision log."""
-        place = TopicPartition(self._topic, 0, offset + 1)
+        """Record the offset of the first command that is not done. Lag tools see it; a later start
+        asks the decision log."""
+        place = TopicPartition(self._topic, 0, offset)
         self._consumer.commit(offsets=[place], asynchronous=True)
 
     def close(self) -> None:

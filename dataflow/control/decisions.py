@@ -8,7 +8,7 @@ time. Cost: one check per turn while decisions are pending.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from meander.dataflow.control.instructions import Revoke
@@ -90,10 +90,35 @@ class DropDecision:
 
 @dataclass(frozen=True, slots=True)
 class CommandsDoneDecision:
-    """A decision that records that all commands before an offset of the control topic are done."""
+    """A decision that records which commands of the control topic are done.
+
+    >>> done = CommandsDoneDecision(4).with_done({5, 6})
+    >>> done
+    CommandsDoneDecision(offset=7, pending=(4,), time=0)
+    >>> [done.covers(offset) for offset in (3, 4, 5, 7)], done.first
+    ([True, False, True, False], 4)
+    """
 
     offset: int
+    """All commands before this offset are done, except the pending ones."""
+    pending: tuple[int, ...] = ()
+    """The offsets before it whose commands are not done, in order."""
     time: int = 0
+
+    @property
+    def first(self) -> int:
+        """The least offset of a command that is not done."""
+        return min(self.pending, default=self.offset)
+
+    def covers(self, offset: int) -> bool:
+        """Return whether the command at an offset is done."""
+        return offset < self.offset and offset not in self.pending
+
+    def with_done(self, done: Collection[int]) -> CommandsDoneDecision:
+        """Return the decision where further commands are done."""
+        end = max([self.offset, *(offset + 1 for offset in done)])
+        open = (*self.pending, *range(self.offset, end))
+        return CommandsDoneDecision(end, tuple(offset for offset in open if offset not in done))
 
 
 Decision = (

@@ -42,6 +42,8 @@ log = LineLogger(__name__)
 
 MAX_AHEAD = 1000
 """The limit by which a new worker's id may exceed the next free id."""
+MAX_QUEUED = 1000
+"""The limit of queued commands, whose offsets share one record of the decision log."""
 
 
 class JoiningPool(Protocol):
@@ -139,7 +141,14 @@ class Rescaler:
             self._submit(command)
 
     def enqueue(self, command: Rescale | MoveBins, offset: int) -> None:
-        """Queue a command. It starts once all workers run and earlier commands have ended."""
+        """Queue a command. It starts once all workers run and earlier commands have ended.
+
+        Raises CommandError.
+        """
+        if len(self._queue) >= MAX_QUEUED:
+            raise CommandError(
+                f"{MAX_QUEUED} commands wait for their turn: send it again once some have ended"
+            )
         self._queue.append((command, offset))
 
     def expect_fresh(self, id: str) -> None:
@@ -162,7 +171,7 @@ class Rescaler:
         self._controller.expect(command)
         self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
-    def abort(self, id: str, by: str) -> list[Event]:
+    def abort(self, id: str, by: str) -> list[Aborted]:
         """Abort a command; return the events about one that waits for its worker or its turn.
 
         A worker that joins for it leaves again. Raises CommandError, also for a rescale that has
@@ -179,9 +188,11 @@ class Rescaler:
                 why = f"command {by!r} has aborted it before it began"
                 bins = [] if isinstance(command, Rescale) else [int(bin) for bin in command.bins]
                 return [
-                    CommandRejected(id=id, offset=offset, reason=why),
-                    Aborted(id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins),
-                ]
+                    Aborted(
+                        id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins, reason=why,
+                        offset=offset,
+                    )
+                ]  # fmt: skip
         if self._change is not None and self._change.id == id:
             if by in self._controller.migrations.ids:
                 raise id_in_use(by)
@@ -205,9 +216,9 @@ class Rescaler:
         return self._change
 
     @property
-    def queued(self) -> set[int]:
-        """The offsets of queued commands."""
-        return {offset for _, offset in self._queue}
+    def queued(self) -> dict[int, str]:
+        """The offsets of queued commands, with their ids."""
+        return {offset: command.id for command, offset in self._queue}
 
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""

@@ -43,7 +43,10 @@ def completed(
     unmoved.sort()
     if by is None:
         return Completed(id, ms, running.bins, running.bytes, unmoved)
-    return Aborted(id, by, ms, running.bins, running.bytes, unmoved)
+    return Aborted(
+        id, by, ms, running.bins, running.bytes, unmoved, f"command {by!r} has aborted it",
+        running.command.offset,
+    )  # fmt: skip
 
 
 def round_ms(seconds: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from meander.app.driver.commands import EXECUTION_ENDED
+from meander.app.driver.commands import EXECUTION_ENDED, FLOW_ENDED
 from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.internal_topics import topic_names
@@ -61,7 +61,7 @@ def give_one_that_does_not_end(broker: Broker, prefix: str, flow: FlowProcess, i
     produce(
         broker.bootstrap, topic_names(prefix, "counts").control, [Record(json.dumps(late).encode())]
     )
-    flow.until_event("accepted")
+    until(lambda: id in [event["id"] for event in flow.of("accepted")], "it is accepted")
 
 
 def forget_group(broker: Broker, name: str) -> None:
@@ -171,5 +171,8 @@ def test_a_flow_goes_on_by_itself_when_workers_are_killed(
         assert [event["checkpoint"] for event in flow.of("recovering")] == [1, 2]
         assert aborted(flow) == ["m1"], "once, after the first death"
         assert "killed" in str(flow.of("recovering")[0]["reason"])
+        give_one_that_does_not_end(broker, prefix, flow, "m2")
         kill(flow.process.pid, signal.SIGINT)
         assert flow.exit_code() == 130, flow.said
+        _, ended = flow.of("aborted")
+        assert (ended["id"], ended["reason"]) == ("m2", FLOW_ENDED), "before the flow has finished"

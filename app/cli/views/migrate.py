@@ -174,8 +174,8 @@ def _ended(event: Aborted) -> str:
         return f": {event.reason}"
     if not (event.bins or event.unmoved):
         return f" by {event.by}"
-    moved = f"{event.bins} bins have moved, {size(event.bytes)}"
-    return f" by {event.by}: {moved}; {len(event.unmoved)} stay"
+    moved = f"{event.bins or 0} bins have moved, {size(event.bytes or 0)}"
+    return f" by {event.by}: {moved}; {len(event.unmoved or ())} stay"
 
 
 def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:

@@ -47,7 +47,7 @@ def start(flow: PreparedFlow, execution: ExecutionId) -> int:
         closing(DecisionTopic(settings, names.decisions)) as decisions,
     ):
         decisions.write(to_bytes(execution, StartDecision(0, (), 1)))
-        return resume_commands(flow.with_execution(execution), control, decisions, None)
+        return resume_commands(flow.with_execution(execution), control, decisions, None).first
 
 
 def expire_group(flow: PreparedFlow) -> None:

@@ -1,15 +1,48 @@
-"""That each command on the control topic has been answered to its end, also where the driver that
-had obeyed it was lost."""
+"""That each command on the control topic has been answered to its end, once, also where the driver
+that had obeyed it was lost."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from meander.connectors.topics.internal_topics import TopicNames
 from meander.schemas.control import is_command
 from tests.support.kafka.topics import consume_all
 
+STARTS = "queued", "accepted", "rescaling", "checkpoint_accepted"
 ENDS = "rejected", "completed", "aborted", "rescaled", "checkpointed", "checkpoint_failed"
+
+
+def repeated(bootstrap: str, called: TopicNames) -> list[str]:
+    """Events on the status topic of commands that had had their final answers before."""
+    return repeated_events(
+        json.loads(one.value or b"") for one in consume_all(bootstrap, called.status)
+    )
+
+
+def repeated_events(events: Iterable[dict[str, object]]) -> list[str]:
+    """Events of commands that had had their final answers before.
+
+    A command is known by its id and its offset, as an id may be repeated by mistake. A migration's
+    worker may leave after the answer, which `rescaled` reports.
+
+    >>> accepted = {"type": "accepted", "id": "m", "offset": 3}
+    >>> repeated_events([accepted, {"type": "completed", "id": "m"}, accepted])
+    ["{'type': 'accepted', 'id': 'm', 'offset': 3}"]
+    """
+    offsets, ended, found = dict[object, object](), set[tuple[object, object]](), list[str]()
+    for event in events:
+        kind, id = event["type"], event.get("id")
+        command = id, event.get("offset", offsets.get(id))
+        again = kind in STARTS or (kind in ENDS and kind != "rescaled" and id)
+        if again and command in ended:
+            found.append(str(event))
+        if kind in STARTS:
+            offsets[id] = event["offset"]
+        elif kind in ENDS:
+            ended.add(command)
+    return found
 
 
 def unanswered(bootstrap: str, called: TopicNames) -> list[str]:

@@ -29,7 +29,7 @@ from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.topics import PATIENCE, admin, consume_all, create_topic, partitions_of
 from tests.support.process.flow_process import FlowProcess, kill, run_command
 from tests.support.process.spark_cluster import executor_of
-from tests.support.random_run.answers import unanswered
+from tests.support.random_run.answers import repeated, unanswered
 from tests.support.random_run.configuration import COPIES, Configuration
 from tests.support.random_run.drivers import HEARTBEAT_TIMEOUT, LOSSES, Drivers
 from tests.support.random_run.feed import Feed
@@ -340,7 +340,8 @@ class World:
             self._run()
 
     def _expect_answers(self) -> None:
-        """The status topic tells the end of each command. A bin that moves extends the deadline."""
+        """The status topic tells the end of each command, once. A bin that moves extends the
+        deadline."""
         called = topic_names(self._prefix, "counts")
         seen, deadline = (0, 0), 0.0
         while left := unanswered(self.broker.bootstrap, called):
@@ -349,6 +350,7 @@ class World:
                 seen, deadline = now, time.monotonic() + PATIENCE
             assert time.monotonic() < deadline, f"commands without an end: {left}"
             self.live(1)
+        assert not (again := repeated(self.broker.bootstrap, called)), f"answered again: {again}"
 
     def _results(self) -> Results:
         topics = {self._prefix + topic: topic for topic in self.configuration.results}

@@ -15,7 +15,7 @@ from meander.connectors.kafka.topic_metadata import group
 from meander.connectors.topics.control import ControlTopic, DecisionTopic, RawCommand, submit
 from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.dataflow.api.plan import MAX_BINS
-from meander.dataflow.control.decisions import Decision, StartDecision
+from meander.dataflow.control.decisions import CommandsDoneDecision, Decision, StartDecision
 from meander.dataflow.control.reassignment import Moves
 from meander.state.keys.bins import MAX_BITS
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
@@ -35,9 +35,9 @@ def names(rig: Rig) -> TopicNames:
     return ensure_internal(client, rig.prefix, "flow")
 
 
-def control(rig: Rig, names: TopicNames, place: int | None = None) -> ControlTopic:
+def control(rig: Rig, names: TopicNames, done: CommandsDoneDecision | None = None) -> ControlTopic:
     topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
-    topic.start(place)
+    topic.start(done)
     return topic
 
 
@@ -73,15 +73,22 @@ def test_a_later_start_goes_on_where_its_caller_says(
     """Whatever has become of the group's offset, which Kafka forgets after a week."""
     topic = control(rig, names)
     produce(rig.bootstrap, names.control, [command(b"done"), command(b"not yet")])
-    topic.commit(commands(topic, 2)[0].offset)
+    topic.commit(commands(topic, 2)[1].offset)
     topic.close()
     produce(rig.bootstrap, names.control, [command(b"while down")])
     if expired:
         client = admin_client(rig.settings)
         name = group(rig.prefix, "flow")
         until(lambda: forgotten(client, name), "the group is forgotten")
-    topic = control(rig, names, place=1)
+    topic = control(rig, names, CommandsDoneDecision(1))
     assert [raw.value for raw in commands(topic, 2)] == [b"not yet", b"while down"]
+    topic.close()
+
+
+def test_a_start_reads_from_the_first_command_that_is_not_done(rig: Rig, names: TopicNames) -> None:
+    produce(rig.bootstrap, names.control, [command(b"done"), command(b"waits"), command(b"done")])
+    topic = control(rig, names, CommandsDoneDecision(3, (1,)))
+    assert [raw.offset for raw in commands(topic, 2)] == [1, 2]
     topic.close()
 
 
@@ -98,7 +105,7 @@ def test_a_start_whose_place_is_no_more_reads_all_there_is(rig: Rig, names: Topi
     """The topic was made anew, and nothing on it has been obeyed."""
     produce(rig.bootstrap, names.control, [command(b"first")])
     topic = ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))
-    assert topic.start(7) == 0
+    assert topic.start(CommandsDoneDecision(7, (0,))) == CommandsDoneDecision(0)
     assert [raw.value for raw in commands(topic, 1)] == [b"first"]
     topic.close()
 

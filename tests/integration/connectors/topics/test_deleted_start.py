@@ -15,6 +15,7 @@ from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.internal_topics import TopicNames, ensure_internal
 from meander.connectors.topics.record_fetcher import fetch_records
 from meander.connectors.topics.status import StatusReader, StatusTopic
+from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.schemas.errors import MeanderError
 from meander.schemas.status import Accepted
 from meander.state.layers.topic import RecordLocation, RecordMissing
@@ -128,7 +129,7 @@ def test_commands_behind_expired_ones_are_read(
     found: list[bytes | None] = []
     with closing(ControlTopic(rig.settings, names.control, group(rig.prefix, "flow"))) as control:
         delete_after_watermarks(names.control, 4)
-        control.start(0)
+        control.start(CommandsDoneDecision(0))
 
         def all_read() -> bool:
             found.extend(one.value for one in control.poll())

@@ -7,10 +7,11 @@ import json
 import pytest
 from rich.console import Console
 
-from meander.app.cli.follow import show_end
+from meander.app.cli.follow import _ends, show_end
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.status import CheckpointAccepted, CheckpointFailed, Event
+from meander.schemas.control import Migrate
+from meander.schemas.status import Aborted, CheckpointAccepted, CheckpointFailed, Event
 
 
 def test_heartbeats_between_the_events_of_a_command_are_not_printed(
@@ -22,3 +23,11 @@ def test_heartbeats_between_the_events_of_a_command_are_not_printed(
     assert show_end(output, iter(events), lambda event: "") == 1
     printed = [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()]
     assert printed == ["checkpoint_accepted", "checkpoint_failed"]
+
+
+def test_a_command_that_is_aborted_before_its_acceptance_has_ended() -> None:
+    command = Migrate(type="migrate", id="m", bins=[0], worker=1)
+    aborted = Aborted(id="m", by="a", offset=3)
+    assert _ends(aborted, command, 3, accepted=False)
+    assert _ends(aborted, command, 4, accepted=True)
+    assert not _ends(aborted, command, 4, accepted=False), "an earlier command has its id"

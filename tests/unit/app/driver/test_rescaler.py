@@ -3,28 +3,17 @@ is answered once, the driver goes on, and a worker that came for nothing goes ag
 
 from __future__ import annotations
 
-import json
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar, cast
+from collections.abc import Iterator
 
 import pytest
 
-from meander import Flow
-from meander.app.driver.commands import CommandHandler, OpenCommands
-from meander.app.recovery.decision_log import DecisionLog
-from meander.connectors.topics.control import ControlTopic, RawCommand
-from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
-from meander.dataflow.coordinator.rescaler import Rescaler
-from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.simulation.simulator import Simulation
-from meander.dataflow.simulation.worker_pool import SimulatedPool
+from meander.app.driver.commands import OpenCommands
+from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.schemas.status import (
     Aborted,
     Accepted,
     CommandRejected,
     Completed,
-    Event,
     Joined,
     JoinFailed,
     Left,
@@ -33,145 +22,15 @@ from meander.schemas.status import (
     Rescaling,
 )
 from meander.state.keys.ids import WorkerId
-from meander.state.times.time import to_millis
-from meander.testing import TestFlow
-from tests.support.sim.manual_flow import until
+from tests.support.sim.driven_flow import Driven, driven_flow
 
-PARTITIONS, RECORDS, KEYS, SLOTS = 4, 1200, 40, 5
 TWO, THREE = WorkerId(2), WorkerId(3)
-E = TypeVar("E", bound=Event)
-
-
-class ManualTopic:
-    """A control topic: what is put there is taken at the next poll."""
-
-    def __init__(self) -> None:
-        self.dealt: list[int] = []
-        self._count = 0
-        self._new: deque[RawCommand] = deque()
-
-    def put(self, *commands: dict[str, object]) -> None:
-        for command in commands:
-            told = json.dumps({"meander": "command"} | command).encode()
-            self._new.append(RawCommand(self._count, told, 0))
-            self._count += 1
-
-    def poll(self) -> list[RawCommand]:
-        taken, self._new = [*self._new], deque()
-        return taken
-
-    def commit(self, offset: int) -> None:
-        self.dealt.append(offset)
-
-
-class ManualDecisionLog:
-    """Nothing that the control topic waits for is under way; what is written is durable."""
-
-    started = durable = 0
-
-    def __init__(self) -> None:
-        self.written: list[Decision] = []
-
-    def __call__(self, decision: Decision) -> Callable[[], bool]:
-        self.written.append(decision)
-        return lambda: True
-
-
-class ManualPool(SimulatedPool):
-    """Simulated workers; those that are launched are ready when a test says so."""
-
-    def __init__(self, sim: Simulation) -> None:
-        super().__init__(sim)
-        self.launched: list[WorkerId] = []
-        self.up = False
-
-    def launch(self, workers: Iterable[WorkerId]) -> None:
-        self.launched += workers
-        super().launch(workers)
-
-    @property
-    def ready(self) -> Sequence[WorkerId]:
-        return super().ready if self.up else []
-
-
-class Driven:
-    """A flow of two workers and four bins, with the driver's part in commands."""
-
-    def __init__(self, run: TestFlow, sink: ListSink) -> None:
-        self.sink, self.sim, self.coordinator = sink, run.sim, run.sim.coordinator
-        self.topic, self.pool = ManualTopic(), ManualPool(run.sim)
-        self.decision_log = ManualDecisionLog()
-        self.open_commands = OpenCommands()
-        self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS)
-        self.commands = CommandHandler(
-            run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
-            self.coordinator, self.rescaler, self.open_commands,
-        )  # fmt: skip
-        self.told: list[Event] = []
-        self._heard = 0
-        self.until(lambda: self.coordinator.ready)
-
-    def migrate(self, id: str, worker: int, **more: object) -> dict[str, object]:
-        return {"type": "migrate", "id": id, "bins": "all", "worker": worker} | more
-
-    def soon(self) -> int:
-        """A time that can be named yet, milliseconds."""
-        least = self.coordinator.closed_before
-        assert least is not None
-        return to_millis(least) + 20
-
-    def act(self) -> None:
-        """The driver looks at everything once."""
-        self.told += self.commands.poll()
-        self.flow()
-
-    def flow(self) -> None:
-        """The engine goes on, and the driver hears of it."""
-        self.sim.act()
-        for event in self.sim.events[self._heard :]:
-            self.told += self.commands.follow(event)
-        self._heard = len(self.sim.events)
-
-    def until(self, holds: Callable[[], bool], act: Callable[[], None] | None = None) -> None:
-        until(holds, act or self.act, 100_000)
-
-    def until_passed(self, millis: int) -> None:
-        """No command can have this time any more."""
-        self.until(
-            lambda: (least := self.coordinator.closed_before) is None or to_millis(least) > millis
-        )
-
-    def until_told(self, kind: type[Event], id: str) -> None:
-        self.until(lambda: any(isinstance(event, kind) and event.key == id for event in self.told))
-
-    def said(self, id: str) -> list[str]:
-        """What became of a command, bin for bin left out."""
-        return [one.type for one in self.told if one.key == id and one.type != "bin_moved"]
-
-    def the(self, kind: type[E], id: str) -> E:
-        """The only event of a kind that was told of a command."""
-        (found,) = (event for event in self.told if isinstance(event, kind) and event.key == id)
-        return found
-
-    def bins(self) -> set[int]:
-        """Who has any."""
-        return {*map(int, self.coordinator.owners())}
-
-    def end(self) -> None:
-        """Let the flow come to its end: it goes on whatever became of commands."""
-        self.until(lambda: self.sim.done)
-        counts = [value for value in self.sink.values if isinstance(value, tuple)]
-        assert len(counts) == len({*counts}) == PARTITIONS * RECORDS
 
 
 @pytest.fixture
 def driven() -> Iterator[Driven]:
-    sink, flow = ListSink(), Flow("f", bins=2)
-    records = [[(ms, (ms + p) % KEYS) for ms in range(RECORDS)] for p in range(PARTITIONS)]
-    keyed = flow.source(ListSource(records)).key_by(lambda k: k)
-    keyed.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(sink)
-    with TestFlow(flow, 2, seed=7) as run:
-        yield Driven(run, sink)
+    with driven_flow() as driven:
+        yield driven
 
 
 def test_a_worker_that_a_migration_names_is_started_joins_and_gets_the_bins(
@@ -185,7 +44,7 @@ def test_a_worker_that_a_migration_names_is_started_joins_and_gets_the_bins(
     assert driven.said("m") == ["rescaling", "joined", "accepted", "completed"]
     assert driven.the(Accepted, "m").offset == 0
     assert driven.bins() == {2}
-    assert driven.topic.dealt == [0]
+    assert driven.topic.committed == [1]
     driven.end()
 
 
@@ -252,7 +111,8 @@ def test_a_command_that_asks_for_a_checkpoint_is_answered_by_another_driver_too(
     next = OpenCommands()
     for event in driven.told:
         next.note(event)
-    assert [event.id for event in next.end(resumed=1)] == ["c"]
+    next.advance(CommandsDoneDecision(1))
+    assert [event.id for event in next.end("why")] == ["c"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -274,7 +134,7 @@ def test_a_migration_waits_behind_another_to_the_same_joining_worker(
     assert driven.the(Accepted, "m2").offset == 1
     accepted = [event.id for event in driven.told if isinstance(event, Accepted)]
     assert accepted == ["m1", "m2"]
-    assert driven.topic.dealt == [0, 1]
+    assert driven.topic.committed == [1, 2]
     assert (driven.bins(), driven.pool.launched) == ({2}, [TWO])
 
 
@@ -334,18 +194,18 @@ def test_a_migration_that_waits_for_its_worker_can_be_aborted(driven: Driven, id
     driven.until_told(Aborted, id)
     aborted = driven.the(Aborted, id)
     assert (aborted.by, aborted.bins, aborted.unmoved) == ("a", 0, [0, 1, 2, 3])
-    rejected = driven.the(CommandRejected, id)
-    assert rejected.offset == ["first", "second"].index(id), "who follows it hears of its end"
+    assert aborted.reason == "command 'a' has aborted it before it began"
+    assert aborted.offset == ["first", "second"].index(id), "who follows it hears of its end"
     driven.pool.up = True
     other = {"first": "second", "second": "first"}[id]
     driven.until_told(Completed, other)
     assert "accepted" not in driven.said(id)
     assert driven.bins() == {2}
-    assert driven.topic.dealt[-1] == 2
+    assert driven.topic.committed[-1] == 3
     assert driven.decision_log.written[-1] == CommandsDoneDecision(3), (
         "where the next execution takes up commands"
     )
-    assert driven.open_commands.handled == 3
+    assert driven.open_commands.done == CommandsDoneDecision(3)
 
 
 def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
@@ -358,7 +218,7 @@ def test_an_unneeded_joining_worker_joins_and_leaves(driven: Driven) -> None:
     driven.pool.up = True
     driven.until_told(Rescaled, "m")
     assert driven.said("m") == [
-        "rescaling", "rejected", "aborted", "joined", "left", "rescaled"
+        "rescaling", "aborted", "joined", "left", "rescaled"
     ]  # fmt: skip
     assert driven.pool.handles == [0, 1]
     driven.end()
@@ -379,12 +239,12 @@ def test_a_rescale_can_be_aborted_until_it_starts(driven: Driven) -> None:
     started = driven.the(CommandRejected, "a").reason
     assert "'up' has started to change the workers, so it has to complete: wait" in started
     assert driven.the(CommandRejected, "b").reason.endswith("is not running: name one of 'next'")
-    assert driven.the(Aborted, "next").by == "c"
-    assert driven.the(CommandRejected, "next").offset == 1, "its follower hears of the end"
+    aborted = driven.the(Aborted, "next")
+    assert (aborted.by, aborted.offset) == ("c", 1), "its follower hears of the end"
     driven.pool.up = True
     driven.until_told(Rescaled, "up")
     assert driven.pool.handles == [0, 1, 2]
-    assert driven.topic.dealt[-1] == 4
+    assert driven.topic.committed[-1] == 5
     driven.end()
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 from meander.app.status.overview import MAX_WORKER_CHANGES, Overview, note, overview
 from meander.connectors.topics.status import StatusRecord
 from meander.schemas.status import (
+    Aborted,
     Accepted,
     BinMoved,
     Claimed,
@@ -160,6 +161,16 @@ def test_of_a_completed_migration_it_is_known_which_bins_had_not_to_move() -> No
     assert (known.bins, known.moved, known.already_there) == (2, 1, 1)
     left = structs.replace(done, unmoved=[2])
     assert seen(accepted("m"), moved("m", 1), left).migrations["m"].already_there == 0
+
+
+def test_an_aborted_migration_says_why_where_its_moves_are_unknown() -> None:
+    aborted = Aborted(id="m", by="", reason="the flow has ended", offset=0)
+    known = seen(accepted("m"), moved("m", 1), aborted).migrations["m"]
+    assert (known.state, known.reason) == ("aborted", "the flow has ended")
+    assert (known.moved, known.already_there, known.ms) == (1, 0, None)
+    waited = Aborted("n", "a", 0.0, 0, 0, [1], "command 'a' has aborted it before it began", 1)
+    assert seen(waited).migrations["n"].state == "aborted"
+    assert not seen(structs.replace(aborted, id="rescale")).migrations
 
 
 def test_a_second_command_under_an_id_does_not_hide_the_first() -> None:

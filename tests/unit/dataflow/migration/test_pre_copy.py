@@ -266,6 +266,7 @@ def test_an_abort_leaves_what_has_not_moved_where_it_is(
         flow.run.wait(0.02)
     (ended,) = flow.events("aborted")
     assert (ended["by"], ended["bins"], ended["unmoved"]) == ("a", 0, [0, 1])
+    assert ended["reason"] == "command 'a' has aborted it"
     assert flow.staged(1) == set() and flow.owners() == [0, 0, 1, 1]
     flow.finish(1)
 
