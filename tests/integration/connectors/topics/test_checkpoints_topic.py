@@ -87,6 +87,15 @@ def test_what_goes_while_it_is_read_is_left_out(broker: Broker, flow: TopicNames
         assert [*found.unreadable] == [3], "a savepoint is missed"
 
 
+def test_the_newest_is_found_where_a_running_flow_has_replaced_all_that_were_there(
+    broker: Broker, flow: TopicNames
+) -> None:
+    with open_checkpoints(settings(broker), flow) as there:
+        append(settings(broker), flow, checkpoint(10))
+        cut_off(broker, flow, 9)
+        assert there.newest() == (9, checkpoint(10))
+
+
 def test_an_execution_with_few_checkpoints_has_released_its_first(
     broker: Broker, flow: TopicNames
 ) -> None:
