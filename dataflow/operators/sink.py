@@ -64,6 +64,7 @@ class Sink:
 
     def _write(self, batch: Batch, capability: Capability, arrived: float) -> None:
         ticket, written = write_valid(self._writer, self._guard, batch)
+        self._input.latency.complete(arrived, len(batch) - len(written))
         self._undelivered.append((ticket, capability, arrived, written))
 
     def _write_again(self) -> None:
