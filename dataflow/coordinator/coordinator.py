@@ -510,6 +510,7 @@ class Coordinator:
         self._closed_times.advance(
             PendingChanges(
                 furthest=self.furthest(),
+                transferring=bool(self.assignment.under_way),
                 unsent=self.decisions.least,
                 sent=[round.time for round in sent],
                 requested=[
