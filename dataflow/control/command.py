@@ -78,11 +78,6 @@ class MoveBins:
         """Return whether the command moves bins for workers that join or leave."""
         return bool(self.sources)
 
-    @property
-    def targets(self) -> set[WorkerId]:
-        """Return the workers that get bins."""
-        return {self.target(bin) for bin in self.bins}
-
     def check(self, groups: ColocationGroups, workers: Sequence[WorkerId]) -> None:
         """Raise CommandError for unknown bins, workers or operators."""
         self._check_operator(groups)

@@ -27,7 +27,10 @@ class PendingChanges:
     """The pending decisions and workers that limit T."""
 
     furthest: int | None
-    """The furthest time that any source has read; None once all sources have ended."""
+    """The furthest time that any source has read; None once all sources have ended, and while all
+    partitions are in transfer."""
+    transferring: bool
+    """Whether partitions are in transfer."""
     unsent: int | None
     """The least time of a decision that is not sent."""
     sent: Sequence[int]
@@ -112,7 +115,10 @@ class ClosedTimes:
 
     def _target(self, pending: PendingChanges, now: int) -> int | None:
         """Return the least time to leave open; None where no decision is left."""
-        if pending.furthest is None:
+        if pending.furthest is None and pending.transferring:
+            # No worker reads now, and the next readers continue: commands of later times wait.
+            target = max([now, *(time + 1 for time in pending.requested)])
+        elif pending.furthest is None:
             # The sources have ended: pending changes complete, and no other change can come.
             if pending.unsent is None and not (pending.leaving or pending.waiting):
                 return None

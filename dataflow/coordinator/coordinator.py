@@ -199,9 +199,10 @@ class Coordinator:
         for worker in workers:
             to_come = self.migrations.bound_for(worker)
             if to_come or self.assignment.has_transfer_to(worker):
-                what = f"bins by command {to_come[0]!r}" if to_come else "a partition"
+                what = f"bins by command {to_come[0].id!r}" if to_come else "a partition"
+                remedy = ", or abort it" if to_come and not to_come[0].serves_rescale else ""
                 raise CommandError(
-                    f"{member_name(worker)} gets {what}: wait until that is complete"
+                    f"{member_name(worker)} gets {what}: wait until that is complete{remedy}"
                 )
         self.use(id)
         # This includes bins that a command has assigned to others for later: they must move before.
@@ -422,10 +423,7 @@ class Coordinator:
     def _send_decision(
         self, worker: WorkerId, at: Location, decision: Moves | Revoke | ReassignPartition
     ) -> None:
-        if isinstance(decision, Revoke):
-            self.workers.note_revoked(worker, decision.time)
-        else:
-            self.workers.note_sent(worker, decision.time, self._closed_times.last)
+        self.workers.note_sent(worker, decision.time, self._closed_times.next_time())
         self._send(worker, at, decision.time, decision)
 
     def _send(self, worker: WorkerId, at: Location, time: int, payload: Payload) -> None:
@@ -482,17 +480,31 @@ class Coordinator:
         # only once its outboxes are drained, which may itself need a checkpoint.
         if self.closed_before is None or self.checkpoints.under_way:
             return
-        running = {one.command.id for one in self.migrations.commands}
-        for worker in self.workers.newly_drained(running | self.assignment.running):
-            self.workers.mark_drained(
-                worker, self.closed_before, self._closed_times.request_advance(self.closed_before)
-            )
+        unread = set(self._progress.outstanding(self._plan.migrator.inputs[0]))
         for worker, until in self.workers.drained.items():
+            if self.workers.awaits_withdrawals(worker, unread):
+                continue
             if self._outbox_drain.is_drained(worker, self._ended_before(until)):
                 self.workers.announce_exit(worker)
                 self.decisions.add(
                     LeaveDecision(worker, until), partial(self.workers.send_exit, worker)
                 )
+        # A worker is marked last, so that `unread` counts its withdrawals from the next turn on.
+        running = {one.command.id for one in self.migrations.commands}
+        for worker in self.workers.newly_drained(running | self.assignment.running):
+            until = max([self.closed_before, *(time + 1 for time in self.assignment.times)])
+            self._withdraw_moves(worker, until)
+            advance_request = self._closed_times.request_advance(self.closed_before)
+            self.workers.mark_drained(worker, until, advance_request)
+
+    def _withdraw_moves(self, worker: WorkerId, until: int) -> None:
+        """Withdraw all moves of later times from a worker that owns nothing then.
+
+        It holds their times otherwise, and so stays until they have passed.
+        """
+        later = (moves for moves in self._routing.pending() if moves.time >= until)
+        for command, time in dict.fromkeys((moves.command, moves.time) for moves in later):
+            self._send_decision(worker, self._plan.migrator.inputs[0], Revoke(command, time))
 
     def _ended_before(self, time: int) -> bool:
         """Whether all earlier records have reached the ends of the flow."""
@@ -517,6 +529,7 @@ class Coordinator:
         self._closed_times.advance(
             PendingChanges(
                 furthest=self.furthest(),
+                transferring=bool(self.assignment.under_way),
                 unsent=self.decisions.least,
                 sent=[round.time for round in sent],
                 requested=[

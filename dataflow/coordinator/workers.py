@@ -9,9 +9,9 @@ progress base for every member each second, and every few milliseconds while a w
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.reassignment import Moves
@@ -21,7 +21,7 @@ from meander.dataflow.progress.capability import Capability
 from meander.dataflow.progress.membership import Membership
 from meander.schemas.control import CommandError
 from meander.state.keys.ids import Bin, WorkerId, member_name
-from meander.state.times.time import MIN_TIME
+from meander.state.times.time import MIN_TIME, Time
 
 BASE_EVERY = 1.0
 """Seconds between two progress bases, which keep the openings to joining workers small."""
@@ -40,6 +40,8 @@ class Leaving:
     """The worker receives nothing of this time or later."""
     advance_request: Capability | None = None
     """Moves idle sources past `until`."""
+    withdrawn: set[int] = field(default_factory=set)
+    """The times from `until` on of decisions that it received, all of which are withdrawn."""
     released: bool = False
     """Whether the decision that it leaves has been taken."""
 
@@ -54,8 +56,8 @@ class Workers:
         self.until = MIN_TIME
         """No removed worker received a message at or after this time."""
         self._expected: set[WorkerId] = set()
-        self._sent: defaultdict[WorkerId, Counter[int]] = defaultdict(Counter)
-        """The times of decisions that each worker has received, except for revoked ones."""
+        self._sent: defaultdict[WorkerId, set[int]] = defaultdict(set)
+        """The times of decisions that each worker has received, where they are not closed."""
         self._base_at = 0.0
 
     @property
@@ -78,21 +80,19 @@ class Workers:
             if leaving.until is not None and not leaving.released
         }
 
+    def awaits_withdrawals(self, worker: WorkerId, outstanding: Collection[Time]) -> bool:
+        """Return whether a drained worker may still receive a withdrawal, given the times of
+        decisions that some worker has not received."""
+        return not self.leaving[worker].withdrawn.isdisjoint(outstanding)
+
     def receives(self, worker: WorkerId, time: int) -> bool:
         """Return whether a worker receives a decision of a time."""
         leaving = self.leaving.get(worker)
         return leaving is None or leaving.until is None or time < leaving.until
 
     def note_sent(self, worker: WorkerId, time: int, closed_before: int) -> None:
-        """Note that a worker receives a decision, which it holds until its time has passed."""
-        sent = self._sent[worker]
-        sent[time] += 1
-        for passed in [one for one in sent if one < closed_before]:
-            del sent[passed]
-
-    def note_revoked(self, worker: WorkerId, time: int) -> None:
-        """Note that a worker receives the withdrawal of a decision."""
-        self._sent[worker] -= Counter([time])
+        """Note that a worker receives a decision or a withdrawal."""
+        self._sent[worker] = {one for one in self._sent[worker] if one >= closed_before} | {time}
 
     def expect(self, worker: WorkerId) -> None:
         """Note that a worker will join. Raise `CommandError` where its number is in use."""
@@ -134,14 +134,12 @@ class Workers:
             if leaving.until is None and not leaving.awaited & running
         ]
 
-    def mark_drained(
-        self, worker: WorkerId, closed_before: int, advance_request: Capability
-    ) -> None:
-        """Note that a leaving worker owns nothing from `closed_before` on; it exits after its last
-        decision."""
+    def mark_drained(self, worker: WorkerId, until: int, advance_request: Capability) -> None:
+        """Note that a leaving worker owns nothing from `until` on, and that all later decisions it
+        received are withdrawn."""
         leaving = self.leaving[worker]
-        leaving.until = max([closed_before, *(time + 1 for time in self._sent[worker])])
-        leaving.advance_request = advance_request
+        leaving.until, leaving.advance_request = until, advance_request
+        leaving.withdrawn = {time for time in self._sent.pop(worker, ()) if time >= until}
 
     def announce_exit(self, worker: WorkerId) -> None:
         """Note that a leaving worker has been released."""

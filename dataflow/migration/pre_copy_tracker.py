@@ -70,7 +70,7 @@ class PreCopyTracker:
         """
         for other in self._running:
             if bin in other.pre_copies:
-                if bin not in running.waiting or bin in other.waiting:
+                if not _soon(running, bin) or _soon(other, bin):
                     return False
                 self.cancel(other, bin)
         return True
@@ -115,3 +115,8 @@ class PreCopyTracker:
     def _of(self, number: int) -> list[PreCopy]:
         """Return the preparation of a number, unless it was cancelled."""
         return [f for one in self._running for f in one.pre_copies.values() if f.number == number]
+
+
+def _soon(running: RunningMigration, bin: Bin) -> bool:
+    """Return whether a command moves a bin as soon as it is ready."""
+    return bin in running.waiting and not running.lies_ahead

@@ -121,6 +121,11 @@ class RunningMigration:
         """The rounds before whose times other commands may still come."""
         return [round for round in self.rounds if not round.decided]
 
+    @property
+    def lies_ahead(self) -> bool:
+        """Whether the named time of the command lies ahead, so that all its bins wait for it."""
+        return any(round.time == self.command.time for round in self.undecided)
+
     def update_seconds(self, now: float) -> None:
         """Update the seconds of work; call this once a turn."""
         if self.updated_at is not None and (self.preparing or any(r.decided for r in self.rounds)):

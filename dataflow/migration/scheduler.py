@@ -119,6 +119,9 @@ class MigrationScheduler:
         for round in running.rounds:
             if closed_before is not None and not round.decided and round.time >= closed_before:
                 self._revoke(running, round)
+        # The bins are free at once: another command may follow in the same turn.
+        running.kept_in_place.update(dict.fromkeys(running.waiting, "aborted"))
+        running.waiting.clear()
         if running in self._queued:
             self._queued.remove(running)
             self.running.append(running)
@@ -197,9 +200,7 @@ class MigrationScheduler:
         for running in list(self.running):
             running.update_seconds(self._clock.monotonic())
             self._end_rounds(running, over)
-            if running.aborted is not None:
-                self._drop_waiting(running)
-            elif closed_before is not None:
+            if running.aborted is None and closed_before is not None:
                 self._drop_moved_away(running)
                 self._postpone(running)
                 self._prepare(running)
@@ -296,7 +297,8 @@ class MigrationScheduler:
         """
         for round in running.undecided:
             if not self._near(round.time):
-                for bin in running.pre_copies.keys() & set(round.bins):
+                later = running.named if running.lies_ahead else set(round.bins)
+                for bin in running.pre_copies.keys() & later:
                     self.pre_copies.cancel(running, bin)
 
     def _prepare(self, running: RunningMigration) -> None:
@@ -305,7 +307,8 @@ class MigrationScheduler:
             return
         room = self.pre_copies.room
         soon = [round for round in running.undecided if self._near(round.time)]
-        for bin in (*(bin for round in soon for bin in round.bins), *running.waiting):
+        waiting = running.waiting if soon or not running.lies_ahead else ()
+        for bin in (*(bin for round in soon for bin in round.bins), *waiting):
             if room <= 0:
                 return
             if bin in running.pre_copies or bin in running.already_there:
@@ -379,10 +382,6 @@ class MigrationScheduler:
         seconds = self._clock.monotonic() - running.started_at
         self._report(events.completed(running, seconds, self._groups.local_bin))
 
-    def _drop_waiting(self, running: RunningMigration) -> None:
-        running.kept_in_place.update(dict.fromkeys(running.waiting, "aborted"))
-        running.waiting.clear()
-
     # -- queries
 
     def rounds(self) -> list[Round]:
@@ -424,9 +423,14 @@ class MigrationScheduler:
         before = [] if queued is None else self._before(queued, closed_before)
         return [one.command.id for one in before]
 
-    def bound_for(self, worker: WorkerId) -> list[str]:
-        """Return the ids of the commands that move bins to a worker."""
-        return [one.command.id for one in self.commands if worker in one.command.targets]
+    def bound_for(self, worker: WorkerId) -> list[MoveBins]:
+        """Return the commands that still move bins to a worker."""
+        own = self._groups.local_bin
+        return [
+            one.command
+            for one in self.commands
+            if any(one.command.target(own(bin)) == worker for bin in one.named)
+        ]
 
     def lead_share(self, due: Callable[[Round], bool]) -> float:
         """Return the share of the lead to use.

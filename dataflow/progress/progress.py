@@ -347,6 +347,10 @@ class Progress:
         ]
         return max(times, default=None)
 
+    def outstanding(self, location: Location) -> Iterable[Time]:
+        """Return the times of pointstamps at this very location."""
+        return self._tracker.pointstamps(location).positive()
+
     def is_quiescent(self) -> bool:
         """Return whether the whole computation is over."""
         return self.ready and self._tracker.is_quiescent()

@@ -17,6 +17,7 @@ from tests.support.property.cases import (
     random_case,
     with_aborts,
     with_some_comings_and_goings,
+    with_some_far_times,
     with_some_full_bins,
     with_some_loops,
 )
@@ -41,7 +42,7 @@ def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
 
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed)))
-        case = with_some_comings_and_goings(with_aborts(case))
+        case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,

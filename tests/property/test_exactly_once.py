@@ -17,6 +17,7 @@ from tests.support.property.cases import (
     random_case,
     with_aborts,
     with_some_comings_and_goings,
+    with_some_far_times,
     with_some_full_bins,
     with_some_loops,
 )
@@ -39,7 +40,7 @@ def test_double_crash_all_executions_together_commit_the_reference(
 
     for seed in seeds(ONCE, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
-        case = with_some_comings_and_goings(with_aborts(case))
+        case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         found.update(
             flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,

@@ -20,6 +20,7 @@ from tests.support.property.cases import (
     with_aborts,
     with_some_bins_to_and_fro,
     with_some_comings_and_goings,
+    with_some_far_times,
     with_some_full_bins,
     with_some_loops,
 )
@@ -45,7 +46,7 @@ def test_results_and_state_equal_the_reference(
 
     for seed in seeds(ORACLE, FLOOR):
         case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
-        case = with_some_comings_and_goings(with_aborts(case))
+        case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         kinds[case.kind] += 1
         committed += run.delivery == "exactly_once"

@@ -66,6 +66,9 @@ class Case:
         return "\n".join([*lines, f"  {self.options}, control_lead {self.control_lead}"])
 
 
+FAR = from_millis(4_102_444_800_000)
+"""A time in the year 2100."""
+
 KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival", "alone")
 
 
@@ -223,6 +226,22 @@ def with_full_bins(case: Case) -> Case:
         case, bits=2, partitions=partitions, commands=commands, max_inflight=300,
         options=SourceOptions(max_skew=0.02),
     )  # fmt: skip
+
+
+def with_some_far_times(case: Case) -> Case:
+    """Of four cases one has them."""
+    return with_far_times(case) if case.seed % 4 == 1 else case
+
+
+def with_far_times(case: Case) -> Case:
+    """The same case, in which some of the commands move their bins at times far behind all
+    data."""
+    rng = random.Random(case.seed)
+    commands = tuple(
+        replace(one, time=FAR + n) if rng.random() < 0.4 else one
+        for n, one in enumerate(case.commands)
+    )
+    return replace(case, commands=commands)
 
 
 def with_aborts(case: Case) -> Case:
