@@ -200,10 +200,7 @@ class CollectionOperator(StatefulOperator):
         return super().release_bin(bin, at)
 
     def _write_back(self, bin: Bin | None = None) -> None:
-        if bin is None:
-            self._stored.write()
-        else:
-            self._stored.write_bin(bin)
+        self._stored.write(bin)
 
     def _on_installed(self, bin: Bin, time: int) -> None:
         """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""

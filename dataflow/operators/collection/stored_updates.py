@@ -142,23 +142,12 @@ class StoredUpdates:
         if self._buffered >= BUFFER_ROWS:
             self.write()
 
-    def write(self) -> None:
-        """Write the buffered updates to the store."""
-        entries = dict[bytes, tuple[Bin, bytes]]()
-        for number, parts in self._buffer.items():
-            for bin, updates in self._by_bin(Updates.concat(parts)) if parts else ():
-                self._append(entries, (number, bin), updates)
-        self._put(entries)
-        self._buffer.clear()
-        self._buffered = 0
-
-    def write_bin(self, bin: Bin) -> None:
-        """Write the buffered updates of a bin to the store."""
+    def write(self, bin: Bin | None = None) -> None:
+        """Write the buffered updates of a bin, or of all bins, to the store."""
         entries = dict[bytes, tuple[Bin, bytes]]()
         for number in [*self._buffer]:
-            if (rows := self._take_buffered((number, bin))) is not None:
-                for _, updates in self._by_bin(rows):
-                    self._append(entries, (number, bin), updates)
+            for own, updates in self._by_bin(self._take_buffered(number, bin)):
+                self._append(entries, (number, own), updates)
         self._put(entries)
 
     def compact(self, rows: int) -> bool:
@@ -191,16 +180,15 @@ class StoredUpdates:
             del self._pieces[place]
             self._due.pop(place, None)
 
-    def _take_buffered(self, place: Place) -> Updates | None:
-        """Remove the rows of a bin from the buffer, and return them; None where it has none."""
-        number, bin = place
-        if not self._buffer[number]:
-            return None
-        updates = Updates.concat(self._buffer[number])
-        own = self._bins(updates) == bin
-        self._buffer[number] = [updates.take(np.flatnonzero(~own)) if own.any() else updates]
-        self._buffered -= int(np.count_nonzero(own))
-        return updates.take(np.flatnonzero(own)) if own.any() else None
+    def _take_buffered(self, number: int, bin: Bin | None) -> Updates:
+        """Remove an arrangement's rows of a bin, or of all bins, from the buffer; return them."""
+        updates = Updates.concat(self._buffer.pop(number))
+        if bin is not None:
+            own = self._bins(updates) == bin
+            self._buffer[number] = [updates.take(np.flatnonzero(~own)) if own.any() else updates]
+            updates = updates.take(np.flatnonzero(own))
+        self._buffered -= len(updates)
+        return updates
 
     def _bins(self, updates: Updates) -> Int64s:
         return self._space.bins_of(hashes_of(updates.keys))
@@ -230,8 +218,9 @@ class StoredUpdates:
 
     def _rewrite(self, place: Place) -> None:
         """Write a bin as its arrangement has it, which has the rows of the buffer, too."""
-        self._take_buffered(place)
         (number, bin), width = place, 64 - self._space.bits
+        if number in self._buffer:
+            self._take_buffered(number, bin)
         since, some = self._between(number, bin << width, ((bin + 1) << width) - 1)
         parts, pieces, entries = [*some], self._pieces[place], dict[bytes, tuple[Bin, bytes]]()
         pieces.filled = pieces.rows = 0
