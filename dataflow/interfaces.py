@@ -149,12 +149,15 @@ class SinkWriter(Protocol):
         """Close connections, and abandon batches that are not durable."""
 
 
-class DeadLetters(Protocol):
-    """A dead-letter topic that keeps the records on which a user function has failed. The tickets
-    of dead letters are 1, 2, 3, ..."""
+class DeadLetterWriter(Protocol):
+    """A writer of the records on which a user function has failed."""
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Write one record with the reason. `trace` is the traceback, or ''."""
+
+
+class DeadLetters(DeadLetterWriter, Protocol):
+    """A dead-letter topic, as one worker writes it. The tickets of dead letters are 1, 2, 3, ..."""
 
     @property
     def added(self) -> int:

@@ -11,7 +11,7 @@ import traceback
 from collections import Counter
 from typing import Literal
 
-from meander.dataflow.interfaces import DeadLetters
+from meander.dataflow.interfaces import DeadLetters, DeadLetterWriter
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
@@ -61,7 +61,7 @@ def safe_repr(value: object) -> str:
 
 
 class SinkDeadLetters:
-    """The dead letters that one worker's sinks add together; implements `DeadLetters`.
+    """The dead letters that one worker's sinks add together; implements `DeadLetterWriter`.
 
     Only the transaction loop calls `poll`. So a transaction that is due starts before the sinks
     write later results, whose dead letters it would have to await.
@@ -73,25 +73,12 @@ class SinkDeadLetters:
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Write one record with the reason."""
         self._dead.add(operator, batch, row, reason, trace)
-        self._last = self.added
-
-    @property
-    def added(self) -> int:
-        """Return the ticket of the worker's last dead letter."""
-        return self._dead.added
-
-    def delivered(self) -> int:
-        """Return the last ticket up to which all dead letters are durable."""
-        return self._dead.delivered()
-
-    def has_room(self) -> bool:
-        """Return whether more than half of the room is free."""
-        return self._dead.has_room()
+        self._last = self._dead.added
 
     def poll(self) -> None:
         """Update `durable`."""
         if not self.durable:
-            self._durable = self.delivered()
+            self._durable = self._dead.delivered()
 
     @property
     def durable(self) -> bool:
@@ -115,7 +102,7 @@ class Guard:
         self,
         operator: str,
         policy: OnError,
-        dead_letters: DeadLetters,
+        dead_letters: DeadLetterWriter,
         counters: Counter[str],
         keepalive: Keepalive = NO_KEEPALIVE,
     ) -> None:

@@ -48,6 +48,7 @@ from meander.dataflow.graph.path_summary import Summary
 from meander.dataflow.interfaces import (
     Clock,
     DeadLetters,
+    DeadLetterWriter,
     Partition,
     Rest,
     Rests,
@@ -483,7 +484,7 @@ class OperatorFactory:
 
         return refuse
 
-    def _guard(self, name: str, policy: OnError, dead: DeadLetters | None = None) -> Guard:
+    def _guard(self, name: str, policy: OnError, dead: DeadLetterWriter | None = None) -> Guard:
         dead = dead or self.environment.dead
         return Guard(name, policy, dead, self.counters, self.environment.keepalive)
 

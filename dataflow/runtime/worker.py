@@ -124,6 +124,8 @@ class Worker:
         self._hold_restored_times()
         self._busy_seconds = 0.0
         """The seconds that operators took in the last turn."""
+        self.accepts = True
+        """Whether dead letters had room at the last look, so that operators run."""
         self._totals: dict[str, int | None] = {}
         """The number of partitions that the coordinator knows, by source."""
         for name, source in self._operators.sources.items():
@@ -145,7 +147,7 @@ class Worker:
         # functions of this turn.
         reported = len(self._reports)
         worked = self._snapshots.step(self._busy_seconds)
-        if len(self._reports) == reported and self.accepts:
+        if len(self._reports) == reported and self._look_for_room():
             started = self._environment.clock.monotonic()
             worked |= self._schedule() if self._state_restore.done else self._load_some()
             self._busy_seconds = self._environment.clock.monotonic() - started
@@ -226,11 +228,6 @@ class Worker:
     def spilled(self) -> int:
         """The bytes of waiting records on disk."""
         return self._operators.disk.used
-
-    @property
-    def accepts(self) -> bool:
-        """Whether dead letters have room, so that operators run."""
-        return self._environment.dead.has_room()
 
     @property
     def full(self) -> bool:
@@ -488,6 +485,11 @@ class Worker:
 
     def _report_failed(self, number: int, reason: str) -> None:
         self._reports.append(SnapshotFailed(number, reason))
+
+    def _look_for_room(self) -> bool:
+        """Return whether dead letters have room, and send those that wait."""
+        self.accepts = self._environment.dead.has_room()
+        return self.accepts
 
     def _schedule(self) -> bool:
         """Let every operator do a little work; return whether any did."""
