@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from confluent_kafka import (
-    KafkaError,
     KafkaException,
     Message,
     TopicPartition,
@@ -23,7 +22,7 @@ from confluent_kafka import (
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
-from meander.connectors.topics.deleted_start import read_from_new_start
+from meander.connectors.topics.deleted_start import offset_after
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.schemas.errors import MeanderError
 
@@ -89,13 +88,9 @@ class ControlTopic:
                 millis = message.timestamp()[1]
                 commands.append(RawCommand(message.offset(), message.value(), millis))
                 self._following = message.offset() + 1
-            elif client.is_expired(error):
-                # Retention has deleted commands that a flow did not read for a week.
-                self._following = read_from_new_start(
-                    self._consumer, self._topic, self._following, error
-                )
-            elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
-                raise client.translate(error, f"topic {self._topic!r}")
+            else:
+                # Retention may have deleted commands that a flow did not read for a week.
+                self._following = offset_after(error, self._consumer, self._topic, self._following)
         return commands
 
     def commit(self, offset: int) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage, Settings
-from meander.connectors.topics.deleted_start import read_from_new_start
+from meander.connectors.topics.deleted_start import offset_after
 
 _BATCH_RECORDS = 10_000
 READ_TIMEOUT = 60.0
@@ -26,7 +26,7 @@ READ_TIMEOUT = 60.0
 def read_all(settings: Settings, topic: str) -> list[bytes]:
     """Return the values of all records of a topic, in order. Raise MeanderError.
 
-    A read that meets deleted records goes on from the new start of the topic. No reader needs the
+    A read that meets deleted records continues at the new start of the topic. No reader needs the
     records before it: `MarkerRetention` deletes only markers that no restart needs.
     """
     found: list[bytes] = []
@@ -50,12 +50,10 @@ def read_all(settings: Settings, topic: str) -> list[bytes]:
                         return found
                 elif error.code() == KafkaError._PARTITION_EOF and message.offset() >= high:
                     return found
-                elif client.is_expired(error):
-                    following = read_from_new_start(consumer, topic, following, error)
+                elif (start := offset_after(error, consumer, topic, following)) > following:
+                    following = start
                     # Records before a gap would not tell what was deleted behind them.
                     found.clear()
                     if following >= high:
                         return found
-                elif error.code() != KafkaError._PARTITION_EOF and not client.is_transient(error):
-                    raise client.translate(error, f"topic {topic!r}")
     raise client.translate(KafkaError(KafkaError._TIMED_OUT), f"topic {topic!r}")

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage, Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer
-from meander.connectors.topics.deleted_start import read_from_new_start
+from meander.connectors.topics.deleted_start import offset_after
 from meander.connectors.topics.internal_topics import expect_started
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
@@ -168,13 +168,9 @@ class StatusReader:
                 millis = message.timestamp()[1]
                 yield None if event is None else StatusRecord(message.offset(), millis, event)
                 continue
-            if error is not None and client.is_expired(error):
-                # Retention has deleted events; the heartbeats after them tell the flow's state.
-                self._following = read_from_new_start(
-                    self._consumer, self._topic, self._following, error
-                )
-            elif error is not None and not _passes(error):
-                raise client.translate(error, f"topic {self._topic!r}")
+            if error is not None:
+                # Where retention has deleted events, later heartbeats tell the flow's state.
+                self._following = offset_after(error, self._consumer, self._topic, self._following)
             yield None
 
     def _event(self, message: ConsumedMessage) -> Event | None:
@@ -216,10 +212,6 @@ def holder(records: Iterable[StatusRecord]) -> Holder | None:
                 if found is not None and found.driver == driver:
                     found = None
     return found
-
-
-def _passes(error: KafkaError) -> bool:
-    return error.code() == KafkaError._PARTITION_EOF or client.is_transient(error)
 
 
 def _is_silent(last: Holder, millis: int) -> bool:
