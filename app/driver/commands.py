@@ -98,7 +98,7 @@ class OpenCommands:
         # A user may have given another command the same id by mistake.
         if started == offset:
             self._offsets.pop(id, None)
-        # A rescale goes on when a migration of its bins ends, which has the same offset.
+        # A rescale continues when a migration of its bins ends, which has the same offset.
         if offset is None or offset in self._offsets.values():
             return
         if self.done is None or not self.done.covers(offset):

@@ -91,8 +91,8 @@ def _timed_out(topic: str) -> MeanderError:
 
 
 class CheckpointsReader:
-    """A reader that reads the checkpoints present at its construction, each once; it goes on to
-    later ones where a running flow has deleted the newest. One client serves all reads, as a
+    """A reader that reads the checkpoints present at its construction, each once. It continues
+    with later ones where a running flow has deleted the newest. One client serves all reads, as a
     connection takes longer than a read."""
 
     def __init__(self, settings: Settings, names: TopicNames, consumer: Consumer) -> None:

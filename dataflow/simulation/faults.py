@@ -118,7 +118,7 @@ class At:
         return f"At({', '.join(f'{name}={value!r}' for name, value in known if value is not None)})"
 
     def due(self, step: int, seconds: float, records: int) -> bool:
-        """Return whether its time has come."""
+        """Return whether the fault is due."""
         if self.step is not None:
             return step >= self.step
         if self.seconds is not None:

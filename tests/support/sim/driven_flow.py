@@ -134,7 +134,7 @@ class Driven:
             self.told.append(event)
 
     def flow(self) -> None:
-        """The engine goes on, and the driver hears of it."""
+        """Take a step of the engine, and tell its events."""
         self.sim.act()
         for event in self.sim.events[self._heard :]:
             self._tell(self.commands.follow(event))
@@ -166,7 +166,7 @@ class Driven:
         return {*map(int, self.coordinator.owners())}
 
     def end(self) -> None:
-        """Let the flow come to its end: it goes on whatever became of commands."""
+        """Let the flow end, whatever the answers to its commands are."""
         self.until(lambda: self.sim.done)
         counts = [value for value in self.sink.values if isinstance(value, tuple)]
         assert len(counts) == len({*counts}) == PARTITIONS * RECORDS

@@ -27,7 +27,7 @@ def test_each_lost_offset_is_reported(broker: Broker, prefix: str) -> None:
     def told() -> tuple[list[LostRecords], list[int]]:
         return lost_records(settings, topic, {0: 3, 1: 11, 2: 0})
 
-    until(lambda: len(told()[0]) == 2, f"both are told: {told()}")
+    until(lambda: len(told()[0]) == 2, f"the log names both losses: {told()}")
     (late, early), absent = told()
     assert "at offset 3 of partition 0, which holds 4 to 10: retention has" in str(late)
     assert "at offset 11 of partition 1, which holds 0 to 10: the topic was rec" in str(early)

@@ -1,4 +1,4 @@
-"""A reader of an internal topic goes on from the topic's new start when its first records go."""
+"""A reader of an internal topic continues at the new start where the first records are deleted."""
 
 from __future__ import annotations
 
