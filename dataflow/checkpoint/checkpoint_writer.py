@@ -28,7 +28,7 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_time
 from meander.dataflow.wire import Payload
 from meander.state.checkpoint import in_flight
-from meander.state.checkpoint.arrangements import OperatorFrontier
+from meander.state.checkpoint.arrangements import OperatorFrontier, UnreadRows
 from meander.state.checkpoint.checkpoint import (
     Checkpoint,
     Cut,
@@ -78,6 +78,8 @@ class SnapshotContents:
     """The time from which each sink has released no result."""
     frontiers: Sequence[OperatorFrontier]
     """The frontier of each stateful operator."""
+    unread_rows: Sequence[UnreadRows]
+    """The rows that operators have not read in the arrangements of others."""
     dead_letters_durable: Callable[[], bool]
     """Returns whether all dead letters from before the snapshot are durable."""
 
@@ -243,6 +245,7 @@ class CheckpointWriter:
             positions=tuple(positions), notifications=tuple(contents.notifications),
             pieces=(*placed[: self._ahead], *contents.unread, *placed[self._ahead :]),
             replay_starts=tuple(contents.replay_from), frontiers=tuple(contents.frontiers),
+            unread_rows=tuple(contents.unread_rows),
         )  # fmt: skip
         space = self._plan.flow.space
         return Checkpoint(self._number, self._execution, space, 0, tuple(manifests), cut)

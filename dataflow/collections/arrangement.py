@@ -1,16 +1,17 @@
 """Arrangements: a trace that the operators of a worker share, each at a position of its own
 (differential dataflow, "Sharing arrangements").
 
-Guarantees that a reader gets exactly the updates before the frontier that it asks for. Invariant:
-the trace holds what all readers have passed. Later layers and rows of moved bins wait as they came,
-and a reader leaves out their rows from its position on. Times of a reader in a loop have the
-iterations of its scope, and rows enter with zero iterations. Cost: a comparison per row that waits.
+Guarantees that a reader gets exactly the updates before the frontier that it asks for, and of an
+installed bin all rows that the operator has read where the bin was before. In a loop such rows may
+lie beyond its frontier. Invariant: the trace holds what all readers have passed. Later layers and
+installed rows wait as they came. Times of a reader in a loop have the iterations of its scope, and
+rows enter with zero iterations. Cost: a comparison per row that waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -23,6 +24,7 @@ from meander.state.collections.frontiers import columns_of, not_before
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import layer_of
 from meander.state.collections.trace import FACTOR, Trace
+from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
@@ -35,6 +37,33 @@ class ArrangementReader:
         self._reader = arrangement.trace.reader()
         self.position = arrangement.lowest
         """The frontier up to which it has read, in the scope of the arrangement."""
+        self.restored = dict[Bin, Antichain]()
+        """By bin the least times of the rows that it had not read at the checkpoint."""
+        self._awaited = set[Bin]()
+        """The bins of `restored` whose rows are not installed."""
+
+    def restore(self, bin: Bin, unread: Antichain) -> None:
+        """Take the least times of a bin's rows that it had not read at the checkpoint."""
+        self.restored[bin] = unread.meet(self.restored.get(bin, unread))
+        self._awaited.add(bin)
+
+    def note_installed(self, bin: Bin) -> None:
+        """Note that the rows of a bin are in the arrangement."""
+        self._awaited.discard(bin)
+
+    def forget(self, bin: Bin) -> None:
+        """Forget a bin that the operator has left to another worker."""
+        self.restored.pop(bin, None)
+        self._awaited.discard(bin)
+
+    @property
+    def awaited(self) -> dict[Bin, Antichain]:
+        """Return what `restore` has got of bins whose rows are not installed."""
+        return {bin: self.restored[bin] for bin in self._awaited}
+
+    def unread(self) -> Iterator[Updates]:
+        """Yield the rows in the arrangement that it has not read."""
+        return self._arrangement.unread(self)
 
     def gather(self, hashes: UInt64s, before: Antichain) -> CursorRows:
         """Return the rows of sorted distinct hashes with times before a frontier."""
@@ -52,7 +81,7 @@ class ArrangementReader:
         self._arrangement.absorb()
 
     def _cursor(self, before: Antichain) -> Cursor:
-        return self._arrangement.cursor(self._outside(before))
+        return self._arrangement.cursor(self, self._outside(before))
 
     def _outside(self, frontier: Antichain) -> Antichain:
         """Return the frontier that bounds the same rows outside of the loops between."""
@@ -90,7 +119,11 @@ class Arrangement:
         self.depth, self.trace = depth, Trace(depth, factor)
         self.lowest = self.upper = self.trace.upper
         """The frontier before which all updates are in the arrangement."""
-        self._recent, self._moved = deque[Layer](), list[UpdateChunk]()
+        self._recent = deque[Layer]()
+        self._installed = list[tuple[Bin, UpdateChunk]]()
+        """The rows of bins that have come, until all readers have passed them."""
+        self._removed = list[UpdateChunk]()
+        """The rows that cancel those of bins that have left, until all readers have passed them."""
         self._readers: list[ArrangementReader] = []
 
     def reader(self, depth: int) -> ArrangementReader:
@@ -106,10 +139,12 @@ class Arrangement:
         self._recent.append(layer)
         self.absorb()
 
-    def install(self, updates: Updates) -> None:
+    def install(self, bin: Bin, updates: Updates) -> None:
         """Add updates of any times, of a bin that has come."""
+        for reader in self._readers:
+            reader.note_installed(bin)
         if len(updates):
-            self._moved.append(UpdateChunk.sorted(updates))
+            self._installed.append((bin, UpdateChunk.sorted(updates)))
             self.absorb()
 
     def remove(self, first: int, last: int, at: int) -> None:
@@ -120,36 +155,57 @@ class Arrangement:
         for updates in [some for some in self.between(first, last) if len(some)]:
             times = updates.times.copy()
             times[:, 0] = np.maximum(times[:, 0], at)
-            self.install(replace(updates, times=times, diffs=-updates.diffs))
+            cancelling = replace(updates, times=times, diffs=-updates.diffs)
+            self._removed.append(UpdateChunk.sorted(cancelling))
+        self.absorb()
 
     def absorb(self) -> None:
         """Let the trace take the layers and the rows of moves that all readers have passed."""
         while self._recent and self._is_passed(self._recent[0]):
             self.trace.insert(self._recent.popleft())
-        moved, self._moved = self._moved, []
-        for chunk in moved:
-            updates = chunk.updates()
-            if any(not_before(updates.times, r.position).any() for r in self._readers):
-                self._moved.append(chunk)
-            else:
-                upper, since = self.trace.upper, self.trace.since
-                self.trace.insert(layer_of(updates, LayerDescription(upper, upper, since)))
+        self._installed = [one for one in self._installed if not self._absorb(one[1])]
+        self._removed = [one for one in self._removed if not self._absorb(one)]
+
+    def _absorb(self, chunk: UpdateChunk) -> bool:
+        """Let the trace take a chunk that all readers have passed; return whether they have."""
+        updates = chunk.updates()
+        if any(not_before(updates.times, reader.position).any() for reader in self._readers):
+            return False
+        upper, since = self.trace.upper, self.trace.since
+        self.trace.insert(layer_of(updates, LayerDescription(upper, upper, since)))
+        return True
 
     def _is_passed(self, layer: Layer) -> bool:
         upper = layer.description.upper
         return all(upper.dominates(reader.position) for reader in self._readers)
 
-    def cursor(self, before: Antichain) -> Cursor:
-        """Return a cursor over the updates before a frontier that no reader has passed."""
+    def cursor(self, reader: ArrangementReader, before: Antichain) -> Cursor:
+        """Return a cursor over the updates before a frontier that the reader has not passed."""
         recent = [_before(layer, before) for layer in self._recent]
-        moved = [_rows_before([chunk.updates()], before) for chunk in self._moved]
-        return self.trace.cursor([Run(some) for some in (*recent, *moved) if some])
+        installed = [
+            [chunk] if (unread := reader.restored.get(bin)) is None
+            else _rows_before([chunk.updates()], before, unread)
+            for bin, chunk in self._installed
+        ]  # fmt: skip
+        removed = [_rows_before([chunk.updates()], before) for chunk in self._removed]
+        return self.trace.cursor([Run(some) for some in (*recent, *installed, *removed) if some])
+
+    def unread(self, reader: ArrangementReader) -> Iterator[Updates]:
+        """Yield the updates that a reader has not read."""
+        waiting = [(some, [reader.position]) for layer in self._recent for some in layer.updates()]
+        for bin, chunk in self._installed:
+            if bin in reader.restored:
+                waiting.append((chunk.updates(), [reader.position, reader.restored[bin]]))
+        for updates, read in waiting:
+            rows = _not_before_any(updates, read)
+            if len(rows):
+                yield updates.take(rows)
 
     def between(self, first: int, last: int) -> Iterator[Updates]:
         """Yield the updates with hashes from `first` to `last`."""
         yield from self.trace.between(first, last)
         recent = (chunk for layer in self._recent for chunk in layer.chunks)
-        for chunk in (*recent, *self._moved):
+        for chunk in (*recent, *self._waiting):
             if chunk.first <= last and chunk.last >= first:
                 yield chunk.between(first, last).updates()
 
@@ -157,14 +213,18 @@ class Arrangement:
     def chunks(self) -> list[UpdateChunk]:
         """Return the chunks that hold all updates."""
         layers = chain(self.trace.layers, self._recent)
-        return [*chain.from_iterable(layer.chunks for layer in layers), *self._moved]
+        return [*chain.from_iterable(layer.chunks for layer in layers), *self._waiting]
 
     def compact(self, fuel: int) -> int:
         """Merge up to `fuel` rows; return how many."""
         return self.trace.compact(fuel)
 
     def __len__(self) -> int:
-        return len(self.trace) + sum(map(len, self._recent)) + sum(map(len, self._moved))
+        return len(self.trace) + sum(map(len, self._recent)) + sum(map(len, self._waiting))
+
+    @property
+    def _waiting(self) -> list[UpdateChunk]:
+        return [*(chunk for _, chunk in self._installed), *self._removed]
 
 
 def settled(updates: Updates, since: int) -> Updates:
@@ -186,13 +246,21 @@ def _before(layer: Layer, frontier: Antichain) -> list[UpdateChunk]:
     return _rows_before(layer.updates(), frontier)
 
 
-def _rows_before(some: Iterable[Updates], frontier: Antichain) -> list[UpdateChunk]:
+def _rows_before(some: Iterable[Updates], *frontiers: Antichain) -> list[UpdateChunk]:
+    """Return the rows with times before one of some frontiers."""
     found = list[UpdateChunk]()
     for updates in some:
-        rows: Int64s = np.flatnonzero(~not_before(updates.times, frontier))
-        if len(rows):
+        later = _not_before_any(updates, frontiers)
+        if len(later) < len(updates):
+            rows = np.delete(np.arange(len(updates)), later)
             found.append(UpdateChunk.sorted(updates.take(rows)))
     return found
+
+
+def _not_before_any(updates: Updates, frontiers: Sequence[Antichain]) -> Int64s:
+    """Return the places of the rows that are before none of some frontiers."""
+    later = [not_before(updates.times, frontier) for frontier in frontiers]
+    return np.flatnonzero(np.logical_and.reduce(later))
 
 
 def _time(coordinates: list[int]) -> Time:

@@ -40,6 +40,7 @@ from meander.dataflow.operators.collection.updates import Codings, UpdateCoding
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import InputPort, Operator, OutputPort
+from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.store.store import Store
 
 
@@ -53,10 +54,12 @@ def stateful_collection(
     arrangements: dict[str, Arrangement],
     dictionary: Dictionary,
     passed: Callable[[], int],
+    unread: Sequence[UnreadRows],
 ) -> CollectionOperator:
     """Return the operator of a node with state on one worker. `arrangements` are those of earlier
     nodes, by name; a node that makes one adds it. `passed` returns the outer time that the operator
-    and the readers of its arrangement have reached on all workers."""
+    and the readers of its arrangement have reached on all workers. `unread` are the rows that the
+    operator had not read at the checkpoint."""
     depth, reads = scope_of(node).depth, [one.node for one in upstreams(node)]
     shared = [arrangements.get(one.name) for one in reads]
     before, after = [_coding(dictionary, one) for one in reads], _coding(dictionary, node)
@@ -79,7 +82,7 @@ def stateful_collection(
     *data, unsent, handoffs = inputs
     return CollectionOperator(
         context, data, unsent, handoffs, output, logic, store, max_handoff_bytes, depth,
-        Codings(before, after, kept),
+        Codings(before, after, kept), unread,
     )  # fmt: skip
 
 

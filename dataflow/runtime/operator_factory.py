@@ -79,6 +79,7 @@ from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
+from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.encoding.codec import StateCodec, UnencodableError
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
@@ -360,6 +361,7 @@ class OperatorFactory:
             keyed = stateful_collection(
                 node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
                 self._dictionary, partial(self._outer_time, self.plan.reader_outputs(node.name)),
+                self._unread_rows(node),
             )  # fmt: skip
             self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
             return keyed
@@ -367,6 +369,15 @@ class OperatorFactory:
         return stateless_collection(
             node, context, guard, inputs, output, self.plan, self._dictionary
         )
+
+    def _unread_rows(self, node: StatefulCollectionNode) -> list[UnreadRows]:
+        """Return the rows of this worker's bins that an operator had not read at the checkpoint."""
+        first, owners = self.plan.groups.first_bin(group_of(node)), self.start.owners
+        return [
+            one
+            for one in self.start.cut.unread_rows
+            if one.operator == node.name and owners[first + one.bin] == self.environment.me
+        ]
 
     @property
     def _max_handoff_bytes(self) -> int:

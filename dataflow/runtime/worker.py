@@ -447,6 +447,7 @@ class Worker:
                 OperatorFrontier(one.name, min(map(outer_time, one.frontier), default=END_TIME))
                 for one in keyed
             ],
+            [unread for one in keyed for unread in one.unread],
             partial(self._delivered_dead_letters, environment.dead.added),
         )
         return CheckpointWriter(

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from itertools import starmap
 from typing import NamedTuple
 
+from meander.state.keys.ids import Bin
+from meander.state.times.time import Time
+
 
 class KeptArrangement(NamedTuple):
     """An arrangement that an operator reads or fills, and the place of its rows."""
@@ -17,6 +20,17 @@ class KeptArrangement(NamedTuple):
     """The operator whose states hold its rows."""
     number: int
     """Its number in these states."""
+
+
+class UnreadRows(NamedTuple):
+    """The place from which an operator has not read the rows of a bin in another's arrangement."""
+
+    operator: str
+    input: int
+    """The input that reads the arrangement."""
+    bin: Bin
+    times: tuple[Time, ...]
+    """The least times of these rows, in the scope of the arrangement."""
 
 
 class OperatorFrontier(NamedTuple):

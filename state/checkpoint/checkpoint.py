@@ -20,6 +20,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import (
     KeptArrangement,
     OperatorFrontier,
+    UnreadRows,
     least_frontiers,
 )
 from meander.state.checkpoint.delta_bundles import (
@@ -34,7 +35,7 @@ from meander.state.checkpoint.delta_bundles import (
 )
 from meander.state.checkpoint.in_flight import SnapshotId
 from meander.state.keys.bins import BinSpace
-from meander.state.keys.ids import ExecutionId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.manifest import (
     AvroTime,
     LocationRecord,
@@ -162,6 +163,8 @@ class Cut:
     """The arrangements of all operators."""
     frontiers: tuple[OperatorFrontier, ...] = ()
     """The frontier of each stateful operator."""
+    unread_rows: tuple[UnreadRows, ...] = ()
+    """The rows that operators have not read in the arrangements of others."""
 
 
 INITIAL_CUT: Final = Cut()
@@ -258,6 +261,7 @@ class Checkpoint:
                 pieces=tuple(chain.from_iterable(cut.pieces for cut in cuts)),
                 replay_starts=_latest_replay_starts([header.cut, *cuts]),
                 frontiers=least_frontiers(cut.frontiers for cut in cuts),
+                unread_rows=tuple(chain.from_iterable(cut.unread_rows for cut in cuts)),
             ),
         )
 
@@ -300,6 +304,15 @@ class Checkpoint:
             "lineage": [one._asdict() for one in cut.lineage],
             "arrangements": [one._asdict() for one in cut.arrangements],
             "frontiers": [one._asdict() for one in cut.frontiers],
+            "unread_rows": [
+                {
+                    "operator": one.operator,
+                    "input": one.input,
+                    "bin": one.bin,
+                    "times": list(map(avro_time, one.times)),
+                }
+                for one in cut.unread_rows
+            ],
             "parts": [],
             "checksum": 0,
         }
@@ -335,6 +348,13 @@ class Checkpoint:
                 ),
                 tuple(KeptArrangement(**one) for one in record["arrangements"]),
                 tuple(OperatorFrontier(**one) for one in record["frontiers"]),
+                tuple(
+                    UnreadRows(
+                        one["operator"], one["input"], Bin(one["bin"]),
+                        tuple(map(time_of, one["times"])),
+                    )
+                    for one in record["unread_rows"]
+                ),
             ),
             record["savepoint"], record["policy"], record["alignment_ms"], record["write_ms"],
         )  # fmt: skip
@@ -364,6 +384,13 @@ class _NotificationRecord(TypedDict):
     operator: str
     time: AvroTime
     key: bytes
+
+
+class _UnreadRecord(TypedDict):
+    operator: str
+    input: int
+    bin: int
+    times: list[AvroTime]
 
 
 class _PieceRecord(TypedDict):
@@ -405,6 +432,7 @@ class _CheckpointRecord(TypedDict):
     """The fields of each `KeptArrangement`."""
     frontiers: list[dict[str, Any]]
     """The fields of each `OperatorFrontier`."""
+    unread_rows: list[_UnreadRecord]
     parts: list[LocationRecord]
     checksum: int
 

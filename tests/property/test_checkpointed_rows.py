@@ -20,7 +20,7 @@ from meander.dataflow.operators.collection.checkpointed_rows import (
 )
 from meander.schemas.errors import SetupError
 from meander.state.times.time import END_TIME, from_millis, to_millis
-from tests.support.collections.graph_flows import random_faults, random_history, run
+from tests.support.collections.graph_flows import random_case, run
 from tests.support.collections.viewed_flow import (
     ARRANGEMENTS,
     VIEWED,
@@ -51,11 +51,8 @@ def test_each_arrangement_has_its_rows_of_a_time_or_refuses_the_time(
     found = Counter[str]()
     for seed in seeds(COLLECTION_FLOWS, FLOOR):
         rng = random.Random(seed)
-        history = random_history(rng, NODES, CHANGES)
-        workers = rng.randint(1, 3)
-        faults = random_faults(rng, workers, len(history.edges) + len(history.roots))
-        deaths = [rng.randrange(50, 2000) for _ in range(rng.randint(0, 2))]
-        world = run(VIEWED, history, workers, seed, faults, deaths, retained=1000).world
+        case = random_case(seed, NODES, CHANGES)
+        history, world = case.history, run(VIEWED, *case, retained=1000).world
         assert world is not None
         changed = sorted({when for when, _ in (*history.edges, *history.roots)})
         usable = [one for one in world.checkpoints if all(time for _, time in one.cut.frontiers)]

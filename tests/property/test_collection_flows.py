@@ -16,7 +16,7 @@ from meander.dataflow.operators.collection import operator, stored_updates
 from tests.support.collections.graph_flows import (
     GRAPH_FLOWS,
     expected_at,
-    random_faults,
+    random_case,
     random_history,
     run,
 )
@@ -66,15 +66,13 @@ def test_the_changes_are_the_same_whatever_moves_joins_leaves_and_dies(
 ) -> None:
     graph, found = GRAPH_FLOWS[name], Counter[str]()
     for seed in seeds(COLLECTION_FLOWS, FLOOR):
-        rng = random.Random(seed)
-        history = random_history(rng, NODES, CHANGES)
-        workers = rng.randint(1, 3)
-        faults = random_faults(rng, workers, len(history.edges) + len(history.roots))
-        deaths = [rng.randrange(50, 2000) for _ in range(rng.randint(0, 2))]
-        disturbed = run(graph, history, workers, seed, faults, deaths)
-        undisturbed = run(graph, history, 1, seed)
-        assert disturbed.changes == undisturbed.changes, f"seed {seed}: {faults}, {deaths}"
-        found.update(schedules=1, faults=len(faults), deaths=len(deaths))
+        case = random_case(seed, NODES, CHANGES)
+        disturbed, undisturbed = run(graph, *case), run(graph, case.history, 1, seed)
+        assert disturbed.changes == undisturbed.changes, f"{case}"
+        found.update(schedules=1, faults=len(case.faults), deaths=len(case.deaths))
+        found.update(survived=disturbed.bins_survived)
+    assert found["survived"], "workers survive with bins in their stores"
     record_property(f"{SCHEDULES}{name} with faults", found["schedules"])
     record_property(f"faults of {name}", found["faults"])
-    record_property(f"deaths of all processes of {name}", found["deaths"])
+    record_property(f"deaths of {name}", found["deaths"])
+    record_property(f"bins of {name} that survived", found["survived"])

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from meander.dataflow.collections import arrangement as arrangements
+from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.dataflow.collections.join import IncrementalJoin
 from meander.dataflow.collections.reduce import Reduction
+from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
 from meander.state.collections.columns import Int64s
@@ -22,15 +25,19 @@ from meander.state.collections.frontiers import columns_of
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
 from meander.state.collections.merge import Merge, layer_of
 from meander.state.collections.trace import Trace, TraceReader
+from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
+from meander.state.times.time import MIN_TIME
 from tests.support.collections import collection_run, trace_run
 from tests.support.collections.columns import joined, rows_of
+from tests.support.collections.graph_flows import GRAPH_FLOWS, random_case, run
 from tests.support.property.planted import expect_caught
 
 RUNS = 60
+NODES, CHANGES = 7, 40
 _columns_of, _result, _advance = columns_of, Merge.result, TraceReader.advance
 _open, _start, _current_runs = Merge.__init__, Trace._start, Trace._current_runs
-_pairs, _reduce = IncrementalJoin._pairs, Reduction.step
+_pairs, _reduce, _install = IncrementalJoin._pairs, Reduction.step, Arrangement.install
 
 
 def _one_element(frontier: Antichain, depth: int) -> Int64s:
@@ -85,12 +92,29 @@ def _not_rewritten(trace: Trace) -> bool:
     return len(trace._levels) > 1 and _start(trace)
 
 
+def _all_read(reader: ArrangementReader, bin: Bin, unread: Antichain) -> None:
+    """Take all rows of a restored bin for rows that were read."""
+
+
+def _by_time(arrangement: Arrangement, bin: Bin, updates: Updates) -> None:
+    lowest = Antichain.of(nested_time(MIN_TIME, (0,) * (arrangement.depth - 1)))
+    for reader in arrangement._readers:
+        reader.restored[bin] = lowest
+    _install(arrangement, bin, updates)
+
+
 def _of_traces(seed: int) -> None:
     trace_run.run(trace_run.random_schedule(seed))
 
 
 def _of_collections(seed: int) -> None:
     collection_run.run(collection_run.random_schedule(seed))
+
+
+def _of_flows(name: str, first: int, seed: int) -> None:
+    """Run a flow that is killed; `first` is a seed that shows the bug."""
+    graph, case = GRAPH_FLOWS[name], random_case(first + seed, NODES, CHANGES)
+    assert run(graph, *case).changes == run(graph, case.history, 1, case.seed).changes
 
 
 Planted = tuple[Any, str, Any]
@@ -119,6 +143,12 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
     ),
     "a reduction forgets times at which changes join": (
         (Reduction, "step", _without_pending), _of_collections,
+    ),
+    "restored rows beyond the frontier are left out": (
+        (Arrangement, "install", _by_time), partial(_of_flows, "bfs", 33),
+    ),
+    "restored rows that were not read are read twice": (
+        (ArrangementReader, "restore", _all_read), partial(_of_flows, "shared", 4),
     ),
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
+from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import END_TIME, MIN_TIME
 
@@ -39,6 +40,8 @@ class _Arrangements:
         self._least = [arrangement.trace.reader() for arrangement in kept]
         self._since = MIN_TIME
         self._got: list[Stored] = []
+        self.shared: Mapping[int, ArrangementReader] = {}
+        """By input the reader of an arrangement that another operator keeps."""
 
     def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
         """Yield the updates of the output before the upper frontier of the layers."""
@@ -70,9 +73,9 @@ class _Arrangements:
         since = self._since
         return since, (settled(some, since) for some in self._kept[number].between(first, last))
 
-    def install(self, number: int, updates: Updates) -> None:
-        """Add updates of earlier times to an arrangement."""
-        self._kept[number].install(updates)
+    def install(self, number: int, bin: Bin, updates: Updates) -> None:
+        """Add the updates of a bin to an arrangement."""
+        self._kept[number].install(bin, updates)
 
     def remove(self, first: int, last: int, at: int) -> None:
         """Cancel the updates of the keys with hashes from `first` to `last` at an outer time."""
@@ -144,6 +147,7 @@ class JoinLogic(_WithoutPending):
         ]
         own = [side.arrangement for side in self._sides if not side.is_shared]
         super().__init__(depth, own, [side.reader for side in self._sides], passed)
+        self.shared = {n: side.reader for n, side in enumerate(self._sides) if side.is_shared}
         left, right = self._sides
         self._join = join.IncrementalJoin(left, right, function)
 
@@ -175,6 +179,7 @@ class ReduceLogic(_Arrangements):
         own = [arranged] if shared is None else []
         readers = [reader, self._reduction.previous]
         super().__init__(depth, [self._reduction.output, *own], readers, passed)
+        self.shared = {} if shared is None else {0: reader}
 
     @property
     def pending(self) -> tuple[Int64s, Int64s]:

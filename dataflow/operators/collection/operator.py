@@ -10,13 +10,14 @@ change. No step passes the time of a move before its bins are here (I2).
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
 import numpy as np
 
+from meander.dataflow.collections.arrangement import ArrangementReader
 from meander.dataflow.operators.collection.pending import PendingUpdates
 from meander.dataflow.operators.collection.stored_updates import StoredUpdates
 from meander.dataflow.operators.collection.updates import Codings, least_times
@@ -25,6 +26,7 @@ from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
@@ -50,6 +52,9 @@ COLLECT_FUEL = 1 << 12
 class CollectionLogic(Protocol):
     """A logic that turns the next layers of its inputs into updates of its output."""
 
+    shared: Mapping[int, ArrangementReader]
+    """By input the reader of an arrangement that another operator keeps."""
+
     @property
     def pending(self) -> tuple[Int64s, Int64s]:
         """Return the keys (n,) and times (n, depth) at which its output may change without
@@ -73,7 +78,7 @@ class CollectionLogic(Protocol):
         """Return an outer time, and the updates of an arrangement with hashes from `first` to
         `last`. They tell only later outer times apart."""
 
-    def install(self, number: int, updates: Updates) -> None:
+    def install(self, number: int, bin: Bin, updates: Updates) -> None:
         """Add the updates of a bin to an arrangement."""
 
     def remove(self, first: int, last: int, at: int) -> None:
@@ -106,12 +111,15 @@ class CollectionOperator(StatefulOperator):
         max_handoff_bytes: int,
         depth: int,
         codings: Codings,
+        unread: Iterable[UnreadRows],
     ) -> None:
         """`unsent` gets the output that was not sent before a checkpoint; `depth` is the number of
-        coordinates of a time."""
+        coordinates of a time; `unread` are the rows that it had not read at the checkpoint."""
         super().__init__(context, handoffs, [output], store, max_handoff_bytes, lambda _: True)
         self._inputs, self._unsent_input, self._depth = inputs, unsent, depth
         self._logic = logic
+        for one in unread:
+            self._logic.shared[one.input].restore(one.bin, Antichain(one.times))
         self._codings = codings
         codings.output.dictionary.add_holder(self._codes)
         self._stored = StoredUpdates(
@@ -169,6 +177,20 @@ class CollectionOperator(StatefulOperator):
             for key, (time, *iterations) in zip(keys.tolist(), times.tolist(), strict=True)
         ]
 
+    @property
+    def unread(self) -> list[UnreadRows]:
+        """Return where the rows begin that it has not read in arrangements of other operators."""
+        found = defaultdict[tuple[int, Bin], Antichain](Antichain)
+        for number, reader in self._logic.shared.items():
+            for awaited, times in reader.awaited.items():
+                found[number, awaited] = times
+            for updates in reader.unread():
+                bins = self._space.bins_of(hashes_of(updates.keys)).tolist()
+                for bin, (time, *iterations) in zip(bins, updates.times.tolist(), strict=True):
+                    at, least = (number, Bin(bin)), nested_time(time, tuple(iterations))
+                    found[at] = found[at].meet(Antichain.of(least))
+        return [UnreadRows(self.name, *at, first.times) for at, first in found.items()]
+
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
         """Fill the arrangements with restored bins, and add restored moments."""
         for bin in self.store.bins():
@@ -197,6 +219,8 @@ class CollectionOperator(StatefulOperator):
         width = 64 - self._space.bits
         self._logic.remove(bin << width, ((bin + 1) << width) - 1, at)
         self._stored.forget(bin)
+        for reader in self._logic.shared.values():
+            reader.forget(bin)
         return super().release_bin(bin, at)
 
     def _write_back(self, bin: Bin | None = None) -> None:
@@ -210,7 +234,7 @@ class CollectionOperator(StatefulOperator):
     def _fill(self, bin: Bin) -> None:
         """Add the rows of an installed bin to the arrangements."""
         for number, updates in self._stored.load(bin).items():
-            self._logic.install(number, updates)
+            self._logic.install(number, bin, updates)
 
     # -- steps
 

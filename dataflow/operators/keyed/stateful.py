@@ -19,6 +19,7 @@ from meander.dataflow.operators.output_group import Outputs
 from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Int64s
 from meander.dataflow.records.loop_times import outer_frontier, outer_time
+from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
@@ -59,6 +60,11 @@ class StatefulOperator(BaseOperator):
     def notifications(self) -> list[tuple[Time, bytes]]:
         """Return the notifications in order."""
         raise NotImplementedError
+
+    @property
+    def unread(self) -> Sequence[UnreadRows]:
+        """Return the rows that it has not read in the arrangements of other operators."""
+        return ()
 
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
         """Add restored notifications, once all states and timers are restored."""

@@ -319,6 +319,6 @@ class CollectionRun:
             if since.less_equal(time_of(time))
         ]
         keys, hashes = all_keys()
-        rows = self.reduction.output.cursor(self.lower).gather(hashes)
+        rows = self.reduction.previous.gather(hashes, self.lower)
         held = Updates(keys[rows.query], rows.values, rows.times, rows.diffs)
         assert np.array_equal(sums(held, times, MOST), sums(self.reduced, times, MOST))

@@ -9,6 +9,8 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import networkx as nx
 
@@ -19,7 +21,8 @@ from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld
 from meander.state.times.time import to_millis
-from meander.testing import At, Control, TestFlow
+from meander.testing import At, Control
+from tests.support.collections.surviving_flow import SurvivingFlow, Survivors
 
 Edge = tuple[int, int]
 Answer = Counter[tuple[int, int]]
@@ -130,6 +133,8 @@ class GraphRun:
     """Each with its time in milliseconds, in the order of time."""
     world: DurableWorld | None = None
     """The topics with the checkpoints of the run."""
+    bins_survived: int = 0
+    """The bins that survivors of deaths had in their stores."""
 
     def at(self, millis: int) -> Answer:
         """Return the answer at a time."""
@@ -159,6 +164,25 @@ def random_faults(rng: random.Random, workers: int, records: int) -> list[At]:
     return faults
 
 
+class Case(NamedTuple):
+    """A history, and what happens to the flow that reads it."""
+
+    history: History
+    workers: int
+    seed: int
+    faults: Sequence[At]
+    deaths: Sequence[int]
+
+
+def random_case(seed: int, nodes: int, changes: int) -> Case:
+    """Return a case from a seed alone."""
+    rng = random.Random(seed)
+    history, workers = random_history(rng, nodes, changes), rng.randint(1, 3)
+    faults = random_faults(rng, workers, len(history.edges) + len(history.roots))
+    deaths = [rng.randrange(50, 2000) for _ in range(rng.randint(0, 3))]
+    return Case(history, workers, seed, faults, deaths)
+
+
 def run(
     graph: GraphFlow,
     history: History,
@@ -168,8 +192,8 @@ def run(
     deaths: Sequence[int] = (),
     retained: int = 3,
 ) -> GraphRun:
-    """Run a flow over a history on simulated workers; with faults it takes checkpoints. All its
-    processes die after each number of steps in `deaths`, and the flow starts again."""
+    """Run a flow over a history on simulated workers; with faults it takes checkpoints. It is
+    killed after each number of steps in `deaths`, and starts again; some workers survive."""
     checkpoints = Checkpointing(interval=0.01 if faults else None, retained=retained)
     delivery: Guarantee = "exactly_once" if faults else "at_least_once"
     flow = Flow("graph", bins=BINS, delivery=delivery, checkpoints=checkpoints)
@@ -187,18 +211,21 @@ def run(
         _named_key if graph.named else _as_it_is, key=kind
     )
     graph.build(edges, roots).changes().sink(sink)
-    world = None
-    for steps in deaths:
-        with TestFlow(flow, workers, seed, faults=[*faults], world=world) as test:
-            while test.sim.actions < steps and not test.sim.done:
-                test.act()
-            world = test.world
-    # After a death too few records may be left for the faults.
-    left = [] if deaths else [*faults]
-    with TestFlow(flow, workers, seed, faults=left, world=world) as test:
-        test.run()
-    found = [(to_millis(one.time), *_row(one.value)) for one in sink.results]
-    return GraphRun(sorted(found), test.world)
+    run, world = GraphRun(), None
+    with Survivors(seed) as survivors:
+        start = partial(SurvivingFlow, flow, seed=seed, survivors=survivors)
+        for steps in deaths:
+            with start(workers, faults=[*faults], world=world) as test:
+                while test.sim.actions < steps and not test.sim.done:
+                    test.act()
+                world = test.world
+            workers = survivors.chance.choice([workers, survivors.chance.randint(1, 4)])
+        # After a death too few records may be left for the faults.
+        with start(workers, faults=[] if deaths else [*faults], world=world) as test:
+            test.run()
+        run.world, run.bins_survived = test.world, survivors.bins
+    run.changes = sorted((to_millis(one.time), *_row(one.value)) for one in sink.results)
+    return run
 
 
 def _as_it_is(change: Change) -> Change:

@@ -109,7 +109,7 @@ def test_what_is_unread_lies_between_what_is_back_and_what_has_come_since() -> N
     held = SnapshotContents(
         in_flight=[[lying(at, [b"back"])]], behind=[lying(at, [b"behind"], 8)], bin_handoffs=[],
         partition_handoffs=[], notifications=[], unread=[unread], unloaded=[], deltas=[],
-        bundles=[], replay_from=[], frontiers=[], dead_letters_durable=lambda: True,
+        bundles=[], replay_from=[], frontiers=[], unread_rows=[], dead_letters_durable=lambda: True,
     )  # fmt: skip
     of_a_link = lying(at, [b"on its way"], 9)
     persisting = CheckpointWriter(

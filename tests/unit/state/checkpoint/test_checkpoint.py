@@ -10,7 +10,7 @@ import pytest
 
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import delta_bundles
-from meander.state.checkpoint.arrangements import KeptArrangement, OperatorFrontier
+from meander.state.checkpoint.arrangements import KeptArrangement, OperatorFrontier, UnreadRows
 from meander.state.checkpoint.checkpoint import (
     Checkpoint,
     Cut,
@@ -67,6 +67,7 @@ GOLDEN_CHECKPOINT = replace(
         lineage=(LINEAGE,),
         arrangements=(KeptArrangement("totals", "input", "lines", 0),),
         frontiers=(OperatorFrontier("totals", 41),),
+        unread_rows=(UnreadRows("totals", 1, Bin(2), ((3, 1), (4, 0))),),
     ),
 )  # fmt: skip
 GOLDEN = """
@@ -79,12 +80,13 @@ GOLDEN = """
     6f756e7473500c746f74616c730000020c746f74616c7300061c736f7572636520276c696e657327
     226f70657261746f7220276b65795f627927346f70657261746f7220276b65795f62792065786368
     616e6765270002226f70657261746f722027746f74616c73270000020c746f74616c730a696e7075
-    740a6c696e65730000020c746f74616c7352000000
+    740a6c696e65730000020c746f74616c735200020c746f74616c7302040402040602000204080000
+    00000000
 """
 """The bytes of `GOLDEN_CHECKPOINT` in format version 1."""
 HEAD = (
     "01060e02ac020476310270000000000000f83f000000000000344000000000000000000000000000"
-    "0406702f3004109a0106702f3104120a00dce6d5a6c2b3dcb9a801"
+    "000406702f3004109a0106702f3104120a00dce6d5a6c2b3dcb9a801"
 )
 
 
