@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import numpy as np
-
 from meander import Checkpointing, Collection, Flow, KafkaSink, KafkaSource
 
 Change = tuple[int, int, int]
@@ -45,9 +43,8 @@ def root(record: object) -> Change:
 
 def degrees(edges: Collection) -> Collection:
     """Return how many nodes have each number of edges."""
-    # Without the nodes, all nodes of one degree are one row.
-    counted = edges.count("degree").map(lambda nodes, counts: (counts, np.zeros_like(nodes)))
-    return counted.count("nodes")
+    nodes = edges.count("degree").map(lambda nodes, counts: (counts, nodes))
+    return nodes.count("nodes")
 
 
 def bfs(edges: Collection, roots: Collection) -> Collection:

@@ -15,6 +15,7 @@ from meander.dataflow.api.nodes import (
     ArrangeNode,
     ChangesNode,
     ConsolidateNode,
+    CountNode,
     ExchangeNode,
     FeedbackNode,
     JoinNode,
@@ -29,6 +30,7 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.api.stream import KeyedStream, Stream
+from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.schemas.errors import SetupError
 
@@ -184,8 +186,11 @@ class Collection:
         )
 
     def count(self, name: str) -> Collection:
-        """Return the number of values of each key. It looks at all rows of a key that changes, so
-        map the values of a key with many of them to 0 first."""
+        """Return the number of values of each key. In a loop it looks at all rows of a key that
+        changes, so map the values of a key with many of them to 0 first."""
+        if self._at.scope == ROOT:
+            row_type = self._row_type(None, int)
+            return self._add(CountNode(self._flow.unused_name(name), self._by_key(), row_type))
         from meander.dataflow.collections.reduce import count
 
         return self.reduce(name, count, value=int)

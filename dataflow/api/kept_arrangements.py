@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from meander.dataflow.api.nodes import (
     ArrangeNode,
+    CountNode,
     JoinNode,
     Node,
     Output,
@@ -23,7 +24,7 @@ def kept_arrangements(nodes: Iterable[Node]) -> Iterator[KeptArrangement]:
     """Yield the arrangements of each operator, in order of definition."""
     for node in nodes:
         match node:
-            case ArrangeNode(name=name):
+            case ArrangeNode(name=name) | CountNode(name=name):
                 yield KeptArrangement(name, "output", name, 0)
             case ReduceNode(name=name, upstream=upstream):
                 yield KeptArrangement(name, "output", name, 0)

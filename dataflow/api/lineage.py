@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from meander.dataflow.api.nodes import (
     ArrangeNode,
+    CountNode,
     FeedbackNode,
     JoinNode,
     KeyedNode,
@@ -51,7 +52,7 @@ def input_lineages(nodes: Sequence[Node], outboxes: Collection[str]) -> Lineages
                 found[loop.name, 1] = loop, passed
             case SinkNode() if node.name in outboxes:
                 found[node.name, 1] = found[node.name, 0]
-            case ArrangeNode() | JoinNode() | ReduceNode():
+            case ArrangeNode() | CountNode() | JoinNode() | ReduceNode():
                 # The output of a step that a checkpoint has interrupted.
                 found[node.name, len(upstreams(node))] = found[node.name, 0]
     return {
@@ -71,7 +72,14 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
                 return (f"source {name!r}", *reversed(found))
             case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
-            case KeyedNode() | ArrangeNode() | JoinNode() | ReduceNode() | MapUpdatesNode() as node:
+            case (
+                KeyedNode()
+                | ArrangeNode()
+                | CountNode()
+                | JoinNode()
+                | ReduceNode()
+                | MapUpdatesNode() as node
+            ):
                 return (f"operator {node.name!r}", *reversed(found))
             case SplitNode(name=name, outputs=outputs):
                 found.append(_output(outputs[output.number], name))
@@ -92,7 +100,7 @@ def _ends(node: Node, number: int, readers: Readers) -> set[str]:
     """Return the ends that records of an input reach. A probe is an end, besides those behind
     it."""
     match node:
-        case KeyedNode() | ArrangeNode() | JoinNode() | ReduceNode():
+        case KeyedNode() | ArrangeNode() | CountNode() | JoinNode() | ReduceNode():
             return {f"input {number} of operator {node.name!r}" if len(upstreams(node)) > 1
                     else f"operator {node.name!r}"}  # fmt: skip
         case SinkNode(name=name):

@@ -220,6 +220,17 @@ class JoinNode:
 
 
 @dataclass(frozen=True, slots=True)
+class CountNode:
+    """A node outside of loops that counts the values of each key of a collection."""
+
+    name: str
+    upstream: Output
+    row_type: RowType = INTEGERS
+    codec: StateCodec = PLAIN
+    colocate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ReduceNode:
     """A node that reduces the values of each key of a collection."""
 
@@ -247,7 +258,7 @@ class ChangesNode:
     upstream: Output
 
 
-StatefulCollectionNode = ArrangeNode | JoinNode | ReduceNode
+StatefulCollectionNode = ArrangeNode | CountNode | JoinNode | ReduceNode
 """A node that keeps arrangements."""
 CollectionNode = IngestNode | MapUpdatesNode | StatefulCollectionNode | ConsolidateNode
 StatefulNode = KeyedNode | StatefulCollectionNode
@@ -319,7 +330,7 @@ def has_keys(output: Output) -> bool:
     match output.node:
         case SourceNode() | IngestNode() | MapUpdatesNode() | ChangesNode():
             return False
-        case ArrangeNode() | JoinNode() | ReduceNode() | ConsolidateNode():
+        case ArrangeNode() | CountNode() | JoinNode() | ReduceNode() | ConsolidateNode():
             return False
         case KeyedNode():
             return True
@@ -338,7 +349,7 @@ def has_keys(output: Output) -> bool:
 def row_type_of(node: Node) -> RowType:
     """Return the types of the rows of a collection that a node gives."""
     match node:
-        case IngestNode() | MapUpdatesNode() | JoinNode() | ReduceNode():
+        case IngestNode() | MapUpdatesNode() | CountNode() | JoinNode() | ReduceNode():
             return node.row_type
         case node:
             return row_type_of(upstreams(node)[0].node)

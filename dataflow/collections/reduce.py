@@ -111,6 +111,9 @@ def _ascending(groups: Groups) -> Groups:
     return groups.ascending_by(values.ranks) if isinstance(values, ObjectColumn) else groups
 
 
+_REMEDY = "send each removal once, and not before its addition"
+
+
 class NegativeCount(MeanderError):
     """An error for a value that was removed more often than it was added."""
 
@@ -124,7 +127,16 @@ class NegativeCount(MeanderError):
         return NegativeCount(
             f"key {key!r} of operator {operator!r}",
             f"its value {value!r} has count {count} at time {at} ({to_millis(at)} ms){inside}",
-            "send each removal once, and not before its addition",
+            _REMEDY,
+        )
+
+    @staticmethod
+    def of_key(operator: str, key: object, time: int, count: int) -> NegativeCount:
+        """Return the error for a key from which more was removed than was added."""
+        return NegativeCount(
+            f"key {key!r} of operator {operator!r}",
+            f"it has {count} values at time {time} ({to_millis(time)} ms)",
+            _REMEDY,
         )
 
 

@@ -8,6 +8,7 @@ from meander.dataflow.api.nodes import (
     ArrangeNode,
     ChangesNode,
     ConsolidateNode,
+    CountNode,
     IngestNode,
     JoinNode,
     MapUpdatesNode,
@@ -23,7 +24,12 @@ from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.operators.collection.consolidation import Consolidation
 from meander.dataflow.operators.collection.functions import ColumnFunction
-from meander.dataflow.operators.collection.logic import ArrangeLogic, JoinLogic, ReduceLogic
+from meander.dataflow.operators.collection.logic import (
+    ArrangeLogic,
+    CountLogic,
+    JoinLogic,
+    ReduceLogic,
+)
 from meander.dataflow.operators.collection.operator import CollectionOperator
 from meander.dataflow.operators.collection.stateless import (
     Pass,
@@ -64,7 +70,7 @@ def stateful_collection(
     shared = [arrangements.get(one.name) for one in reads]
     before, after = [_coding(dictionary, one) for one in reads], _coding(dictionary, node)
     kept = [coding for coding, arranged in zip(before, shared, strict=True) if arranged is None]
-    logic: ArrangeLogic | JoinLogic | ReduceLogic
+    logic: ArrangeLogic | CountLogic | JoinLogic | ReduceLogic
     given: tuple[bool, ...]
     match node:
         case ArrangeNode():
@@ -74,6 +80,8 @@ def stateful_collection(
             given = before[0].key, before[0].value, before[1].value
             rows = ColumnFunction(node.name, function, given, after).rows
             logic = JoinLogic(rows, depth, shared, passed)
+        case CountNode():
+            logic, kept = CountLogic(node.name, before[0].shown, passed), [after]
         case ReduceNode(function=function):
             given = before[0].key, before[0].value
             groups = ColumnFunction(node.name, function, given, after).groups

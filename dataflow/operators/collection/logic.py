@@ -1,4 +1,4 @@
-"""The logics of collections: arrange, join and reduce, with the arrangements that they keep."""
+"""The logics of collections, with the arrangements that they keep: arrange, join, count, reduce."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from meander.dataflow.collections import join, reduce
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader, settled
+from meander.dataflow.collections.count import DEPTH, TotalCount
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
@@ -157,6 +158,20 @@ class JoinLogic(_WithoutPending):
         own = [layer for side, layer in zip(self._sides, layers, strict=True) if not side.is_shared]
         for number, layer in enumerate(own):
             self.got(number, layer.updates())
+
+
+class CountLogic(_WithoutPending):
+    """A count outside of loops, which keeps its output alone."""
+
+    def __init__(self, name: str, shown: reduce.Shown, passed: Passed) -> None:
+        self._count = TotalCount(name, shown)
+        super().__init__(DEPTH, [self._count.output], [self._count.previous], passed)
+
+    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+        (layer,) = layers
+        for piece in self._count.step(layer):
+            self.got(0, iter([piece]))
+            yield piece
 
 
 class ReduceLogic(_Arrangements):

@@ -16,6 +16,7 @@ import numpy as np
 from meander.dataflow.collections import join as joins
 from meander.dataflow.collections import reduce as reductions
 from meander.dataflow.collections.arrangement import Arrangement
+from meander.dataflow.collections.count import TotalCount
 from meander.dataflow.collections.join import IncrementalJoin, Side
 from meander.dataflow.collections.reduce import Function, Reduction
 from meander.state.collections import cursor as cursors
@@ -199,7 +200,11 @@ class CollectionRun:
         sides = zip(self.arrangements, readers, strict=True)
         left, right, _ = (Side(*side, schedule.ahead > 0) for side in sides)
         self.join = IncrementalJoin(left, right, paired)
-        self.reduction = Reduction("r", readers[INPUT], function, self.depth)
+        self.reduction: Reduction | TotalCount
+        if schedule.function == "count" and self.depth == 1:
+            self.reduction = TotalCount("r", lambda key, value: (key, value))
+        else:
+            self.reduction = Reduction("r", readers[INPUT], function, self.depth)
         self.waiting: list[list[Layer]] = []
         """The layers of steps that the arrangements are ahead."""
         self.inputs = [Updates.of([], self.depth) for _ in range(3)]
@@ -282,7 +287,11 @@ class CollectionRun:
         self.reduced = joined([self.reduced, *changes], self.depth)
         self.happened["changes"] += sum(map(len, changes))
         self.happened["pairs"] += sum(map(len, pairs))
-        pending = self.reduction._pending
+        if isinstance(self.reduction, Reduction):
+            self._check_pending(self.reduction)
+
+    def _check_pending(self, reduction: Reduction) -> None:
+        pending = reduction._pending
         moments = {*zip(pending.hashes.tolist(), map(tuple, pending.times.tolist()), strict=True)}
         assert len(moments) == len(pending.times), "a key is pending twice at one time"
         self.happened["pending times"] += len(moments)

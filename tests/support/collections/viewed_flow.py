@@ -24,9 +24,9 @@ from tests.support.collections.graph_flows import (
 )
 
 ARRANGEMENTS = (
-    ("edges", "output"), ("degree", "output"), ("degree", "input"), ("further", "left"),
-    ("further", "right"), ("nearest", "output"), ("nearest", "input"), ("both", "left"),
-    ("both", "right"),
+    ("edges", "output"), ("once", "output"), ("once", "input"), ("degree", "output"),
+    ("further", "left"), ("further", "right"), ("nearest", "output"), ("nearest", "input"),
+    ("both", "left"), ("both", "right"),
 )  # fmt: skip
 """The operators of the flow, and the names of their arrangements."""
 
@@ -34,7 +34,7 @@ ARRANGEMENTS = (
 def viewed(edges: Collection, roots: Collection) -> Collection:
     """Return each reached node with its distance and the number of its edges."""
     arranged = edges.arrange("edges")
-    degree = arranged.count("degree")
+    degree = arranged.distinct("once").count("degree")
     return bfs(arranged, roots).join("both", degree, lambda node, far, many: (node, far + many))
 
 
@@ -47,7 +47,7 @@ def expected_rows(history: History, operator: str, name: str, millis: int) -> An
     edges, roots = input_at(history, millis)
     distances = expected_bfs(edges, roots)
     match operator, name:
-        case ("edges", "output") | ("degree", "input") | ("further", "right"):
+        case ("edges", "output") | ("once", _) | ("further", "right"):
             return edges
         case ("degree", "output") | ("both", "right"):
             return _degrees(edges)

@@ -192,7 +192,7 @@ def test_a_plan_knows_which_operator_keeps_each_arrangement() -> None:
     one = shared.join("one", rows, lambda key, left, right: (key, left))
     both = one.join("both", rows, lambda key, left, right: (key, left))
     both.distinct("own").changes().sink(ListSink())
-    shared.count("count").changes().sink(ListSink())
+    shared.distinct("once").count("count").changes().sink(ListSink())
     assert Plan(flow).arrangements == (
         KeptArrangement("shared", "output", "shared", 0),
         KeptArrangement("one", "left", "shared", 0),
@@ -201,6 +201,7 @@ def test_a_plan_knows_which_operator_keeps_each_arrangement() -> None:
         KeptArrangement("both", "right", "both", 1),
         KeptArrangement("own", "output", "own", 0),
         KeptArrangement("own", "input", "own", 1),
+        KeptArrangement("once", "output", "once", 0),
+        KeptArrangement("once", "input", "shared", 0),
         KeptArrangement("count", "output", "count", 0),
-        KeptArrangement("count", "input", "shared", 0),
     )

@@ -176,7 +176,7 @@ def test_a_value_that_is_removed_too_often_ends_the_flow(removals: int) -> None:
     with pytest.raises(NegativeCount) as ended:
         defined.run()
     assert str(ended.value) == (
-        f"key 1 of operator 'number': its value 2 has count -1 at time {from_millis(3)} (3 ms);"
+        f"key 1 of operator 'number': it has -1 values at time {from_millis(3)} (3 ms);"
         " send each removal once, and not before its addition."
     )
 
