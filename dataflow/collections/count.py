@@ -16,8 +16,9 @@ import numpy as np
 from meander.dataflow.collections.arrangement import Arrangement
 from meander.dataflow.collections.reduce import PIECE_KEYS, NegativeCount, Shown
 from meander.state.collections.columns import Bools, Int64s, UInt64s
+from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of, keys_of
-from meander.state.collections.layer import Layer, Updates
+from meander.state.collections.layer import Updates
 from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 
@@ -34,13 +35,11 @@ class TotalCount:
         self.previous = self.output.reader(DEPTH)
         """The output of the steps so far."""
 
-    def step(self, batch: Layer) -> Iterator[Updates]:
-        """Yield the output's updates before the upper frontier of a batch. The output trace holds
-        them once all are taken. Raise NegativeCount."""
-        upper = batch.description.upper
-        made = [Updates.of([], DEPTH)]
-        if len(batch):
-            changes = Updates.concat([*batch.updates()])
+    def step(self, changes: Updates, description: LayerDescription) -> Iterator[Updates]:
+        """Yield the output's updates for the next input, in any order. The output trace holds them
+        once all are taken. Raise NegativeCount."""
+        upper, made = description.upper, [Updates.of([], DEPTH)]
+        if len(changes):
             hashes = hashes_of(changes.keys)
             order = np.lexsort((changes.times[:, 0], hashes))
             hashes, changes = hashes[order], changes.take(order)
@@ -51,7 +50,7 @@ class TotalCount:
                 made.append(piece)
                 if len(piece):
                     yield piece
-        self.output.insert(layer_of(Updates.concat(made), batch.description))
+        self.output.insert(layer_of(Updates.concat(made), description))
         self.previous.advance(upper)
 
     def _counted(self, hashes: UInt64s, changes: Updates, upper: Antichain) -> Updates:

@@ -13,6 +13,7 @@ from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Layer, UpdateChunk, Updates
+from meander.state.collections.merge import layer_of
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import END_TIME, MIN_TIME
@@ -44,12 +45,12 @@ class _Arrangements:
         self.shared: Mapping[int, ArrangementReader] = {}
         """By input the reader of an arrangement that another operator keeps."""
 
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the updates of the output before the upper frontier of the layers."""
+    def step(self, batches: Sequence[Updates], description: LayerDescription) -> Iterator[Updates]:
+        """Yield the updates of the output for the next updates of each input."""
         self._advance()
-        yield from self._step(layers)
+        yield from self._step(batches, description)
 
-    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
+    def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
         raise NotImplementedError
 
     def start(self, position: Antichain) -> None:
@@ -125,8 +126,9 @@ class ArrangeLogic(_WithoutPending):
         self.arrangement = Arrangement(depth)
         super().__init__(depth, [self.arrangement], [], passed)
 
-    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        (layer,) = layers
+    def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
+        (batch,) = batches
+        layer = layer_of(batch, at)
         self.arrangement.insert(layer)
         self.got(0, layer.updates())
         yield from layer.updates()
@@ -152,8 +154,8 @@ class JoinLogic(_WithoutPending):
         left, right = self._sides
         self._join = join.IncrementalJoin(left, right, function)
 
-    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        left, right = layers
+    def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
+        layers = left, right = [layer_of(one, at) for one in batches]
         yield from self._join.step(left, right)
         own = [layer for side, layer in zip(self._sides, layers, strict=True) if not side.is_shared]
         for number, layer in enumerate(own):
@@ -167,9 +169,9 @@ class CountLogic(_WithoutPending):
         self._count = TotalCount(name, shown)
         super().__init__(DEPTH, [self._count.output], [self._count.previous], passed)
 
-    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        (layer,) = layers
-        for piece in self._count.step(layer):
+    def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
+        (batch,) = batches
+        for piece in self._count.step(batch, at):
             self.got(0, iter([piece]))
             yield piece
 
@@ -206,8 +208,9 @@ class ReduceLogic(_Arrangements):
         """Return whether two changes of a key join later."""
         return self._reduction.has_pending
 
-    def _step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        (layer,) = layers
+    def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
+        (batch,) = batches
+        layer = layer_of(batch, at)
         if self._own is not None:
             self._own.insert(layer)
             self.got(1, layer.updates())

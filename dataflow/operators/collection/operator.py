@@ -31,8 +31,7 @@ from meander.state.collections.columns import Int64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import not_before
 from meander.state.collections.kernels import hashes_of
-from meander.state.collections.layer import Layer, UpdateChunk, Updates
-from meander.state.collections.merge import layer_of
+from meander.state.collections.layer import UpdateChunk, Updates
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.store.store import Store
@@ -67,8 +66,8 @@ class CollectionLogic(Protocol):
     def start(self, position: Antichain) -> None:
         """Count all updates before a frontier as those of an earlier execution."""
 
-    def step(self, layers: Sequence[Layer]) -> Iterator[Updates]:
-        """Yield the updates of the output before the upper frontier of the layers."""
+    def step(self, batches: Sequence[Updates], description: LayerDescription) -> Iterator[Updates]:
+        """Yield the updates of the output for the next updates of each input, in any order."""
 
     def take_stored(self) -> list[tuple[int, Updates]]:
         """Return the updates that the arrangements got in the last step, with the number of
@@ -302,7 +301,7 @@ class CollectionOperator(StatefulOperator):
         ready = [pending.take(upper) for pending in self._pending]
         self._stored.compact(REWRITE_FUEL)
         description, self._upper = LayerDescription(self._upper, upper, self._upper), upper
-        self._running = self._logic.step([layer_of(one, description) for one in ready])
+        self._running = self._logic.step(ready, description)
 
     def _unreached_moves(self) -> list[Antichain]:
         """Return the times of moves of installed bins that no step has reached, as frontiers."""

@@ -41,8 +41,8 @@ PIECE_ROWS = 2048
 SPARE_PIECES = 32
 """The entries that a bin may have beyond twice those of its last rewrite."""
 _EMPTY = b""
-_UNCHANGED = Antichain()
-"""The frontier that leaves times as they are."""
+_ANY_TIMES = LayerDescription(Antichain(), Antichain(), Antichain())
+"""Its `since` leaves times as they are."""
 _PIECE_KEY = Struct(">HBI")
 """A bin, an arrangement and a piece. A key belongs to one bin, as all keys of a store do."""
 _SINCE_KEY = Struct(">HB")
@@ -194,14 +194,12 @@ class StoredUpdates:
         return self._space.bins_of(hashes_of(updates.keys))
 
     def _by_bin(self, updates: Updates) -> Iterator[tuple[Bin, Updates]]:
-        """Yield updates by bin, each row once per time."""
-        layer = layer_of(updates, LayerDescription(_UNCHANGED, _UNCHANGED, _UNCHANGED))
-        for some in layer.updates():
-            bins = self._bins(some)
-            order = np.argsort(bins, kind="stable")
-            for rows in np.split(order, np.flatnonzero(np.diff(bins[order])) + 1):
-                if len(rows):
-                    yield Bin(int(bins[rows[0]])), some.take(rows)
+        """Yield updates by bin."""
+        bins = self._bins(updates)
+        order = np.argsort(bins, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(bins[order])) + 1):
+            if len(rows):
+                yield Bin(int(bins[rows[0]])), updates.take(rows)
 
     def _append(
         self, entries: dict[bytes, tuple[Bin, bytes]], place: Place, updates: Updates
@@ -228,7 +226,8 @@ class StoredUpdates:
         pieces.since = max(since, pieces.since)
         entries[_SINCE_KEY.pack(bin, number)] = bin, _SINCE.pack(pieces.since)
         if parts:
-            for _, updates in self._by_bin(Updates.concat(parts)):
+            left = layer_of(Updates.concat(parts), _ANY_TIMES)
+            for updates in left.updates():
                 self._append(entries, place, updates)
         pieces.rewritten = pieces.rows
         for piece in range(pieces.filled, pieces.existing):

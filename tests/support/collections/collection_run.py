@@ -283,7 +283,12 @@ class CollectionRun:
         self.pairs = joined([self.pairs, *pairs], self.depth)
         if not self.schedule.ahead:
             self.arrangements[INPUT].insert(layers[INPUT])
-        changes = [*self.reduction.step(layers[INPUT])]
+        layer = layers[INPUT]
+        if isinstance(self.reduction, Reduction):
+            changes = [*self.reduction.step(layer)]
+        else:
+            batch = joined([*layer.updates()], self.depth)
+            changes = [*self.reduction.step(batch, layer.description)]
         self.reduced = joined([self.reduced, *changes], self.depth)
         self.happened["changes"] += sum(map(len, changes))
         self.happened["pairs"] += sum(map(len, pairs))

@@ -9,7 +9,6 @@ from meander.dataflow.collections.count import TotalCount
 from meander.dataflow.collections.reduce import NegativeCount
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.layer import Updates
-from meander.state.collections.merge import layer_of
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import from_millis
 
@@ -25,9 +24,10 @@ class Counted:
 
     def step(self, rows: list[Row], upper: int) -> list[Row]:
         frontier = Antichain.of(upper)
-        batch = layer_of(Updates.of(rows), LayerDescription(self._lower, frontier, self._lower))
+        description = LayerDescription(self._lower, frontier, self._lower)
         self._lower = frontier
-        changes = [change for piece in self.count.step(batch) for change in _rows(piece)]
+        pieces = self.count.step(Updates.of(rows), description)
+        changes = [change for piece in pieces for change in _rows(piece)]
         return sorted(changes, key=lambda row: (row[2], row[0], row[3]))
 
 
@@ -39,7 +39,7 @@ def _rows(updates: Updates) -> list[Row]:
 
 def test_each_time_of_a_step_has_its_own_count() -> None:
     counted = Counted()
-    some = [(7, 1, (3,), 1), (7, 2, (3,), 1), (7, 3, (5,), 1), (8, 1, (4,), 1)]
+    some: list[Row] = [(7, 1, (3,), 1), (7, 2, (3,), 1), (7, 3, (5,), 1), (8, 1, (4,), 1)]
     first = [(7, 2, (3,), 1), (8, 1, (4,), 1), (7, 2, (5,), -1), (7, 3, (5,), 1)]
     assert counted.step(some, 6) == first
     assert counted.step([(7, 1, (8,), -1), (7, 9, (8,), 1)], 9) == [], "the number is the same"
