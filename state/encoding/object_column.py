@@ -162,6 +162,8 @@ class ObjectColumn(Sequence[object]):
         end = blob + size + -size % _WORD
         if count < 0 or size < 0 or end > len(data):
             raise ValueError(f"an object column of {rows} rows, {count} values and {size} bytes")
+        if any(data[blob + size : end]):
+            raise ValueError("an object column has other bytes than zeros behind its values")
         words = np.frombuffer(data, _LENGTH, rows + 2 * count, at + 2 * _WORD)
         codes, keys, lengths = np.split(words, (rows, rows + count))
         ends = blob + np.cumsum(lengths)

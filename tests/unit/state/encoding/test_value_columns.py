@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -78,6 +78,7 @@ def test_truncated_or_longer_bytes_are_refused(values: ValueColumns, data: st.Da
 
 @settings(max_examples=300)
 @given(value_columns(), st.integers(0, 60), st.integers(0, 255))
+@example(ValueColumns((ObjectColumn.of([None]),)), 57, 1)  # Behind the bytes of the value.
 def test_an_altered_byte_is_refused_or_alters_a_number(
     values: ValueColumns, at: int, byte: int
 ) -> None:
