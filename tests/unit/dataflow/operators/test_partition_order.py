@@ -63,7 +63,7 @@ def partition_moves(records: int) -> list[At]:
 
 
 @pytest.mark.parametrize("same", [1, 6])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_results_that_wait_for_a_checkpoint_keep_their_order_beside_a_sink_in_the_order_of_time(
     seed: int, same: int
 ) -> None:
