@@ -19,7 +19,7 @@ from meander.testing import TestFlow
 
 SEEDS = range(10)
 RECORDS = 40
-MANY = 10 * RECORDS
+MANY = 6 * RECORDS
 """So many that some are left to read where a part of the results is out."""
 SLOW = 0.02
 
