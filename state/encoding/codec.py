@@ -199,17 +199,20 @@ def verbatim(data: bytes) -> bytes | None:
 
 def decode_strict(data: bytes) -> object:
     """Decode bytes of another process as `decode` does, but strictly: an empty extension may only
-    stand where it builds a value. Raise ValueError, KeyError or UnencodableError.
+    stand where it builds a value. Raise ValueError for each other use of bytes.
 
     >>> decode_strict(encode([(1, 2)]))
     [(1, 2)]
     >>> decode_strict(msgpack.packb([5, _TUPLE]))
     Traceback (most recent call last):
-    meander.state.encoding.codec.UnencodableError: value[1]: it is of type builtins.type, which ...
+    ValueError: 5 bytes hold no value: value[1]: it is of type builtins.type, which ...
     """
-    value = decode(data)
-    if any(mark in data for mark in _MARKS):
-        _inspect(value, ())
+    try:
+        value = decode(data)
+        if any(mark in data for mark in _MARKS):
+            _inspect(value, ())
+    except Exception as error:  # The types that bytes build raise many types of errors.
+        raise ValueError(f"{len(data)} bytes hold no value: {error}") from error
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, namedtuple
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -13,13 +14,14 @@ from threading import Thread
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from meander.state.encoding.codec import (
     MAX_DEPTH,
     UnencodableError,
     decode,
+    decode_strict,
     encode,
     encode_sealed,
     seal,
@@ -87,6 +89,19 @@ def test_a_value_comes_back_equal_in_value_and_type(value: object) -> None:
 @given(values)
 def test_encoding_what_came_back_gives_the_same_bytes(value: object) -> None:
     assert encode(decode(encode(value))) == encode(value)
+
+
+@given(values, st.integers(0), st.integers(0, 255))
+@example(b"", 0, 0xC1)
+@example((None, None), 3, 0)  # An extension without a builder.
+@example((None, None), 3, 2)  # A set with wrong elements.
+def test_an_altered_byte_is_refused_as_a_value_error_or_gives_a_value(
+    value: object, at: int, byte: int
+) -> None:
+    encoded = bytearray(encode(value))
+    encoded[at % len(encoded)] = byte
+    with suppress(ValueError):
+        encode(decode_strict(bytes(encoded)))
 
 
 @given(st.lists(hashables, max_size=8))

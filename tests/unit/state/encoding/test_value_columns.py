@@ -79,6 +79,8 @@ def test_truncated_or_longer_bytes_are_refused(values: ValueColumns, data: st.Da
 @settings(max_examples=300)
 @given(value_columns(), st.integers(0, 60), st.integers(0, 255))
 @example(ValueColumns((ObjectColumn.of([None]),)), 57, 1)  # Behind the bytes of the value.
+@example(ValueColumns((ObjectColumn.of([(None, None)]),)), 59, 0)  # An extension without a builder.
+@example(ValueColumns((ObjectColumn.of([(None, None)]),)), 59, 2)  # A set with wrong elements.
 def test_an_altered_byte_is_refused_or_alters_a_number(
     values: ValueColumns, at: int, byte: int
 ) -> None:
