@@ -12,10 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from meander.dataflow.api.nodes import (
-    ArrangeNode,
-    CountNode,
     FeedbackNode,
-    JoinNode,
     KeyedNode,
     LoopNode,
     MapUpdatesNode,
@@ -23,10 +20,11 @@ from meander.dataflow.api.nodes import (
     Output,
     ProbeNode,
     ProcessLogic,
-    ReduceNode,
     SinkNode,
     SourceNode,
     SplitNode,
+    StatefulCollectionNode,
+    StatefulNode,
     upstreams,
 )
 from meander.state.checkpoint.checkpoint import InputLineage
@@ -52,7 +50,7 @@ def input_lineages(nodes: Sequence[Node], outboxes: Collection[str]) -> Lineages
                 found[loop.name, 1] = loop, passed
             case SinkNode() if node.name in outboxes:
                 found[node.name, 1] = found[node.name, 0]
-            case ArrangeNode() | CountNode() | JoinNode() | ReduceNode():
+            case _ if isinstance(node, StatefulCollectionNode):
                 # The output of a step that a checkpoint has interrupted.
                 found[node.name, len(upstreams(node))] = found[node.name, 0]
     return {
@@ -72,14 +70,7 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
                 return (f"source {name!r}", *reversed(found))
             case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
-            case (
-                KeyedNode()
-                | ArrangeNode()
-                | CountNode()
-                | JoinNode()
-                | ReduceNode()
-                | MapUpdatesNode() as node
-            ):
+            case node if isinstance(node, StatefulNode | MapUpdatesNode):
                 return (f"operator {node.name!r}", *reversed(found))
             case SplitNode(name=name, outputs=outputs):
                 found.append(_output(outputs[output.number], name))
@@ -100,7 +91,7 @@ def _ends(node: Node, number: int, readers: Readers) -> set[str]:
     """Return the ends that records of an input reach. A probe is an end, besides those behind
     it."""
     match node:
-        case KeyedNode() | ArrangeNode() | CountNode() | JoinNode() | ReduceNode():
+        case _ if isinstance(node, StatefulNode):
             return {f"input {number} of operator {node.name!r}" if len(upstreams(node)) > 1
                     else f"operator {node.name!r}"}  # fmt: skip
         case SinkNode(name=name):

@@ -328,9 +328,7 @@ def group_of(node: Node) -> str:
 def has_keys(output: Output) -> bool:
     """Return whether the records of an output have keys: all have keys, or none."""
     match output.node:
-        case SourceNode() | IngestNode() | MapUpdatesNode() | ChangesNode():
-            return False
-        case ArrangeNode() | CountNode() | JoinNode() | ReduceNode() | ConsolidateNode():
+        case node if isinstance(node, SourceNode | ChangesNode | CollectionNode):
             return False
         case KeyedNode():
             return True

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from meander.state.collections.columns import Int64s, UInt64s
+from meander.state.collections.columns import Bools, Int64s, UInt64s
 from meander.state.collections.cursor import Cursor, CursorRows, Run
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.frontiers import columns_of, not_before
@@ -121,9 +121,11 @@ class Arrangement:
         """The frontier before which all updates are in the arrangement."""
         self._recent = deque[Layer]()
         self._installed = list[tuple[Bin, UpdateChunk]]()
-        """The rows of bins that have come, until all readers have passed them."""
+        """The arrangement keeps the rows of an installed bin here until all readers have passed
+        them."""
         self._removed = list[UpdateChunk]()
-        """The rows that cancel those of bins that have left, until all readers have passed them."""
+        """The arrangement keeps the rows that cancel a bin here until all readers have passed
+        them."""
         self._readers: list[ArrangementReader] = []
 
     def reader(self, depth: int) -> ArrangementReader:
@@ -143,9 +145,8 @@ class Arrangement:
         """Add updates of any times, of a bin that has come."""
         for reader in self._readers:
             reader.note_installed(bin)
-        if len(updates):
-            self._installed.append((bin, UpdateChunk.sorted(updates)))
-            self.absorb()
+        if len(updates) and not self._absorb(chunk := UpdateChunk.sorted(updates)):
+            self._installed.append((bin, chunk))
 
     def remove(self, first: int, last: int, at: int) -> None:
         """Cancel from the outer time `at` on the updates of the hashes from `first` to `last`.
@@ -155,9 +156,9 @@ class Arrangement:
         for updates in [some for some in self.between(first, last) if len(some)]:
             times = updates.times.copy()
             times[:, 0] = np.maximum(times[:, 0], at)
-            cancelling = replace(updates, times=times, diffs=-updates.diffs)
-            self._removed.append(UpdateChunk.sorted(cancelling))
-        self.absorb()
+            chunk = UpdateChunk.sorted(replace(updates, times=times, diffs=-updates.diffs))
+            if not self._absorb(chunk):
+                self._removed.append(chunk)
 
     def absorb(self) -> None:
         """Let the trace take the layers and the rows of moves that all readers have passed."""
@@ -197,7 +198,7 @@ class Arrangement:
             if bin in reader.restored:
                 waiting.append((chunk.updates(), [reader.position, reader.restored[bin]]))
         for updates, read in waiting:
-            rows = _not_before_any(updates, read)
+            rows = np.flatnonzero(_before_none(updates, read))
             if len(rows):
                 yield updates.take(rows)
 
@@ -250,17 +251,16 @@ def _rows_before(some: Iterable[Updates], *frontiers: Antichain) -> list[UpdateC
     """Return the rows with times before one of some frontiers."""
     found = list[UpdateChunk]()
     for updates in some:
-        later = _not_before_any(updates, frontiers)
-        if len(later) < len(updates):
-            rows = np.delete(np.arange(len(updates)), later)
+        rows: Int64s = np.flatnonzero(~_before_none(updates, frontiers))
+        if len(rows):
             found.append(UpdateChunk.sorted(updates.take(rows)))
     return found
 
 
-def _not_before_any(updates: Updates, frontiers: Sequence[Antichain]) -> Int64s:
-    """Return the places of the rows that are before none of some frontiers."""
-    later = [not_before(updates.times, frontier) for frontier in frontiers]
-    return np.flatnonzero(np.logical_and.reduce(later))
+def _before_none(updates: Updates, frontiers: Sequence[Antichain]) -> Bools:
+    """Return which rows are before none of some frontiers."""
+    rows: Bools = np.logical_and.reduce([not_before(updates.times, one) for one in frontiers])
+    return rows
 
 
 def _time(coordinates: list[int]) -> Time:

@@ -9,13 +9,18 @@ key and time, and no rows of input.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 import numpy as np
 
 from meander.dataflow.collections.arrangement import Arrangement
-from meander.dataflow.collections.reduce import PIECE_KEYS, NegativeCount, Shown
-from meander.state.collections.columns import Bools, Int64s, UInt64s
+from meander.dataflow.collections.reduce import (
+    PIECE_KEYS,
+    NegativeCount,
+    Shown,
+    first_rows,
+    slices_by_keys,
+)
+from meander.state.collections.columns import Int64s, UInt64s
 from meander.state.collections.description import LayerDescription
 from meander.state.collections.kernels import hashes_of, keys_of
 from meander.state.collections.layer import Updates
@@ -39,23 +44,20 @@ class TotalCount:
         """Yield the output's updates for the next input, in any order. The output trace holds them
         once all are taken. Raise NegativeCount."""
         upper, made = description.upper, [Updates.of([], DEPTH)]
-        if len(changes):
-            hashes = hashes_of(changes.keys)
-            order = np.lexsort((changes.times[:, 0], hashes))
-            hashes, changes = hashes[order], changes.take(order)
-            first = np.flatnonzero(_starts(hashes))
-            bounds = [*first[::PIECE_KEYS].tolist(), len(hashes)]
-            for start, end in pairwise(bounds):
-                piece = self._counted(hashes[start:end], changes.take(slice(start, end)), upper)
-                made.append(piece)
-                if len(piece):
-                    yield piece
+        hashes = hashes_of(changes.keys)
+        order = np.lexsort((changes.times[:, 0], hashes))
+        hashes, changes = hashes[order], changes.take(order)
+        for some in slices_by_keys(hashes, PIECE_KEYS):
+            piece = self._counted(hashes[some], changes.take(some), upper)
+            made.append(piece)
+            if len(piece):
+                yield piece
         self.output.insert(layer_of(Updates.concat(made), description))
         self.previous.advance(upper)
 
     def _counted(self, hashes: UInt64s, changes: Updates, upper: Antichain) -> Updates:
         """Return the output for changes in the order of hashes and times."""
-        times, new_key = changes.times[:, 0], _starts(hashes)
+        times, new_key = changes.times[:, 0], first_rows(hashes)
         new_time = new_key.copy()
         new_time[1:] |= times[1:] != times[:-1]
         at = np.flatnonzero(new_time)
@@ -92,10 +94,3 @@ class TotalCount:
             key, _ = self._shown(int(changes.keys[row]), int(changes.values[row]))
             time = int(changes.times[row, 0])
             raise NegativeCount.of_key(self._name, key, time, int(counts[negative[0]]))
-
-
-def _starts(hashes: UInt64s) -> Bools:
-    """Return which sorted hashes differ from the one before."""
-    starts = np.ones(len(hashes), np.bool_)
-    np.not_equal(hashes[1:], hashes[:-1], out=starts[1:])
-    return starts

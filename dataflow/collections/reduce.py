@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import numpy as np
 
 from meander.dataflow.collections import kernels
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.schemas.errors import MeanderError
-from meander.state.collections.columns import Int64s, UInt64s
+from meander.state.collections.columns import Bools, Int64s, UInt64s
 from meander.state.collections.cursor import CursorRows
 from meander.state.collections.frontiers import columns_of
 from meander.state.collections.kernels import by_query, by_value, hashes_of, keys_of
@@ -235,6 +235,23 @@ def _columns(rows: Int64s, single: int) -> tuple[Int64s, ...]:
     return (*columns, np.ascontiguousarray(rows[:, single:]))
 
 
+def first_rows(hashes: UInt64s) -> Bools:
+    """Return which rows of sorted hashes are the first of a hash."""
+    firsts = np.ones(len(hashes), np.bool_)
+    np.not_equal(hashes[1:], hashes[:-1], out=firsts[1:])
+    return firsts
+
+
+def slices_by_keys(hashes: UInt64s, most: int) -> Iterator[slice]:
+    """Yield slices of sorted hashes that have at most so many keys, each key in one slice.
+
+    >>> [*slices_by_keys(np.array([3, 3, 5, 8], np.uint64), 2)]
+    [slice(0, 3, None), slice(3, 4, None)]
+    """
+    bounds = [*np.flatnonzero(first_rows(hashes))[::most].tolist(), len(hashes)]
+    return starmap(slice, pairwise(bounds))
+
+
 @dataclass(frozen=True, slots=True)
 class _Moments:
     """Times at which keys may change; `hashes` (n,), `times` (n, depth)."""
@@ -256,10 +273,7 @@ class _Moments:
     @property
     def keys(self) -> UInt64s:
         """Return the hashes of sorted moments, each once."""
-        firsts = np.empty(len(self.hashes), np.bool_)
-        firsts[:1] = True
-        np.not_equal(self.hashes[1:], self.hashes[:-1], out=firsts[1:])
-        return self.hashes[firsts]
+        return self.hashes[first_rows(self.hashes)]
 
     def distinct(self) -> _Moments:
         """Return each once."""
@@ -271,10 +285,8 @@ class _Moments:
         """Yield all in pieces of at most so many keys."""
         order = np.argsort(self.hashes, kind="stable")
         hashes, times = self.hashes[order], self.times[order]
-        firsts = np.searchsorted(hashes, _Moments(hashes, times).keys)
-        bounds = [*firsts[::most].tolist(), len(hashes)]
-        for start, end in pairwise(bounds):
-            yield _Moments(hashes[start:end], times[start:end])
+        for some in slices_by_keys(hashes, most):
+            yield _Moments(hashes[some], times[some])
 
     def split(self, frontier: Int64s) -> tuple[_Moments, _Moments]:
         """Return those before a frontier, and the others."""

@@ -82,7 +82,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.encoding.codec import StateCodec, UnencodableError
 from meander.state.encoding.columns import ColumnLayout
-from meander.state.keys.ids import ExecutionId, LayerId, WorkerId
+from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers.retention import Retention
 from meander.state.layers.topic import StateTopic
 from meander.state.store.spill import SpillStore
@@ -372,12 +372,16 @@ class OperatorFactory:
 
     def _unread_rows(self, node: StatefulCollectionNode) -> list[UnreadRows]:
         """Return the rows of this worker's bins that an operator had not read at the checkpoint."""
-        first, owners = self.plan.groups.first_bin(group_of(node)), self.start.owners
         return [
             one
             for one in self.start.cut.unread_rows
-            if one.operator == node.name and owners[first + one.bin] == self.environment.me
+            if one.operator == node.name and self.owns(one.operator, one.bin)
         ]
+
+    def owns(self, operator: str, bin: Bin) -> bool:
+        """Return whether a bin is this worker's at the start."""
+        owner = self.start.owners[self.plan.groups.number(operator, bin)]
+        return owner == self.environment.me
 
     @property
     def _max_handoff_bytes(self) -> int:

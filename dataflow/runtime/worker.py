@@ -345,22 +345,18 @@ class Worker:
         )  # fmt: skip
 
     def _new_state_restore(self) -> StateRestore:
-        start, environment = self._operators.start, self._environment
+        start, environment, owns = self._operators.start, self._environment, self._operators.owns
         keyed = [outgoing.keyed for outgoing in self._operators.outgoing]
-        owned = [one for one in start.manifests if self._owns(one.operator, one.bin)]
-        deltas = [one for one in start.cut.deltas if self._owns(one.operator, one.bin)]
+        owned = [one for one in start.manifests if owns(one.operator, one.bin)]
+        deltas = [one for one in start.cut.deltas if owns(one.operator, one.bin)]
         bundles = [
-            one._replace(bins=tuple(bin for bin in one.bins if self._owns(one.operator, bin)))
+            one._replace(bins=tuple(bin for bin in one.bins if owns(one.operator, bin)))
             for one in start.cut.bundles
         ]
         return StateRestore(
             start.at, keyed, owned, deltas, [one for one in bundles if one.bins], environment.topic,
             environment.in_flight, environment.clock,
         )  # fmt: skip
-
-    def _owns(self, operator: str, bin: Bin) -> bool:
-        number = self._plan.groups.number(operator, bin)
-        return self._operators.start.owners[number] == self.me
 
     def _hold_restored_times(self) -> None:
         """Hold the times of the timers and notifications that the states to load may contain."""
@@ -393,7 +389,7 @@ class Worker:
         operator."""
         found = dict[str, list[tuple[Time, bytes]]]()
         for operator, time, key in self._operators.start.cut.notifications:
-            if self._owns(operator, self._plan.bin_of(operator, key)):
+            if self._operators.owns(operator, self._plan.bin_of(operator, key)):
                 found.setdefault(operator, []).append((time, key))
         return found
 

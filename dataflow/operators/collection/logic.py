@@ -64,6 +64,12 @@ class _Arrangements:
         """Note updates that an arrangement got."""
         self._got += [(number, some) for some in updates]
 
+    def _passed_on(self, pieces: Iterator[Updates]) -> Iterator[Updates]:
+        """Yield the pieces of the output, and note that its arrangement gets them."""
+        for piece in pieces:
+            self.got(0, iter([piece]))
+            yield piece
+
     def take_stored(self) -> list[Stored]:
         """Return the noted updates once."""
         got, self._got = self._got, []
@@ -171,9 +177,7 @@ class CountLogic(_WithoutPending):
 
     def _step(self, batches: Sequence[Updates], at: LayerDescription) -> Iterator[Updates]:
         (batch,) = batches
-        for piece in self._count.step(batch, at):
-            self.got(0, iter([piece]))
-            yield piece
+        yield from self._passed_on(self._count.step(batch, at))
 
 
 class ReduceLogic(_Arrangements):
@@ -214,9 +218,7 @@ class ReduceLogic(_Arrangements):
         if self._own is not None:
             self._own.insert(layer)
             self.got(1, layer.updates())
-        for piece in self._reduction.step(layer):
-            self.got(0, iter([piece]))
-            yield piece
+        yield from self._passed_on(self._reduction.step(layer))
 
     def restore_pending(self, keys: Int64s, times: Int64s) -> None:
         """Add restored moments at which the output may change."""

@@ -286,14 +286,13 @@ class CollectionRun:
         layer = layers[INPUT]
         if isinstance(self.reduction, Reduction):
             changes = [*self.reduction.step(layer)]
+            self._check_pending(self.reduction)
         else:
             batch = joined([*layer.updates()], self.depth)
             changes = [*self.reduction.step(batch, layer.description)]
         self.reduced = joined([self.reduced, *changes], self.depth)
         self.happened["changes"] += sum(map(len, changes))
         self.happened["pairs"] += sum(map(len, pairs))
-        if isinstance(self.reduction, Reduction):
-            self._check_pending(self.reduction)
 
     def _check_pending(self, reduction: Reduction) -> None:
         pending = reduction._pending

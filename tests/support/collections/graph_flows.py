@@ -22,7 +22,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld
 from meander.state.times.time import to_millis
 from meander.testing import At, Control
-from tests.support.collections.surviving_flow import SurvivingFlow, Survivors
+from tests.support.collections.surviving_flow import SurvivingFlow, surviving
 
 Edge = tuple[int, int]
 Answer = Counter[tuple[int, int]]
@@ -212,13 +212,14 @@ def run(
     )
     graph.build(edges, roots).changes().sink(sink)
     run, world = GraphRun(), None
-    with Survivors(seed) as survivors:
+    with surviving(seed) as survivors:
         start = partial(SurvivingFlow, flow, seed=seed, survivors=survivors)
         for steps in deaths:
             with start(workers, faults=[*faults], world=world) as test:
                 while test.sim.actions < steps and not test.sim.done:
                     test.act()
                 world = test.world
+            survivors.draw()
             workers = survivors.chance.choice([workers, survivors.chance.randint(1, 4)])
         # After a death too few records may be left for the faults.
         with start(workers, faults=[] if deaths else [*faults], world=world) as test:

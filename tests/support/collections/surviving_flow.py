@@ -4,64 +4,52 @@ from __future__ import annotations
 
 import random
 import tempfile
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from meander.dataflow.runtime.worker import Worker
-from meander.state.store.store import Database, Databases
+from meander.state.keys.ids import WorkerId
+from meander.state.store.store import Databases
 from meander.testing import TestFlow
+from tests.support.sim.survivors import draw_survivors
 
 BUDGET = 8 << 20
-SURVIVES, SHUFFLED = 0.8, 0.3
-"""The probabilities that a worker survives, and that survivors get other numbers."""
 
 
 class Survivors:
-    """The workers that survive executions of a flow, drawn at random.
+    """The workers that survive executions of a flow, drawn at random."""
 
-    Use it as a context manager: it deletes the files of all stores at its end.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(f"survivors {seed}")
-        self._folder = tempfile.TemporaryDirectory(prefix="meander-test-")
-        self._databases = dict[int, Database]()
-        """By the number of a worker in the next execution."""
+    def __init__(self, seed: int, folder: str) -> None:
+        self.chance, self._folder = random.Random(f"survivors {seed}"), folder
+        self.databases = self._new()
+        """The databases of the present execution, or of the survivors for the next one."""
         self.bins = 0
         """The bins that survivors had in their stores."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for database in self._databases.values():
+    def draw(self) -> None:
+        """Draw the workers that survive the present execution, and close the other databases."""
+        found = {WorkerId(number): one for number, one in self.databases._opened.items()}
+        survivors, self.databases = draw_survivors(found, self.chance), self._new()
+        for database in {*found.values()} - {*survivors.values()}:
             database.close()
-        self._folder.cleanup()
-
-    def databases(self) -> Databases:
-        """Return the databases of the next execution."""
-        found = Databases(tempfile.mkdtemp(dir=self._folder.name), BUDGET)
-        found._opened.update(self._databases)
-        for database in self._databases.values():
+        for database in survivors.values():
             database.end_execution()
-        self._databases.clear()
-        return found
+        self.databases._opened.update(survivors.items())
 
-    def draw(self, databases: Databases) -> None:
-        """Draw the workers that survive an execution with these databases, and close the others."""
-        opened = databases._opened
-        numbers = [*opened]
-        if self.chance.random() < SHUFFLED:
-            self.chance.shuffle(numbers)
-        for number, former in zip(numbers, [*opened], strict=True):
-            if self.chance.random() < SURVIVES:
-                self._databases[number] = opened.pop(former)
-        databases.close()
+    def _new(self) -> Databases:
+        return Databases(tempfile.mkdtemp(dir=self._folder), BUDGET)
+
+
+@contextmanager
+def surviving(seed: int) -> Iterator[Survivors]:
+    """Yield the survivors of a flow; delete the files of all stores at the end."""
+    with tempfile.TemporaryDirectory(prefix="meander-test-") as folder:
+        survivors = Survivors(seed, folder)
+        try:
+            yield survivors
+        finally:
+            survivors.databases.close()
 
 
 class SurvivingFlow(TestFlow):
@@ -71,19 +59,9 @@ class SurvivingFlow(TestFlow):
 
     def __init__(self, *args: Any, survivors: Survivors, **options: Any) -> None:
         self._survivors = survivors
-        super().__init__(*args, **options, databases=survivors.databases())
+        super().__init__(*args, **options, databases=survivors.databases)
 
     def _build(self, *surroundings: Any) -> Worker:
         worker = super()._build(*surroundings)
         self._survivors.bins += len(worker._state_restore._survived)
         return worker
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        assert self._databases is not None
-        self._survivors.draw(self._databases)

@@ -28,6 +28,7 @@ from tests.support.property.killed_flow import Interruption, KilledFlow, Refusal
 from tests.support.property.reference import Record, Refusals
 from tests.support.property.steps import PlannedFault, Step, StepFaults, random_occurrence
 from tests.support.property.watched import WatchedWorld
+from tests.support.sim.survivors import draw_survivors
 
 EXECUTIONS = 4
 Place = tuple[int, int, int]
@@ -160,12 +161,7 @@ class RecoveryRun(CaseRun):
 
     def choose_survivors(self, run: KilledFlow, chance: random.Random) -> dict[WorkerId, Database]:
         """Return the databases that survive an execution, some under another worker's number."""
-        found = run.surviving_databases()
-        names = [*found]
-        if chance.random() < 0.3:
-            chance.shuffle(names)
-        heirs = zip(names, found.values(), strict=True)
-        return {name: database for name, database in heirs if chance.random() < 0.8}
+        return draw_survivors(run.surviving_databases(), chance)
 
     def _count(self, world: DurableWorld) -> None:
         self.checkpoints = len(world.checkpoints)

@@ -20,7 +20,7 @@ from meander.testing import TestFlow
 SEEDS = range(10)
 RECORDS = 40
 MANY = 6 * RECORDS
-"""So many that some are left to read where a part of the results is out."""
+"""The first run writes a part of the results of so many records, and the second run reads some."""
 SLOW = 0.02
 
 
@@ -63,7 +63,7 @@ def partition_moves(records: int) -> list[At]:
 
 
 @pytest.mark.parametrize("same", [1, 6])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(20))
 def test_results_that_wait_for_a_checkpoint_keep_their_order_beside_a_sink_in_the_order_of_time(
     seed: int, same: int
 ) -> None:
