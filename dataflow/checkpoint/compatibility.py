@@ -7,7 +7,7 @@ operators behind their input are the same (`api/lineage.py`). Cost: O(manifests,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +16,7 @@ from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
+from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
 
 log = LineLogger(__name__)
@@ -36,9 +37,13 @@ def expect_fits(
     states, in_flight = _strange(checkpoint, plan), _unplaced(checkpoint, plan)
     strange = [*states, *in_flight]
     bins, codecs, groups = _bins(checkpoint, plan), _codecs(checkpoint, plan), []
+    arrangements = _other_arrangements(checkpoint, plan)
     if not bins:
         groups = _other_groups(checkpoint, plan)
-    redefined = [*bins, *codecs, *groups, *([] if allow_dropped else strange), *outside, *twice]
+    redefined = [
+        *bins, *codecs, *arrangements, *groups, *([] if allow_dropped else strange),
+        *outside, *twice,
+    ]  # fmt: skip
     wrong = [*redefined, *lost]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
@@ -225,6 +230,30 @@ def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
         f" '{codecs[name]}'"
         for name, codec in sorted(others)
     ]
+
+
+def _other_arrangements(checkpoint: Checkpoint, plan: Plan) -> list[str]:
+    """Return the operators whose states hold other arrangements than they now keep or read."""
+    had, has = _by_operator(checkpoint.cut.arrangements), _by_operator(plan.arrangements)
+    known = {node.name for node in plan.stateful}
+    return [
+        f"operator {name!r} had {_described(had[name])}, and now has {_described(has[name])}"
+        for name in sorted({one.operator for one in checkpoint.manifests} & known)
+        if had[name] != has[name]
+    ]
+
+
+def _by_operator(kept: Sequence[KeptArrangement]) -> Mapping[str, Sequence[KeptArrangement]]:
+    found = defaultdict[str, list[KeptArrangement]](list)
+    for one in kept:
+        found[one.operator].append(one)
+    return found
+
+
+def _described(kept: Sequence[KeptArrangement]) -> str:
+    owners = (f" of {one.kept_by!r}" if one.kept_by != one.operator else "" for one in kept)
+    names = (f"{one.name!r}{owner}" for one, owner in zip(kept, owners, strict=True))
+    return f"the arrangements {' and '.join(names)}" if kept else "no arrangements"
 
 
 def _other_groups(checkpoint: Checkpoint, plan: Plan) -> list[str]:

@@ -92,6 +92,44 @@ def test_operators_that_have_come_to_move_alone_are_named() -> None:
         expect_fits(checkpoint(manifest("n")), Plan(flow), allow_dropped=True)
 
 
+def joined(*arranged: str) -> Plan:
+    """Return a flow that joins two collections, of which some are arranged by name."""
+    flow = Flow("words", bins=1)
+    sides = [
+        flow.source(ListSource([[(1, (1, 2, 1))]]), name=name).collection(lambda row: row)
+        for name in ("one", "two")
+    ]
+    left, right = (
+        side.arrange(f"{name} rows") if name in arranged else side
+        for side, name in zip(sides, ("one", "two"), strict=True)
+    )
+    left.join("both", right, lambda key, one, two: (one, two)).changes().sink(ListSink())
+    return Plan(flow)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ((), ("two",), "had the arrangements 'left' and 'right', and now has the .* of 'two rows'"),
+        (("two",), (), "had the arrangements 'left' and 'right' of 'two rows', and now has"),
+    ],
+)  # fmt: skip
+def test_an_operator_that_has_other_arrangements_refuses_its_states(
+    before: tuple[str, ...], after: tuple[str, ...], cause: str
+) -> None:
+    cut = Cut(members=(ONE,), owners=(ONE, ONE), arrangements=joined(*before).arrangements)
+    found = replace(checkpoint(manifest("both")), cut=cut)
+    expect_fits(found, joined(*before))
+    with pytest.raises(SetupError, match=f"operator 'both' {cause}"):
+        expect_fits(found, joined(*after), allow_dropped=True)
+
+
+def test_a_fold_that_becomes_a_join_refuses_the_states_of_the_fold() -> None:
+    found = replace(checkpoint(manifest("both")), cut=Cut(members=(ONE,), owners=(ONE, ONE)))
+    with pytest.raises(SetupError, match="operator 'both' had no arrangements, and now has"):
+        expect_fits(found, joined())
+
+
 def test_what_the_flow_has_no_place_for_is_dropped_when_that_is_allowed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
