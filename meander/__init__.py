@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
+    from meander.dataflow.flow_control.flow_control import flow_control
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "MeanderError", "ObjectColumn", "Options", "SetupError", "SourceOptions",
-    "Stream", "bootstrap", "columns", "field", "header", "nondeterministic",
+    "Stream", "bootstrap", "columns", "field", "flow_control", "header", "nondeterministic",
 ]  # fmt: skip
 
 _MODULES = {
@@ -50,6 +51,7 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
+    "dataflow.flow_control.flow_control": ["flow_control"],
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],

@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.nodes import (
     ArrangeNode,
     ChangesNode,
     ConsolidateNode,
     CountNode,
+    EnterNode,
     ExchangeNode,
     FeedbackNode,
     JoinNode,
-    LoopExitNode,
+    LeaveNode,
     LoopNode,
     MapKind,
     MapUpdatesNode,
     Node,
+    OperatorNode,
     Output,
     ReduceNode,
     row_type_of,
@@ -44,7 +46,7 @@ MAX_ITERATIONS = 1 << 20
 """The iterations after which a loop counts as endless."""
 
 
-class Collection:
+class Collection(Extensible):
     """A collection that a flow keeps up to date.
 
     >>> from meander import Flow, KafkaSink, KafkaSource
@@ -58,9 +60,6 @@ class Collection:
     ...     sum(one["diff"] * one["value"] for one in run.values("degrees"))
     2
     """
-
-    def __init__(self, flow: Definition, at: Output) -> None:
-        self._flow, self._at = flow, at
 
     if not TYPE_CHECKING:
 
@@ -249,7 +248,7 @@ class Collection:
         back = self._name(f"{name} feedback")
         feedback = FeedbackNode(back, rest._at, loop, max_iterations, "fail", collection=True)
         self._flow.add(feedback)
-        return self._add(LoopExitNode(self._name(f"{name} exit"), result._at))
+        return self._add(LeaveNode(self._name(f"{name} exit"), result._at))
 
     # -- leaving
 
@@ -331,6 +330,7 @@ def _expected(subject: str, given: object) -> Collection:
 def _unsummed(at: Output, loop: LoopNode) -> bool:
     """Return whether updates come from the entry of a loop to an output without an operator that
     adds them up."""
-    if isinstance(at.node, MapUpdatesNode | LoopExitNode | LoopNode) and at.node is not loop:
+    passing = MapUpdatesNode | LoopNode | EnterNode | LeaveNode | OperatorNode
+    if isinstance(at.node, passing) and at.node is not loop:
         return any(_unsummed(before, loop) for before in upstreams(at.node))
     return at.node is loop

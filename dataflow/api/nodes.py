@@ -1,7 +1,8 @@
 """The nodes of a flow before it runs: one frozen record per operator, in order of definition.
 
-A node reads from an `Output`, one of the outputs of an earlier node. A loop is a nested scope: a
-`LoopNode` enters it, its body follows, a `FeedbackNode` leads back, and a `LoopExitNode` leads out.
+A node reads from an `Output`, one of the outputs of an earlier node. An `EnterNode` leads into a
+nested scope, and a `LeaveNode` out. A loop is a nested scope that a `LoopNode` enters, and in which
+a `FeedbackNode` leads back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
+from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import OnTimer, OnValue
@@ -167,11 +169,31 @@ class FeedbackNode:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopExitNode:
-    """A node that lets records leave a loop."""
+class EnterNode:
+    """A node that lets records enter a nested scope, which has its name."""
 
     name: str
     upstream: Output
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveNode:
+    """A node that lets records leave a nested scope."""
+
+    name: str
+    upstream: Output
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNode:
+    """A node that applies an operator of the user, with one input and one output."""
+
+    name: str
+    upstream: Output
+    build: BuildOperator
+    on_error: OnError = "fail"
+    sorts: bool = False
+    """Whether it holds records until their time is closed, and sends them in the total order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +313,9 @@ Node = (
     | KeyedNode
     | LoopNode
     | FeedbackNode
-    | LoopExitNode
+    | EnterNode
+    | LeaveNode
+    | OperatorNode
     | SinkNode
     | ProbeNode
     | CollectionNode
@@ -305,9 +329,9 @@ def scope_of(node: Node) -> Scope:
     match node:
         case SourceNode():
             return ROOT
-        case LoopNode():
+        case LoopNode() | EnterNode():
             return Scope(node.name, node.upstream.scope)
-        case LoopExitNode():
+        case LeaveNode():
             assert node.upstream.scope.parent is not None
             return node.upstream.scope.parent
         case _:

@@ -8,7 +8,7 @@ each stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -22,13 +22,16 @@ from meander.dataflow.api.nodes import (
     ArrangeNode,
     ChangesNode,
     ConsolidateNode,
+    EnterNode,
     ExchangeNode,
     FeedbackNode,
     KeyedNode,
     LoopNode,
     Node,
+    OperatorNode,
     Output,
     ProbeNode,
+    ProcessLogic,
     SinkNode,
     SourceNode,
     StatefulCollectionNode,
@@ -51,7 +54,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.graph.graph import EdgeId, Graph, Location
+from meander.dataflow.graph.graph import EdgeId, Graph, Location, Scope
 from meander.dataflow.graph.graph import Node as Ports
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
@@ -222,7 +225,11 @@ class Plan:
             # After a restart sources give records other times than before.
             return {sink.name for sink in sinks}
         through = {sink.name: [sink, *self._nodes_before(sink).values()] for sink in sinks}
-        return {sink for sink, nodes in through.items() if any(map(_is_nondeterministic, nodes))}
+        entered = {node.name for node in self.nodes if isinstance(node, EnterNode)}
+        return {
+            sink for sink, nodes in through.items()
+            if any(_is_nondeterministic(one) or _shows_batches(one, entered) for one in nodes)
+        }  # fmt: skip
 
     def arrival_sinks(self, node: KeyedNode | ExchangeNode) -> list[Location]:
         """Return the outputs of sinks that write a node's records on arrival. No stateful operator
@@ -346,6 +353,8 @@ class Plan:
         ordered = [keyed for keyed in self.keyed if keyed.order == "event"]
         inputs = {at for keyed in ordered for at in self.ports[keyed.name].inputs[:-1]}
         inputs |= self.collection_inputs
+        sorting = (n.name for n in self.nodes if isinstance(n, OperatorNode) and n.sorts)
+        inputs |= {self.ports[name].inputs[0] for name in sorting}
         return inputs | {self.ports[sink].inputs[0] for sink in self.ordered_sinks}
 
     @cached_property
@@ -435,6 +444,18 @@ def _is_nondeterministic(node: Node) -> bool:
     if is_dataclass(spec):
         functions += [getattr(spec, one.name) for one in fields(spec)]
     return any(map(is_nondeterministic, functions))
+
+
+def _shows_batches(node: Node, entered: Collection[str]) -> bool:
+    """Return whether results of a node in a scope that is not a loop depend on the last coordinates
+    that other workers gave, or on how many times a worker divided a time into."""
+    match node:
+        case ExchangeNode(collection=False) | KeyedNode(logic=ProcessLogic(on_notify=Callable())):
+            scope: Scope | None = scope_of(node)
+            while scope is not None and scope.name not in entered:
+                scope = scope.parent
+            return scope is not None
+    return False
 
 
 def _functions(node: Node) -> list[str]:

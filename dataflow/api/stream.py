@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.nodes import (
     ExchangeNode,
     FeedbackNode,
     FoldLogic,
     IngestNode,
     KeyedNode,
+    LeaveNode,
     Logic,
-    LoopExitNode,
     LoopNode,
     Node,
     Output,
@@ -53,11 +54,8 @@ KeyedOptions = tuple[Order, StateCodec, OnError, bool]
 """The options of a stateful operator: order, codec, error policy and colocation."""
 
 
-class Stream(Generic[T]):
+class Stream(Extensible, Generic[T]):
     """A stream that carries records from one operator to the next."""
-
-    def __init__(self, flow: Definition, at: Output) -> None:
-        self._flow, self._at = flow, at
 
     def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
         """Apply a function to each value. Return the stream of its results."""
@@ -232,7 +230,7 @@ class Stream(Generic[T]):
                              "give it 1 or more")  # fmt: skip
         back = self._name(f"{loop.name} feedback")
         self._flow.add(FeedbackNode(back, returning._at, loop, max_iterations, on_error))
-        out = LoopExitNode(self._name(f"{loop.name} exit"), leaving._at)
+        out = LeaveNode(self._name(f"{loop.name} exit"), leaving._at)
         return type(leaving)(self._flow, self._add(out))
 
     def _name(self, wanted: str) -> str:

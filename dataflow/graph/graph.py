@@ -169,6 +169,21 @@ class Graph:
         self.scopes.extend([scope] * count)
         return tuple(Location(first + i) for i in range(count))
 
+    def ends(self, scope: Scope) -> list[Location]:
+        """Return the outputs in a scope, or nested in it, at which records leave it or the graph.
+
+        >>> graph, loop = Graph(), Scope("loop", ROOT)
+        >>> first, last = graph.node("first", 1, 1, loop), graph.node("last", 1, 1)
+        >>> edge = graph.edge(first.outputs[0], last.inputs[0])
+        >>> graph.ends(loop) == [*first.outputs], graph.ends(ROOT) == [*last.outputs]
+        (True, True)
+        """
+        read = {edge.source for edge in self.edges} | self.announcement_ports
+        left = {e.source for e in self.edges if not self.scopes[e.target].within(scope)}
+        outputs = (at for node in self.nodes for at in node.outputs)
+        inside = (at for at in outputs if self.scopes[at].within(scope))
+        return [at for at in inside if at in left or at not in read]
+
     @cached_property
     def reach(self) -> dict[Location, dict[Location, tuple[Summary, ...]]]:
         """Return the summaries of the paths to each location, by location and start of the path.

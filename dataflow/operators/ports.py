@@ -220,8 +220,8 @@ class Operator(Protocol):
         """Return whether the operator has no work that progress tracking does not know."""
 
     def in_flight(self) -> Iterable[InFlight]:
-        """Return its consumed records, in the order in which they must arrive again. States are not
-        among them."""
+        """Return its consumed records as of the call, in the order in which they must arrive again.
+        The caller reads them later. States are not among them."""
 
     def close(self) -> None:
         """Close outside resources."""

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 from meander.dataflow.api.nodes import (
     ChangesNode,
     CollectionNode,
+    EnterNode,
     ExchangeNode,
     FeedbackNode,
     FoldLogic,
     IngestNode,
     KeyedNode,
-    LoopExitNode,
+    LeaveNode,
     LoopNode,
     Node,
+    OperatorNode,
     ProbeNode,
     ProcessLogic,
     SinkNode,
@@ -62,6 +64,7 @@ from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
+from meander.dataflow.operators.custom import OperatorServices
 from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -242,13 +245,12 @@ class OperatorFactory:
                 return self._keyed(node)
             case SinkNode():
                 return self._sink(node)
-            case FeedbackNode():
-                return self._feedback(node)
-            case LoopNode():
-                entering, back = self._inputs(node)
-                return LoopEntry(self._context(node.name), entering, back, self._output(node))
-            case ProbeNode() | LoopExitNode():
+            case LoopNode() | FeedbackNode():
+                return self._loop_end(node)
+            case ProbeNode() | EnterNode() | LeaveNode():
                 return Probe(self._inputs(node)[0], self._output(node))
+            case OperatorNode():
+                return self._operator(node)
             case collection:
                 return self._collection(collection)
 
@@ -311,13 +313,27 @@ class OperatorFactory:
         self.order_keepers.setdefault(group_of(node), []).append(sink)
         return sink
 
-    def _feedback(self, node: FeedbackNode) -> Feedback:
+    def _loop_end(self, node: LoopNode | FeedbackNode) -> LoopEntry | Feedback:
+        if isinstance(node, LoopNode):
+            entering, back = self._inputs(node)
+            return LoopEntry(self._context(node.name), entering, back, self._output(node))
         guard, keyless = self._guard(node.name, node.on_error), not has_keys(node.loop.upstream)
         if node.collection:
             loop = node.loop.name
             guard = EndlessLoop(loop, "fail", self.environment.dead, self.counters)
         source, output = self._inputs(node)[0], self._output(node)
         return Feedback(source, output, node.max_iterations, guard, keyless)
+
+    def _operator(self, node: OperatorNode) -> Operator:
+        scope = scope_of(node)
+        services = OperatorServices(
+            self._context(node.name, scope),
+            self._inputs(node)[0],
+            self._output(node),
+            self._guard(node.name, node.on_error),
+            [partial(self.progress.frontier, at) for at in self.plan.graph.ends(scope)],
+        )
+        return node.build(services)
 
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""

@@ -184,7 +184,9 @@ def random_command(rng: random.Random, n: int, workers: int, bits: int, span: in
 
 
 def with_some_loops(case: Case) -> Case:
-    """One of five cases has a random flow with loops."""
+    """One of five cases has a random flow with loops, and one of ten flow control in it too."""
+    if case.seed % 10 == 4:
+        return replace(case, kind="controlled")
     return replace(case, kind="loops") if case.seed % 5 == 2 else case
 
 

@@ -8,12 +8,12 @@ the total order, so a stage need only keep its state from call to call.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meander import KeyedStream, Stream
+from meander import KeyedStream, Stream, flow_control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from tests.support.property import shapes
@@ -38,9 +38,44 @@ class Stage:
     """Whether it takes records without keys; any other gives those that come without one theirs."""
 
 
-def stages_of(seed: int) -> tuple[Stage, ...]:
-    """Of the flow of a case with loops."""
-    return random_stages(random.Random(seed))
+GENERATED = ("loops", "controlled")
+"""The kinds of cases whose flows are made of random stages."""
+
+
+def stages_of(seed: int, kind: str = "loops") -> tuple[Stage, ...]:
+    """Of the flow of a case with loops, or with flow control in it."""
+    stages = random_stages(random.Random(seed))
+    return stages if kind == "loops" else controlled(random.Random(f"control {seed}"), stages)
+
+
+WIDE = 1 << 20
+"""The rows of a batch that holds all rows of a time."""
+
+
+def controlled(rng: random.Random, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The same flow, with flow control around parts of it, and so within and around its loops.
+
+    Small batches divide times, which only some stages do not show.
+    """
+    found = list[Stage]()
+    rest = [replace(one, first=controlled(rng, one.first)) for one in stages]
+    while rest:
+        some, rest = rest[: (size := rng.randint(1, 2))], rest[size:]
+        if rng.random() < 0.5:
+            narrow = _shows_no_batches(some)
+            stateful = any(one.kind == "fold" for one in all_stages(tuple(some)))
+            keyless = some[0].keyless and not (narrow and stateful)
+            number = rng.randint(1, 3) if narrow else WIDE
+            some = [Stage("control", "", number, tuple(some), keyless)]
+        found += some
+    return tuple(found)
+
+
+def _shows_no_batches(stages: Sequence[Stage]) -> bool:
+    """Whether it makes no difference in how many batches the rows of a time come. Behind a map,
+    rows with equal places would be in another order: that of the bytes of their new values."""
+    kinds = [one.kind for one in all_stages(tuple(stages)) if one.kind != "control"]
+    return {*kinds} <= {"fold", "map", "parts"} and "fold" not in kinds[1:]
 
 
 def random_stages(rng: random.Random) -> tuple[Stage, ...]:
@@ -156,6 +191,9 @@ def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[A
             return stream.flat_map(parts)
         case "loop" | "early":
             return stream.iterate(stage.name, _body(stage, outside), max_iterations=stage.number)
+        case "control":
+            with flow_control(stream, batch=stage.number, in_flight=1 + stage.number % 2) as inner:
+                return defined(stage.first, inner, outside).leave()
     return _with_keys(stage, keyed(stream), outside)
 
 
@@ -280,6 +318,8 @@ class Reference:
             case "parts":
                 many = ((r, parts(r.record.value)) for r in records)
                 return [r.made(value, i) for r, values in many for i, value in enumerate(values)]
+            case "control":
+                return self._stages(stage.first, records, outside)
             case "key":
                 return [
                     r.rekeyed(codec.encode(bucket(stage.number, r.record.value))) for r in records

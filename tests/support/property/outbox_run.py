@@ -10,7 +10,6 @@ from unittest import mock
 from meander import KeyedStream, Stream, nondeterministic
 from meander.dataflow.checkpoint import checkpoint_coordinator
 from meander.dataflow.simulation import transactions
-from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
 from meander.testing import Result, TestFlow
 from tests.support.property.cases import (
@@ -79,9 +78,6 @@ class OutboxRun(ExactlyOnceRun):
             mock.patch.object(checkpoint_coordinator, "FAILED_PAUSE", 0.01),
         ):
             super().recover()
-
-    def _check_aligned(self, one: Checkpoint) -> None:
-        """Expect nothing: records in outboxes are in flight, and so are those behind full ones."""
 
     def check_results(self, run: TestFlow) -> None:
         """Check that the results of each key form a chain without a gap, up to its state."""

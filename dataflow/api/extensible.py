@@ -1,0 +1,46 @@
+"""What streams and collections have in common: nested scopes, and operators of the user.
+
+A library on top of the engine, such as flow control, uses these methods and `OperatorServices`
+alone. Times in a nested scope have one more coordinate, which begins at 0.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from meander.dataflow.api.builder import Definition
+from meander.dataflow.api.nodes import EnterNode, LeaveNode, OperatorNode, Output
+from meander.dataflow.operators.custom import BuildOperator
+from meander.dataflow.operators.error_policy import OnError
+from meander.schemas.errors import SetupError
+
+
+class Extensible:
+    """A stream or a collection at its place in a flow."""
+
+    def __init__(self, flow: Definition, at: Output) -> None:
+        self._flow, self._at = flow, at
+
+    def enter(self, name: str) -> Self:
+        """Enter a new nested scope, in which times have one more coordinate."""
+        node = EnterNode(self._flow.name_for(name), self._at)
+        return type(self)(self._flow, Output.of(self._flow.add(node)))
+
+    def leave(self) -> Self:
+        """Leave the nested scope, so that times lose their last coordinate. Raises SetupError
+        outside of a scope that `enter` has opened."""
+        scope = self._at.scope
+        if scope.name not in {one.name for one in self._flow.nodes if isinstance(one, EnterNode)}:
+            raise SetupError(f"operator {self._at.node.name!r}",
+                             "leave needs a scope that enter or flow_control has opened",
+                             "call leave inside of it; a loop returns its streams")  # fmt: skip
+        node = LeaveNode(self._flow.name_for(f"{scope.name} leave"), self._at)
+        return type(self)(self._flow, Output.of(self._flow.add(node)))
+
+    def operator(
+        self, name: str, build: BuildOperator, *, on_error: OnError = "fail", sorts: bool = False
+    ) -> Self:
+        """Add an operator of the user. `build` returns the operator of one worker. With `sorts` it
+        holds records until their time is closed, and sends them in the total order."""
+        node = OperatorNode(self._flow.name_for(name), self._at, build, on_error, sorts)
+        return type(self)(self._flow, Output.of(self._flow.add(node)))

@@ -1,0 +1,153 @@
+"""The batcher: it admits rows to the scope behind it in numbered batches (Faucet, section 4).
+
+Guarantees that each worker has at most `in_flight` batches between its batcher and the ends of the
+scope. Batches leave in the total order, once their times are closed. A batch is through when the
+least time at all ends, of all workers, lies behind it in the total order. Invariant: waiting rows
+have a capability; the least waiting batch of all workers waits for no other, so loops do not block
+(I7). Past `max_waiting` bytes of closed times the batcher takes no message, so senders wait; rows
+of open times go to disk (I6). Cost: one sort of the rows, and one copy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from itertools import chain
+
+from meander.dataflow.flow_control.batch_numbers import BatchNumbers
+from meander.dataflow.flow_control.batch_size import BatchSize
+from meander.dataflow.flow_control.expansion import Expansion
+from meander.dataflow.flow_control.ready_rows import ReadyRows
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.custom import OperatorServices
+from meander.dataflow.operators.ports import BaseOperator, InFlight
+from meander.dataflow.progress.capability import CapabilitySet
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import (
+    iterations_of,
+    nested_time,
+    outer_time,
+    total_order_key,
+)
+from meander.state.times.time import Time
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedBatch:
+    """A batch that is not through."""
+
+    last: Time
+    """The last time of its rows."""
+    rows: int
+    admitted_at: float
+    """In seconds of the worker's clock."""
+
+
+class Batcher(BaseOperator):
+    """A batcher of one worker."""
+
+    def __init__(
+        self,
+        services: OperatorServices,
+        size: BatchSize,
+        in_flight: int,
+        ready: ReadyRows | Expansion,
+    ) -> None:
+        """`ready` sorts the rows of closed times, and gives them or their outputs."""
+        context = services.context
+        self._input, self._output, self._ends = services.input, services.output, services.ends
+        self._clock, self._max_waiting = context.clock, context.max_waiting
+        self._size, self._in_flight = size, in_flight
+        self._open, self._ready = context.buffer("open"), ready
+        self._numbers, self._admitted = BatchNumbers(), deque[AdmittedBatch]()
+        self._capabilities = CapabilitySet()
+
+    def schedule(self) -> bool:
+        """Receive rows, note which batches are through, and admit others. Return whether the
+        batcher worked."""
+        worked = self._receive()
+        worked |= self._complete_batches()
+        worked |= self._admit_batches()
+        if worked:
+            self._capabilities.downgrade(*self._pending_times())
+        return worked
+
+    def in_flight(self) -> Iterable[InFlight]:
+        """Return the rows that wait as of the call, with the least numbers that they may get."""
+        at, numbers = self._input.location, copy(self._numbers)
+        waiting = chain([*self._ready], self._open.rows())
+        rows = chain.from_iterable(map(numbers.renumbered, waiting))
+        return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
+
+    def admitted(self) -> int:
+        """Return the number of rows that are admitted and not through."""
+        return sum(batch.rows for batch in self._admitted)
+
+    def _receive(self) -> bool:
+        """Receive messages, unless enough rows of closed times wait. Return whether there were
+        any."""
+        received = False
+        while self._ready.size < self._max_waiting and not self._input.drained:
+            message = next(self._input.consume())
+            assert isinstance(message.payload, Batch)
+            self._capabilities.retain(self._output.mint(message))
+            iterations = iterations_of(message.time)
+            self._open.add(Rows.of(message.payload, 0, iterations, message.arrived_at))
+            received = True
+        over = self._open.size - self._max_waiting if received else 0
+        while over > 0 and (moved := self._open.spill_some()):
+            over -= moved
+        return received
+
+    def _complete_batches(self) -> bool:
+        """Forget the batches that are through. Return whether there were any."""
+        if not self._admitted:
+            return False
+        least = min((total_order_key(t) for end in self._ends for t in end()), default=None)
+        before = len(self._admitted)
+        while self._admitted and (
+            least is None or total_order_key(self._admitted[0].last) < least
+        ):  # fmt: skip
+            batch = self._admitted.popleft()
+            self._size.measure(batch.rows, self._clock.monotonic() - batch.admitted_at)
+        return len(self._admitted) < before
+
+    def _admit_batches(self) -> bool:
+        """Admit batches as long as there is room. Return whether there were rows for them."""
+        worked = False
+        while len(self._admitted) < self._in_flight and not self._output.blocked():
+            self._close_times()
+            waiting = len(self._ready)
+            batch = self._numbers.number(self._ready.take(self._size.rows))
+            # A row may have no outputs.
+            worked |= bool(batch) or len(self._ready) < waiting
+            if not batch:
+                break
+            self._admit(batch)
+        return worked
+
+    def _close_times(self) -> None:
+        """Take rows of closed times for a batch."""
+        more = True
+        while more and len(self._ready) < self._size.rows:
+            passed, more = self._open.pop_passed(self._input.frontier)
+            self._ready.add(passed)
+
+    def _admit(self, batch: list[Rows]) -> None:
+        for rows in batch:
+            time = rows.least_time
+            self._output.send(self._capabilities.capability_for(time), time, rows.batch)
+            self._input.latency.complete_each(rows.arrivals)
+        last = nested_time(int(batch[-1].batch.times[-1]), batch[-1].iterations)
+        count = sum(map(len, batch))
+        self._admitted.append(AdmittedBatch(last, count, self._clock.monotonic()))
+
+    def _pending_times(self) -> Iterator[Time]:
+        """Yield the least times of the rows that wait, with their numbers."""
+        yield from map(self._numbers.least, self._ready.least_times())
+        for time in self._open.pending_times:
+            yield self._numbers.least(time)
+            # It may stand for rows of later times.
+            yield nested_time(outer_time(time) + 1, iterations_of(time))

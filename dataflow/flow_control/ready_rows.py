@@ -1,0 +1,97 @@
+"""Rows of closed times in the total order, from which the batcher cuts batches.
+
+Guarantees that rows of a stream leave in the total order, and updates of a collection in the order
+of time. Cost: one sort per set of rows that a frontier has passed, and one copy of each row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
+
+import numpy as np
+
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.records.loop_times import nested_time
+from meander.state.times.time import Time
+
+_iterations = attrgetter("iterations")
+
+
+class ReadyRows:
+    """A queue of rows in the total order. Each run in it has equal iterations."""
+
+    def __init__(self, by_time: bool) -> None:
+        """`by_time` sorts rows by their time alone, as updates of a collection add up in any
+        order."""
+        self._sorted = _sorted_by_time if by_time else Rows.sorted
+        self._runs = deque[Rows]()
+        self._taken = 0
+        """The rows of the first run that have left."""
+        self._weights = 0
+
+    @property
+    def size(self) -> int:
+        """Return about the bytes of the rows."""
+        if not self._taken:
+            return self._weights
+        first = self._runs[0]
+        return self._weights - first.batch.weight * self._taken // len(first)
+
+    def add(self, passed: list[Rows]) -> None:
+        """Add rows that a frontier has passed, behind those that it had passed before."""
+        for run in self._in_order(passed):
+            self._runs.append(run.measured())
+            self._weights += self._runs[-1].batch.weight
+
+    def take(self, count: int) -> list[Rows]:
+        """Remove and return the first rows, at most `count`."""
+        taken = list[Rows]()
+        while count > 0 and self._runs:
+            first, start = self._runs[0], self._taken
+            self._taken = min(start + count, len(first))
+            count -= self._taken - start
+            taken.append(first.take(np.arange(start, self._taken)))
+            if self._taken == len(first):
+                self._weights -= first.batch.weight
+                self._runs.popleft()
+                self._taken = 0
+        return taken
+
+    def least_times(self) -> Iterator[Time]:
+        """Yield the first two times of each run, and so the least ones."""
+        start = self._taken
+        for run in self._runs:
+            times = run.batch.times
+            after = int(np.searchsorted(times, times[start], "right"))
+            for at in (start, after) if after < len(times) else (start,):
+                yield nested_time(int(times[at]), run.iterations)
+            start = 0
+
+    def __iter__(self) -> Iterator[Rows]:
+        for n, run in enumerate(self._runs):
+            yield run.split_at(self._taken)[1] if n == 0 and self._taken else run
+
+    def __len__(self) -> int:
+        return sum(map(len, self._runs)) - self._taken
+
+    def _in_order(self, passed: list[Rows]) -> Iterator[Rows]:
+        """Yield runs of equal iterations, in the order of outer time, then iterations."""
+        by_iterations = groupby(sorted(passed, key=_iterations), _iterations)
+        runs = [self._sorted(Rows.concat([*some])) for _, some in by_iterations]
+        if len(runs) < 2:
+            yield from runs
+            return
+        owners = np.repeat(np.arange(len(runs)), [len(run) for run in runs])
+        merged = owners[np.lexsort((owners, np.concatenate([run.batch.times for run in runs])))]
+        taken = [0] * len(runs)
+        for owner, some in groupby(merged.tolist()):
+            start = taken[owner]
+            taken[owner] += len([*some])
+            yield runs[owner].take(np.arange(start, taken[owner]))
+
+
+def _sorted_by_time(rows: Rows) -> Rows:
+    return rows.take(np.argsort(rows.batch.times, kind="stable"))
