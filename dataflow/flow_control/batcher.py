@@ -139,7 +139,6 @@ class Batcher(BaseOperator):
         for rows in batch:
             time = rows.least_time
             self._output.send(self._capabilities.capability_for(time), time, rows.batch)
-            self._input.latency.complete_each(rows.arrivals)
         last = nested_time(int(batch[-1].batch.times[-1]), batch[-1].iterations)
         count = sum(map(len, batch))
         self._admitted.append(AdmittedBatch(last, count, self._clock.monotonic()))

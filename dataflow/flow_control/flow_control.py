@@ -67,7 +67,8 @@ def flow_control(
         entered = _packed(subject, entered, expand)
 
     def build(services: OperatorServices) -> Batcher:
-        ready = ReadyRows(by_time=isinstance(stream, Collection))
+        complete_each = services.input.latency.complete_each
+        ready = ReadyRows(isinstance(stream, Collection), complete_each)
         queue = ready if expand is None else Expansion(ready, expand, services.guard)
         return Batcher(services, BatchSize(batch), in_flight, queue)
 

@@ -7,13 +7,14 @@ of time. Cost: one sort per set of rows that a frontier has passed, and one copy
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import attrgetter
 
 import numpy as np
 
 from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.records.batch import Int64s
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.times.time import Time
 
@@ -23,9 +24,10 @@ _iterations = attrgetter("iterations")
 class ReadyRows:
     """A queue of rows in the total order. Each run in it has equal iterations."""
 
-    def __init__(self, by_time: bool) -> None:
+    def __init__(self, by_time: bool, note_taken: Callable[[Int64s], None]) -> None:
         """`by_time` sorts rows by their time alone, as updates of a collection add up in any
-        order."""
+        order. `note_taken` gets the arrivals of rows that leave the queue."""
+        self._note_taken = note_taken
         self._sorted = _sorted_by_time if by_time else Rows.sorted
         self._runs = deque[Rows]()
         self._taken = 0
@@ -54,6 +56,7 @@ class ReadyRows:
             self._taken = min(start + count, len(first))
             count -= self._taken - start
             taken.append(first.take(np.arange(start, self._taken)))
+            self._note_taken(taken[-1].arrivals)
             if self._taken == len(first):
                 self._weights -= first.batch.weight
                 self._runs.popleft()

@@ -17,7 +17,7 @@ from tests.support.property.case_run import check_partitions, encoded
 from tests.support.property.cases import KINDS, Case
 from tests.support.property.faults import Kill
 from tests.support.property.killed_flow import Interruption, KilledFlow
-from tests.support.property.recovery_run import ExecutionResults, RecoveryRun
+from tests.support.property.recovery_run import ExecutionResults, RecoveryRun, recovered
 from tests.support.property.steps import STEPS, PlannedFault, random_occurrence
 
 COMMITS = tuple(
@@ -125,4 +125,4 @@ class ExactlyOnceRun(RecoveryRun):
         found = sorted(repr((r.place, r.value)) for r in self.sink.results)
         assert not Counter(found) - Counter(wanted), "nothing else is committed, and nothing twice"
         assert not Counter(wanted) - Counter(found), "all of the reference is committed (I5)"
-        self.check_written(self.sink.results, results)
+        self.check_written(self.sink.results, recovered(results))

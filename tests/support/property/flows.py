@@ -58,7 +58,12 @@ def controlled(rng: random.Random, stages: tuple[Stage, ...]) -> tuple[Stage, ..
     Small batches divide times, which only some stages do not show.
     """
     found = list[Stage]()
-    rest = [replace(one, first=controlled(rng, one.first)) for one in stages]
+    rest = [
+        Stage("expand", "", rng.randint(1, 3), (), one.keyless)
+        if one.kind == "parts" and rng.random() < 0.5
+        else replace(one, first=controlled(rng, one.first))
+        for one in stages
+    ]
     while rest:
         some, rest = rest[: (size := rng.randint(1, 2))], rest[size:]
         if rng.random() < 0.5:
@@ -75,7 +80,7 @@ def _shows_no_batches(stages: Sequence[Stage]) -> bool:
     """Whether it makes no difference in how many batches the rows of a time come. Behind a map,
     rows with equal places would be in another order: that of the bytes of their new values."""
     kinds = [one.kind for one in all_stages(tuple(stages)) if one.kind != "control"]
-    return {*kinds} <= {"fold", "map", "parts"} and "fold" not in kinds[1:]
+    return {*kinds} <= {"fold", "map", "parts", "expand"} and "fold" not in kinds[1:]
 
 
 def random_stages(rng: random.Random) -> tuple[Stage, ...]:
@@ -194,6 +199,9 @@ def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[A
         case "control":
             with flow_control(stream, batch=stage.number, in_flight=1 + stage.number % 2) as inner:
                 return defined(stage.first, inner, outside).leave()
+        case "expand":
+            with flow_control(stream, batch=stage.number, in_flight=2, expand=parts) as inner:
+                return inner.leave()
     return _with_keys(stage, keyed(stream), outside)
 
 
@@ -315,7 +323,7 @@ class Reference:
         match stage.kind:
             case "map":
                 return [r.made(onward(r.record.value)) for r in records]
-            case "parts":
+            case "parts" | "expand":
                 many = ((r, parts(r.record.value)) for r in records)
                 return [r.made(value, i) for r, values in many for i, value in enumerate(values)]
             case "control":

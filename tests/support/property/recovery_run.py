@@ -48,6 +48,14 @@ class ExecutionResults:
     """The end of each partition, if the execution has read all to their ends."""
 
 
+def recovered(wanted: Sequence[Record]) -> list[Record]:
+    """Return what is wanted without the lanes whose order a recovery may lose."""
+    return [
+        replace(one, lane=None) if isinstance(one.lane, Lane) and not one.lane.recovers else one
+        for one in wanted
+    ]
+
+
 class RecoveryRun(CaseRun):
     """A random case that is killed and restored some times."""
 
@@ -233,11 +241,7 @@ class RecoveryRun(CaseRun):
         """
         there = Counter(repr((one.order, one.value)) for one in wanted)
         there &= Counter(map(answer, results))
-        lost = (isinstance(one.lane, Lane) and not one.lane.recovers for one in wanted)
-        recovered = [
-            replace(one, lane=None) if no else one for one, no in zip(wanted, lost, strict=True)
-        ]
-        self.check_written([one for one in results if there[answer(one)]], recovered)
+        self.check_written([one for one in results if there[answer(one)]], recovered(wanted))
 
     def check_counts(self, run: KilledFlow, chain: Sequence[ExecutionResults]) -> None:
         """Check that each record is counted once, in the order of its partition per key."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
-from meander.dataflow.graph.graph import Edge, Graph, Location
+from meander.dataflow.graph.graph import ROOT, Edge, Graph, Location, Scope
 from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, SpillBudget
@@ -44,11 +44,12 @@ from meander.state.times.time import MIN_TIME, Time
 class Bench:
     """One operator's ports on one member: what comes in, what goes out, and what has passed."""
 
-    def __init__(self, inputs: int = 1) -> None:
+    def __init__(self, inputs: int = 1, scope: Scope = ROOT) -> None:
+        """The operator is in a scope, and its records come from the outer one."""
         graph = Graph()
         self._source = graph.node("source", 0, inputs)
-        self._operator = graph.node("operator", inputs, 1)
-        graph.node("sink", 1, 0)
+        self._operator = graph.node("operator", inputs, 1, scope)
+        graph.node("sink", 1, 0, scope)
         for out, at in zip(self._source.outputs, self._operator.inputs, strict=True):
             graph.edge(out, at)
         graph.edge(self._operator.outputs[0], graph.nodes[2].inputs[0])
@@ -105,6 +106,16 @@ class Bench:
             max_waiting=max_waiting,
             buffer=lambda _: buffer,
         )
+
+    def take_on(self) -> list[tuple[Time, Batch]]:
+        """Take what was sent, as the operator behind does."""
+        taken = [(time, batch) for _, time, batch in self.sent]
+        (edge,) = (edge for edge in self.graph.edges if edge.source == self.output.location)
+        for time, _ in taken:
+            self.progress.changes.add(edge.target, time, -1)
+        self.sent.clear()
+        self.progress.flush()
+        return taken
 
     @property
     def held(self) -> tuple[Time, ...]:

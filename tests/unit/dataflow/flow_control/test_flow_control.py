@@ -112,7 +112,8 @@ def test_admitted_records_that_are_not_through_stay_within_the_batches(
     run(flow, workers, data.draw(st.integers(0, 1 << 20)))
     assert inside.most <= workers * in_flight * batch
     assert inside.now == 0
-    assert Counter(value[:2] for value in sink.values) == Counter((k, n) for _, k, n in records)
+    values: list[Any] = sink.values
+    assert Counter(value[:2] for value in values) == Counter((k, n) for _, k, n in records)
     times = defaultdict[bytes | None, list[int]](list)
     for result in sink.results:
         times[result.key].append(result.time)
