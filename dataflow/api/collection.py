@@ -18,9 +18,9 @@ from meander.dataflow.api.nodes import (
     CountNode,
     EnterNode,
     ExchangeNode,
+    ExitNode,
     FeedbackNode,
     JoinNode,
-    LeaveNode,
     LoopNode,
     MapKind,
     MapUpdatesNode,
@@ -248,7 +248,7 @@ class Collection(Extensible):
         back = self._name(f"{name} feedback")
         feedback = FeedbackNode(back, rest._at, loop, max_iterations, "fail", collection=True)
         self._flow.add(feedback)
-        return self._add(LeaveNode(self._name(f"{name} exit"), result._at))
+        return self._add(ExitNode(self._name(f"{name} exit"), result._at))
 
     # -- leaving
 
@@ -330,7 +330,7 @@ def _expected(subject: str, given: object) -> Collection:
 def _unsummed(at: Output, loop: LoopNode) -> bool:
     """Return whether updates come from the entry of a loop to an output without an operator that
     adds them up."""
-    passing = MapUpdatesNode | LoopNode | EnterNode | LeaveNode | OperatorNode
+    passing = MapUpdatesNode | LoopNode | EnterNode | ExitNode | OperatorNode
     if isinstance(at.node, passing) and at.node is not loop:
         return any(_unsummed(before, loop) for before in upstreams(at.node))
     return at.node is loop

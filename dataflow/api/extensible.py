@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Self
 
 from meander.dataflow.api.builder import Definition
-from meander.dataflow.api.nodes import EnterNode, LeaveNode, OperatorNode, Output
+from meander.dataflow.api.nodes import EnterNode, ExitNode, OperatorNode, Output
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
@@ -34,7 +34,7 @@ class Extensible:
             raise SetupError(f"operator {self._at.node.name!r}",
                              "leave needs a scope that enter or flow_control has opened",
                              "call leave inside of it; a loop returns its streams")  # fmt: skip
-        node = LeaveNode(self._flow.name_for(f"{scope.name} leave"), self._at)
+        node = ExitNode(self._flow.name_for(f"{scope.name} leave"), self._at)
         return type(self)(self._flow, Output.of(self._flow.add(node)))
 
     def operator(

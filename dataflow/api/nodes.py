@@ -1,7 +1,7 @@
 """The nodes of a flow before it runs: one frozen record per operator, in order of definition.
 
 A node reads from an `Output`, one of the outputs of an earlier node. An `EnterNode` leads into a
-nested scope, and a `LeaveNode` out. A loop is a nested scope that a `LoopNode` enters, and in which
+nested scope, and a `ExitNode` out. A loop is a nested scope that a `LoopNode` enters, and in which
 a `FeedbackNode` leads back.
 """
 
@@ -177,7 +177,7 @@ class EnterNode:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveNode:
+class ExitNode:
     """A node that lets records leave a nested scope."""
 
     name: str
@@ -314,7 +314,7 @@ Node = (
     | LoopNode
     | FeedbackNode
     | EnterNode
-    | LeaveNode
+    | ExitNode
     | OperatorNode
     | SinkNode
     | ProbeNode
@@ -331,7 +331,7 @@ def scope_of(node: Node) -> Scope:
             return ROOT
         case LoopNode() | EnterNode():
             return Scope(node.name, node.upstream.scope)
-        case LeaveNode():
+        case ExitNode():
             assert node.upstream.scope.parent is not None
             return node.upstream.scope.parent
         case _:

@@ -13,11 +13,11 @@ from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.nodes import (
     ExchangeNode,
+    ExitNode,
     FeedbackNode,
     FoldLogic,
     IngestNode,
     KeyedNode,
-    LeaveNode,
     Logic,
     LoopNode,
     Node,
@@ -230,7 +230,7 @@ class Stream(Extensible, Generic[T]):
                              "give it 1 or more")  # fmt: skip
         back = self._name(f"{loop.name} feedback")
         self._flow.add(FeedbackNode(back, returning._at, loop, max_iterations, on_error))
-        out = LeaveNode(self._name(f"{loop.name} exit"), leaving._at)
+        out = ExitNode(self._name(f"{loop.name} exit"), leaving._at)
         return type(leaving)(self._flow, self._add(out))
 
     def _name(self, wanted: str) -> str:

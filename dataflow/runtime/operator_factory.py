@@ -14,11 +14,11 @@ from meander.dataflow.api.nodes import (
     CollectionNode,
     EnterNode,
     ExchangeNode,
+    ExitNode,
     FeedbackNode,
     FoldLogic,
     IngestNode,
     KeyedNode,
-    LeaveNode,
     LoopNode,
     Node,
     OperatorNode,
@@ -247,7 +247,7 @@ class OperatorFactory:
                 return self._sink(node)
             case LoopNode() | FeedbackNode():
                 return self._loop_end(node)
-            case ProbeNode() | EnterNode() | LeaveNode():
+            case ProbeNode() | EnterNode() | ExitNode():
                 return Probe(self._inputs(node)[0], self._output(node))
             case OperatorNode():
                 return self._operator(node)

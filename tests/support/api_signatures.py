@@ -16,6 +16,7 @@ from typing import get_overloads
 
 import meander
 import meander.testing
+from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from tests.support.doc_blocks import ROOT
 
@@ -94,7 +95,8 @@ def _members(module: ModuleType) -> Iterator[str]:
 
 
 def _methods(of: type) -> Iterator[str]:
-    for name, member in vars(of).items():
+    shared = vars(Extensible) if Extensible in of.__bases__ else {}
+    for name, member in {**vars(of), **shared}.items():
         if name.startswith("_"):
             continue
         if isinstance(member, property) and member.fget is not None:
