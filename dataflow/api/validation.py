@@ -123,20 +123,21 @@ def _check_keyed(node: KeyedNode) -> None:
             f"its codec is {node.codec!r}",
             "give it an object with a name, encode and decode",
         )
-    if scope_of(node) == ROOT:
+    if (scope := scope_of(node)) == ROOT:
         return
     if node.order == "processing":
         raise SetupError(
             f"operator {node.name!r}",
-            "order='processing' has no meaning in a loop: records of one partition overtake each"
-            " other there",
-            "leave out the order, or the loop",
+            f"order='processing' has no meaning in scope {scope.name!r}: records of one partition"
+            " overtake each other there",
+            "leave out the order, or the loop or flow control around it",
         )
     if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:
         raise SetupError(
             f"operator {node.name!r}",
-            "it sets timers in a loop, and a timer has a time of the flow, not of an iteration",
-            "set them before or behind the loop",
+            f"it sets timers in scope {scope.name!r}, and a timer has a time of the flow, without"
+            " the iteration or the batch",
+            "set them before or behind the loop or flow control",
         )
 
 
@@ -144,9 +145,9 @@ def _check_outside_loops(node: IngestNode | ChangesNode) -> None:
     if scope_of(node) != ROOT:
         raise SetupError(
             f"operator {node.name!r}",
-            f"it lies in loop {scope_of(node).name!r}, and records of a stream carry changes of a"
-            " collection outside of loops alone",
-            "read the collection before the loop, and take its changes behind the loop",
+            f"it lies in scope {scope_of(node).name!r}, and records of a stream carry changes of a"
+            " collection outside of nested scopes alone",
+            "read the collection before the loop or flow control, and take its changes behind it",
         )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import networkx as nx
 
-from meander import Checkpointing, Collection, Flow
+from meander import Checkpointing, Collection, Flow, flow_control
 from meander.app.flows.graphs import bfs, components, degrees
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
@@ -73,6 +73,25 @@ def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     return Counter((node, min(nodes)) for nodes in found for node in nodes)
 
 
+def hops(edges: Collection, _: Collection) -> Collection:
+    """Return the number of ways of two edges between each two nodes, the first edge under flow
+    control."""
+    arranged = edges.arrange("edges")
+    with flow_control(edges.map(lambda start, end: (end, start)), batch=2, in_flight=2) as inner:
+        both = inner.join("hops", arranged, lambda _, first, last: (first * 1000 + last, first))
+        return both.count("ways").leave()
+
+
+def expected_hops(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
+    """Compute `hops` anew."""
+    ways = Counter[int]()
+    for (start, middle), first in edges.items():
+        for (other, end), second in edges.items():
+            if middle == other:
+                ways[start * 1000 + end] += first * second
+    return Counter(ways.items())
+
+
 @dataclass(frozen=True)
 class GraphFlow:
     """A flow over edges and roots, and the same computed from all of them at once."""
@@ -87,6 +106,7 @@ GRAPH_FLOWS = {
     "degrees": GraphFlow(lambda edges, _: degrees(edges), expected_degrees),
     "bfs": GraphFlow(bfs, expected_bfs),
     "shared": GraphFlow(shared, expected_shared),
+    "hops": GraphFlow(hops, expected_hops),
     "components": GraphFlow(lambda edges, _: components(edges), expected_components),
     "shared by name": GraphFlow(shared, expected_shared, named=True),
     "components by name": GraphFlow(

@@ -14,8 +14,9 @@ from meander.dataflow.api.checkpointing import POLICIES, Policy
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.operators.keyed.operator import Order
 
-Operators = Literal["one", "two", "rekeyed"]
-"""A fold; two folds by the same key; or two by different ones, each with results of its own."""
+Operators = Literal["one", "two", "controlled", "rekeyed"]
+"""A fold; two folds by the same key, with flow control around the second or not; or two by
+different keys, each with results of its own."""
 
 COPIES = "copies"
 """The topic of records without a key, which hold what was fed, where there are any."""
@@ -23,7 +24,7 @@ GROUPS = 50
 """Keys of the second fold, where it has others."""
 FLOW = """
 from meander import KafkaSink, KafkaSource
-from meander import Checkpointing, Flow
+from meander import Checkpointing, Flow, flow_control
 
 flow = Flow(
     "counts", bins={bins}, delivery="{delivery}",
@@ -60,6 +61,11 @@ first = lines.key_by(lambda record: record["key"]).fold("count", int, count, ord
 REST: dict[Operators, str] = {
     "one": 'first.sink(KafkaSink("{prefix}counts"))',
     "two": 'first.fold("again", int, again, order="{order}").sink(KafkaSink("{prefix}counts"))',
+    "controlled": """
+with flow_control(first, batch=20, in_flight=2) as inner:
+    second = inner.fold("again", int, again).leave()
+second.sink(KafkaSink("{prefix}counts"))
+""",
     "rekeyed": """
 first.sink(KafkaSink("{prefix}counts"), "counts")
 second = first.key_by(group).fold("total", int, total, order="{order}")
@@ -107,7 +113,7 @@ class Configuration:
             seed=seed,
             delivery="exactly_once" if way % 2 == 0 else "at_least_once",
             order="event" if way in {0, 3} else "processing",
-            operators=rng.choice(["one", "two", "rekeyed"]),
+            operators=rng.choice(["one", "two", "controlled", "rekeyed"]),
             bins=rng.randint(4, 8),
             workers=rng.randint(2, 3),
             slots=4,

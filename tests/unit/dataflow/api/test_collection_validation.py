@@ -83,12 +83,12 @@ def of_another_flow() -> Collection:
             lambda c: c.iterate("l", lambda _: c),
         ),
         (
-            "operator 'changes': it lies in loop 'loop', and records of a stream carry changes of",
+            "operator 'changes': it lies in scope 'loop', and records of a stream carry changes of",
             lambda c: leaked(c, "loop").count("n").changes(),
         ),
         ("an edge from scope 'b' to 'a': they do not touch", join_of_two_loops),
         (
-            "operator 'changes': it lies in loop 'l', and records of a stream carry changes of",
+            "operator 'changes': it lies in scope 'l', and records of a stream carry changes of",
             lambda c: c.iterate("l", lambda d: d.changes()),
         ),
         (
@@ -173,7 +173,7 @@ def test_a_function_whose_signature_admits_columns_is_taken(function: Any) -> No
             lambda s: s.collection(tuple, "c", on_error="drop"),
         ),
         (
-            "operator 'collection': it lies in loop 'l', and records of a stream carry changes",
+            "operator 'collection': it lies in scope 'l', and records of a stream carry changes",
             lambda s: s.iterate("l", lambda inner: (inner, inner.collection(tuple))),
         ),
     ],

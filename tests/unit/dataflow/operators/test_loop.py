@@ -345,8 +345,8 @@ def test_what_has_no_meaning_in_a_loop_is_refused() -> None:
             "order='processing'",
             lambda s: s.connect(s, "b", int, pass_on, pass_on, order="processing"),
         ),
-        ("it sets timers in a loop", lambda s: s.process("c", int, pass_on, ring)),
-        ("it sets timers in a loop", lambda s: keyed.connect(s, "d", int, pass_on, pass_on, ring)),
+        ("it sets timers in scope", lambda s: s.process("c", int, pass_on, ring)),
+        ("it sets timers in scope", lambda s: keyed.connect(s, "d", int, pass_on, pass_on, ring)),
     ]  # fmt: skip
     for n, (message, body) in enumerate(bodies):
         with pytest.raises(SetupError, match=message):
