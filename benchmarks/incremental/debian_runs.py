@@ -10,6 +10,7 @@ from collections import Counter
 from benchmarks.incremental.debian import ROOT, PackageGraph, distances, installed_list
 from benchmarks.incremental.engine import engine_of
 from benchmarks.incremental.engine_runs import Series
+from benchmarks.incremental.flows import fed
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick
 from benchmarks.incremental.graph import RowChanges
 from benchmarks.incremental.members import Answer
@@ -33,7 +34,7 @@ def packages(scale: Scale, tick: Tick) -> Found:
 
 def _run(graph: PackageGraph, root: str, found: Found, singles: int, tick: Tick) -> Found:
     answer = Answer()
-    with engine_of("packages", answer) as engine:
+    with engine_of(fed("packages"), answer) as engine:
         series = Series(engine, graph, tick)
         found.figures |= {
             "packages": len({package for package, _ in graph.listed}), "edges": graph.edges,

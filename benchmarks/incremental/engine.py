@@ -8,7 +8,7 @@ those in which the worker has work, do not count as time of a round.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.incremental.graph import Records
 from benchmarks.incremental.members import ONE, DirectLinks, Feed, Members, Results
+from meander import Flow
 from meander.dataflow.interfaces import SinkWriter
 from meander.dataflow.runtime.worker import Worker
 from meander.state.collections.columns import Int64s
@@ -44,13 +45,17 @@ class Engine:
     def round(self, changes: Records, each: int = 1) -> float:
         """Take changes that arrive now, so `each` many of a time; return the seconds until the sink
         has passed them."""
-        rows, count = self._share(changes).rows(), len(changes)
-        steps = np.arange(count) // each
         begin = self._begin()
-        times, self._last = self._own(begin + steps), begin + int(steps[-1])
+        times = begin + np.arange(len(changes)) // each
+        return self.take(self._own(times), self._share(changes).rows(), int(times[-1]))
+
+    def take(self, times: Int64s, rows: Sequence[object], last: int) -> float:
+        """Take records that arrive now; return the seconds until the sink has passed the last time
+        of all workers."""
+        self._last = last
         self._aside, began = 0.0, perf_counter()
         self._feed.give(times, rows)
-        while self._frontier.less_equal(self._last):
+        while self._frontier.less_equal(last):
             self.turn()
         return perf_counter() - began - self._aside
 
@@ -107,9 +112,9 @@ class SingleEngine(Engine):
 
 
 @contextmanager
-def engine_of(name: str, writer: SinkWriter | None = None) -> Iterator[SingleEngine]:
-    """Yield one worker of a flow of `flows.BUILDS`."""
+def engine_of(flow: Flow, writer: SinkWriter | None = None) -> Iterator[SingleEngine]:
+    """Yield one worker of a flow that reads `members.NOTHING`."""
     with tempfile.TemporaryDirectory(prefix="meander-bench-") as folder:
-        engine = SingleEngine(Members(name, 1), Path(folder), writer or Results())
+        engine = SingleEngine(Members(flow, 1), Path(folder), writer or Results())
         yield engine
         engine.worker.close()

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.incremental import pair
 from benchmarks.incremental.engine import Engine, engine_of
+from benchmarks.incremental.flows import fed
 from benchmarks.incremental.found import Found, Tick, as_worker, no_tick, replaced, rss, timed
 from benchmarks.incremental.graph import ROOTS, ChangingGraph, Graph
 from benchmarks.incremental.scale import Scale
@@ -87,7 +88,7 @@ class Series:
 def warm(name: str) -> None:
     """Compile all loops of a flow."""
     large_layer(Graph(1_000, CHUNK_ROWS + 1))
-    with engine_of(name) as engine:
+    with engine_of(fed(name)) as engine:
         series, _ = _start(engine, name, Graph(100, 300), no_tick)
         for _ in range(WARM):
             series.round(1)
@@ -120,7 +121,7 @@ def sized(size: str, scale: Scale) -> Graph:
 def latencies(scale: Scale, tick: Tick, name: str, size: str, compacts: bool = True) -> Found:
     """Measure single changes after more and more changes."""
     warm(name)
-    with nullcontext() if compacts else no_compaction(), engine_of(name) as engine:
+    with nullcontext() if compacts else no_compaction(), engine_of(fed(name)) as engine:
         series, found = _start(engine, name, sized(size, scale), tick)
         as_worker()
         points = [scale(point) for point in POINTS[name]]
@@ -146,7 +147,7 @@ def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> F
     series = partial(_rated, name=name, graph=sized(size, scale), scale=scale)
     if workers > 1:
         return pair.run(name, series, tick)
-    with engine_of(name) as engine:
+    with engine_of(fed(name)) as engine:
         return series(engine, tick)
 
 
@@ -162,7 +163,7 @@ def seek(scale: Scale, tick: Tick, size: str) -> Found:
     warm("bfs")
     found = Found()
     for by_estimate in (True, False):
-        with _estimating(by_estimate), engine_of("bfs") as engine:
+        with _estimating(by_estimate), engine_of(fed("bfs")) as engine:
             series, _ = _start(engine, "bfs", sized(size, scale), tick)
             as_worker()
             for count in (1, BETWEEN):

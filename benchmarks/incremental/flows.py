@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.incremental.debian import ROOT
+from benchmarks.incremental.members import NOTHING
 from meander import Flow
 from meander.app.flows.graphs import bfs
 from meander.dataflow.api.collection import Collection
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
+from meander.dataflow.simulation.in_memory import ListSink
 
 Build = Callable[[Collection], Collection]
 
@@ -54,6 +56,11 @@ def flow_of(name: str, source: SourceSpec[Any], sink: SinkSpec) -> Flow:
     flow, (build, kind) = Flow("bench"), BUILDS[name]
     build(flow.source(source).collection(_row, key=kind, value=kind)).changes().sink(sink)
     return flow
+
+
+def fed(name: str) -> Flow:
+    """Return a flow of `BUILDS` whose records a process gives itself."""
+    return flow_of(name, NOTHING, ListSink())
 
 
 def _row(row: Any) -> Any:  # noqa: ANN401 - of any collection

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from benchmarks.incremental.flows import flow_of
+from meander import Flow
 from meander.app.common.clock import SystemClock
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import Decision
@@ -28,7 +28,6 @@ from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import (
     InMemoryReader,
     ListDeadLetters,
-    ListSink,
     ListSource,
 )
 from meander.dataflow.simulation.simulator import DurableWorld
@@ -41,6 +40,10 @@ ROW_BYTES = 20
 """The bytes of a change on a topic."""
 PATIENCE = SourceOptions(idle_after=0.0)
 """A partition without a record lets time pass at once, as nothing more of its time will come."""
+
+
+NOTHING = ListSource([], PATIENCE)
+"""The source of a flow whose records a `Feed` gives."""
 
 
 class Feed(InMemoryReader):
@@ -117,8 +120,9 @@ class Answer(Results):
 class Members:
     """The parts of one process from which its members are made: the plan, and the topics."""
 
-    def __init__(self, name: str, workers: int) -> None:
-        self.plan = Plan(flow_of(name, ListSource([], PATIENCE), ListSink()))
+    def __init__(self, flow: Flow, workers: int) -> None:
+        """`flow` reads `NOTHING` in place of its topic."""
+        self.plan = Plan(flow)
         self.workers, self.clock = workers, SystemClock()
         self.world = DurableWorld.empty(random.Random(0))
         self.world.start_execution(self.plan, workers, NO_OVERRIDES)

@@ -19,6 +19,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from benchmarks.incremental.engine import Engine
+from benchmarks.incremental.flows import fed
 from benchmarks.incremental.found import Found, Tick
 from benchmarks.incremental.graph import Records
 from benchmarks.incremental.members import Feed, Members, Results
@@ -109,7 +110,7 @@ def run(name: str, series: Series, tick: Tick) -> Found:
     ):
         work = [pool.submit(_member, name, WorkerId(me), series) for me in range(WORKERS)]
         with closing(_linked(COORDINATOR, shared, peers)) as links:
-            coordinator = Members(name, WORKERS).coordinator(links)
+            coordinator = Members(fed(name), WORKERS).coordinator(links)
             ticked = 0
             while shared.ended.value < WORKERS and not any(one.done() for one in work):
                 try:
@@ -157,7 +158,7 @@ def _member(name: str, me: WorkerId, series: Series) -> Found:
         closing(_linked(me, _here, _peers)) as links,
         tempfile.TemporaryDirectory(prefix="meander-bench-") as folder,
     ):
-        engine = PairedEngine(Members(name, WORKERS), me, links, Path(folder), _here)
+        engine = PairedEngine(Members(fed(name), WORKERS), me, links, Path(folder), _here)
         try:
             found = series(engine, tick)
         except MeanderError as error:

@@ -21,6 +21,7 @@ from benchmarks.incremental import (
     wanted,
 )
 from benchmarks.incremental.engine import Engine, engine_of
+from benchmarks.incremental.flows import fed
 from benchmarks.incremental.found import Distribution, Found, Tick, no_tick
 from benchmarks.incremental.graph import ROOT, ROOTS, Graph
 from benchmarks.incremental.members import Answer
@@ -43,7 +44,7 @@ Pre-Depends: dpkg (>= 1.15.6~)
 def answer_of(name: str, changes: int) -> set[tuple[object, object]]:
     """The answer of the engine after so many changes, in rounds of several sizes."""
     answer = Answer()
-    with engine_of(name, answer) as engine:
+    with engine_of(fed(name), answer) as engine:
         engine.round(SPARSE.initial(0, SPARSE.edges), 10)
         if name == "bfs":
             engine.round(SPARSE.roots, ROOTS)

@@ -1,0 +1,1 @@
+"""What flow control of a part of a flow costs, and what it saves."""

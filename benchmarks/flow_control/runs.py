@@ -1,0 +1,50 @@
+"""One run: records that arrive together, on one worker of the real engine, in a new process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.flow_control.flows import Control, Inside, loop, results, surge
+from benchmarks.incremental.engine import SingleEngine, engine_of
+from benchmarks.incremental.found import Found, Tick, as_worker, rss
+from benchmarks.incremental.members import Results
+from meander.state.times.time import from_millis
+
+BUILDS = {"surge": surge, "loop": loop}
+WARM = [1] * 100
+
+
+def measure(name: str, control: Control, numbers: list[int], tick: Tick) -> Found:
+    """Return the seconds that the numbers take, the records inside at most, and the peak of
+    memory above that of a warm worker."""
+    inside, writer = Inside(), Results()
+    with engine_of(BUILDS[name](control, inside), writer) as engine:
+        _take(engine, WARM, 1)
+        as_worker()
+        inside.most, writer.rows, before = 0, 0, rss()
+        _forget_peak()
+        seconds = _take(engine, numbers, 2)
+        peak = _peak() - before
+    expected = results(name, iter(numbers))
+    assert writer.rows == expected, f"{writer.rows} results, and not {expected}"
+    assert inside.now == 0, f"{inside.now} records have not left"
+    tick(1)
+    return Found(figures={"seconds": seconds, "inside": inside.most, "peak_bytes": peak})
+
+
+def _take(engine: SingleEngine, numbers: list[int], number: int) -> float:
+    times = from_millis(number) + np.arange(len(numbers))
+    return engine.take(times, numbers, int(times[-1]))
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    """Return the most bytes of this process in memory since `_forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(peak) << 10
