@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from meander.dataflow.api.collection import Collection
+from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.stream import Stream
 from meander.dataflow.flow_control.batch_size import DEFAULT, BatchSize, Size, check_size
@@ -80,6 +81,10 @@ def _packed(subject: str, entered: T, expand: Expand) -> T:
     is nothing to expand."""
     if not callable(expand):
         raise SetupError(subject, f"its expand is {expand!r}", "give it a function")
+    if is_nondeterministic(expand):
+        raise SetupError(subject, "its expand is declared nondeterministic, and a restart continues"
+                         " in the middle of its outputs",
+                         "draw what varies in a map before it")  # fmt: skip
     if not isinstance(entered, Stream):
         raise SetupError(subject, "it expands rows of a collection",
                          "leave out `expand`, and use flat_map in its body")  # fmt: skip

@@ -27,7 +27,7 @@ from tests.support.property import flows, reference, shapes
 from tests.support.property.cases import Case
 from tests.support.property.flows import stages_of
 from tests.support.property.reference import OWN, Record, Refusals, States, in_order
-from tests.support.sim.manual_flow import loops
+from tests.support.sim.manual_flow import batchers, loops
 
 SLOW = 0.02
 WRITTEN = "written"
@@ -75,6 +75,8 @@ class CrampedFlow(TestFlow):
             sink._most = self._room
         for loop in loops(worker):
             loop._max_waiting = self._room
+        for batcher in batchers(worker):
+            batcher._max_waiting = self._room
         return worker
 
     @property

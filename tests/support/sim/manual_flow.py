@@ -13,6 +13,7 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.control.decisions import WriteDecision
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
+from meander.dataflow.flow_control.batcher import Batcher
 from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
@@ -242,6 +243,11 @@ def keyed(worker: Worker, name: str) -> KeyedOperator:
     found = next(o.keyed for o in worker.parts.operators.outgoing if o.keyed.name == name)
     assert isinstance(found, KeyedOperator)
     return found
+
+
+def batchers(worker: Worker) -> list[Batcher]:
+    """The batchers of a worker's flow control."""
+    return [one for one in worker.parts.operators.operators if isinstance(one, Batcher)]
 
 
 def loops(worker: Worker) -> list[LoopEntry]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meander import Flow, Stream, flow_control
+from meander import Flow, Stream, flow_control, nondeterministic
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from meander.testing import TestFlow
@@ -200,6 +200,7 @@ def numbers() -> Stream[int]:
         ({"batch": "all"}, "its batch is 'all'"),
         ({"in_flight": 0}, "its in_flight is 0"),
         ({"expand": 7}, "its expand is 7"),
+        ({"expand": nondeterministic(lambda n: [n])}, "its expand is declared nondeterministic"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], cause: str) -> None:
