@@ -52,8 +52,7 @@ def main(
     batches = BATCHES[3:5] if small else BATCHES
     for in_flight in track(IN_FLIGHT, "batches of a surge", console=console):
         outcome.sweep[in_flight] = {
-            batch: _median("surge", Control("control", batch, in_flight), SWEPT, runs)
-            for batch in batches
+            batch: _swept(Control("control", batch, in_flight), runs) for batch in batches
         }
     for id, value in outcome.figures():
         print(f"{id}: {value:.3g}")
@@ -62,6 +61,14 @@ def main(
         drawn = [*plots.draw(outcome)]
         lines = text.lines(outcome, drawn)
         tables.between(DOCS / "benchmarks.md", text.BEGIN, text.END, lines)
+
+
+def _swept(control: Control, runs: int) -> Run:
+    """Return a run of the sweep. Tiny batches take a part of its records, and the seconds are
+    those of all at the same speed."""
+    numbers = SWEPT[: max(2, control.batch)]
+    found = _median("surge", control, numbers, runs)
+    return found.model_copy(update={"seconds": found.seconds * len(SWEPT) / len(numbers)})
 
 
 def _median(part: str, control: Control, numbers: list[int], runs: int) -> Run:
