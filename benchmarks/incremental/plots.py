@@ -128,7 +128,7 @@ def _rates(outcome: Outcome) -> Figure | None:
     ):  # fmt: skip
         if seconds := outcome.get("recompute 1m", figure_name):
             anew = [size / seconds for size in ROUNDS]
-            axes.plot([*ROUNDS], anew, ":", color=colour, label=f"{label}, anew each round")
+            axes.plot([*ROUNDS], anew, ":", color=colour, label=f"{label}, again each round")
     _logarithmic(axes, "changes of a round", "changes per second")
     axes.legend(frameon=False, fontsize=8)
     return figure if shown else None

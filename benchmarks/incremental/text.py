@@ -63,7 +63,7 @@ def _rates(outcome: Outcome) -> Iterator[str]:
         columns = [f"{size}_per_s" for size in ROUNDS]
         yield f"| {label} | {_cells(outcome, case, columns)}"
     anew = (f"{name.removesuffix('_s')} {_cell(outcome, 'recompute 1m', name)} s" for name in ANEW)
-    yield from ("", f"Computed anew, whatever the round: {', '.join(anew)}.")
+    yield from ("", f"Computed again, whatever the round: {', '.join(anew)}.")
 
 
 def _packages(outcome: Outcome) -> Iterator[str]:
