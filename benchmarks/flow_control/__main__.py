@@ -46,7 +46,7 @@ def main(
         for numbers in track(records[sizes], f"{part}, each way", console=console):
             for way in WAYS:
                 found = _median(part, Control(way, batch), numbers, runs)
-                size = results(part, iter(numbers))
+                size = results(part, numbers)
                 outcome.ways.setdefault(part, {}).setdefault(way, {})[size] = found
     outcome.bare = _median("surge", Control("none"), SWEPT, runs)
     batches = BATCHES[3:5] if small else BATCHES

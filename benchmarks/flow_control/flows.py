@@ -6,7 +6,7 @@ admits batches. Records that are in the part count as inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -113,6 +113,6 @@ def _add(count: int, _: int) -> tuple[int, int]:
     return count + 1, count + 1
 
 
-def results(name: str, numbers: Iterator[int]) -> int:
+def results(name: str, numbers: Sequence[int]) -> int:
     """Return the number of results of some numbers."""
     return sum(numbers) if name == "surge" else sum(CHILDREN**n for n in numbers)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from matplotlib.axes import Axes
-
 from benchmarks.flow_control.flows import WAYS
 from benchmarks.flow_control.outcome import Outcome, Run
+from benchmarks.incremental.plots import logarithmic
 from benchmarks.report import DOCS
 from meander.app.measurement.plot import BLUE, GREY, INK, ORANGE, RED, canvas
 
@@ -32,7 +31,8 @@ def _ways(outcome: Outcome) -> tuple[str, str]:
             inside = [runs[size].inside for size in sizes]
             axes.plot(sizes, inside, STYLES[part], color=COLOURS[way], marker="o",
                       label=f"{part}, {WAYS[way]}")  # fmt: skip
-    _logarithmic(axes, "records that pass the part", "records inside at most")
+    axes.legend(frameon=False, fontsize=8)
+    logarithmic(axes, "records that pass the part", "records inside at most")
     figure.savefig(DOCS / file)
     return file, title
 
@@ -49,11 +49,7 @@ def _sweep(outcome: Outcome, label: str, of: Callable[[Run], float]) -> tuple[st
                   label=f"{in_flight} batches in flight")  # fmt: skip
     if outcome.bare is not None:
         axes.axhline(of(outcome.bare), color=GREY, linestyle=":", label="without flow control")
-    _logarithmic(axes, "rows of a batch", label)
+    axes.legend(frameon=False, fontsize=8)
+    logarithmic(axes, "rows of a batch", label)
     figure.savefig(DOCS / file)
     return file, title
-
-
-def _logarithmic(axes: Axes, horizontal: str, vertical: str) -> None:
-    axes.set(xscale="log", yscale="log", xlabel=horizontal, ylabel=vertical)
-    axes.legend(frameon=False, fontsize=8)

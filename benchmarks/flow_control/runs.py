@@ -27,7 +27,7 @@ def measure(name: str, control: Control, numbers: list[int], tick: Tick) -> Foun
         _forget_peak()
         seconds = _take(engine, numbers, 2)
         peak = _peak() - before
-    expected = results(name, iter(numbers))
+    expected = results(name, numbers)
     assert writer.rows == expected, f"{writer.rows} results, and not {expected}"
     assert inside.now == 0, f"{inside.now} records have not left"
     tick(1)

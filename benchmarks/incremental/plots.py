@@ -102,7 +102,7 @@ def _distributions(title: str, lines: Sequence[Line]) -> Figure | None:
             line.curve.ms, line.curve.share, color=line.colour, linestyle=line.style,
             linewidth=1.6, label=line.label,
         )  # fmt: skip
-    _logarithmic(axes, "ms", "share of all that takes as long or longer")
+    logarithmic(axes, "ms", "share of all that takes as long or longer")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -127,14 +127,16 @@ def _rates(outcome: Outcome) -> Figure | None:
         ("search by igraph", RED, "igraph_bfs_s"),
     ):  # fmt: skip
         if seconds := outcome.get("recompute 1m", figure_name):
-            anew = [size / seconds for size in ROUNDS]
-            axes.plot([*ROUNDS], anew, ":", color=colour, label=f"{label}, again each round")
-    _logarithmic(axes, "changes of a round", "changes per second")
+            recomputed = [size / seconds for size in ROUNDS]
+            label = f"{label} computes all edges in each round"
+            axes.plot([*ROUNDS], recomputed, ":", color=colour, label=label)
+    logarithmic(axes, "changes of a round", "changes per second")
     axes.legend(frameon=False, fontsize=8)
     return figure if shown else None
 
 
-def _logarithmic(axes: Axes, horizontal: str, vertical: str) -> None:
+def logarithmic(axes: Axes, horizontal: str, vertical: str) -> None:
+    """Make both axes logarithmic, and label them."""
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(horizontal)

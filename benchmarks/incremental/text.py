@@ -17,7 +17,7 @@ RATED = {
     "degrees, 1 worker": "degrees rates", "degrees, 2 workers": "degrees rates 2 workers",
     "search, 1 worker": "bfs rates", "degrees through Kafka, 2 workers": "kafka rates",
 }  # fmt: skip
-ANEW = ("numpy_degrees_s", "igraph_degrees_s", "scipy_bfs_s", "igraph_bfs_s")
+RECOMPUTED = ("numpy_degrees_s", "igraph_degrees_s", "scipy_bfs_s", "igraph_bfs_s")
 
 
 def lines(outcome: Outcome, drawn: Sequence[str]) -> Iterator[str]:
@@ -62,8 +62,9 @@ def _rates(outcome: Outcome) -> Iterator[str]:
     for label, case in RATED.items():
         columns = [f"{size}_per_s" for size in ROUNDS]
         yield f"| {label} | {_cells(outcome, case, columns)}"
-    anew = (f"{name.removesuffix('_s')} {_cell(outcome, 'recompute 1m', name)} s" for name in ANEW)
-    yield from ("", f"Computed again, whatever the round: {', '.join(anew)}.")
+    cell = partial(_cell, outcome, "recompute 1m")
+    taken = ", ".join(f"{name.removesuffix('_s')} {cell(name)} s" for name in RECOMPUTED)
+    yield from ("", f"Other libraries compute the answer of each round from all edges: {taken}.")
 
 
 def _packages(outcome: Outcome) -> Iterator[str]:

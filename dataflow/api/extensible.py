@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Self
 
 from meander.dataflow.api.builder import Definition
-from meander.dataflow.api.nodes import EnterNode, ExitNode, OperatorNode, Output
+from meander.dataflow.api.nodes import EnterNode, ExitNode, Node, OperatorNode, Output
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
@@ -23,8 +23,7 @@ class Extensible:
 
     def enter(self, name: str) -> Self:
         """Enter a new nested scope, in which times have one more coordinate."""
-        node = EnterNode(self._flow.name_for(name), self._at)
-        return type(self)(self._flow, Output.of(self._flow.add(node)))
+        return self._behind(EnterNode(self._flow.name_for(name), self._at))
 
     def leave(self) -> Self:
         """Leave the nested scope, so that times lose their last coordinate. Raises SetupError
@@ -34,13 +33,16 @@ class Extensible:
             raise SetupError(f"operator {self._at.node.name!r}",
                              "leave needs a scope that enter or flow_control has opened",
                              "call leave inside of it; a loop returns its streams")  # fmt: skip
-        node = ExitNode(self._flow.name_for(f"{scope.name} leave"), self._at)
-        return type(self)(self._flow, Output.of(self._flow.add(node)))
+        return self._behind(ExitNode(self._flow.name_for(f"{scope.name} leave"), self._at))
 
     def operator(
         self, name: str, build: BuildOperator, *, on_error: OnError = "fail", sorts: bool = False
     ) -> Self:
         """Add an operator of the user. `build` returns the operator of one worker. With `sorts` it
         holds records until their time is closed, and sends them in the total order."""
-        node = OperatorNode(self._flow.name_for(name), self._at, build, on_error, sorts)
+        name = self._flow.name_for(name)
+        return self._behind(OperatorNode(name, self._at, build, on_error, sorts))
+
+    def _behind(self, node: Node) -> Self:
+        """Add a node, and return the stream or collection behind it."""
         return type(self)(self._flow, Output.of(self._flow.add(node)))

@@ -1,7 +1,7 @@
 """The nodes of a flow before it runs: one frozen record per operator, in order of definition.
 
 A node reads from an `Output`, one of the outputs of an earlier node. An `EnterNode` leads into a
-nested scope, and a `ExitNode` out. A loop is a nested scope that a `LoopNode` enters, and in which
+nested scope, and an `ExitNode` out. A loop is a nested scope that a `LoopNode` enters, and in which
 a `FeedbackNode` leads back.
 """
 

@@ -54,7 +54,7 @@ from meander.dataflow.control.instructions import (
 )
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
-from meander.dataflow.graph.graph import EdgeId, Graph, Location, Scope
+from meander.dataflow.graph.graph import ROOT, EdgeId, Graph, Location, Scope
 from meander.dataflow.graph.graph import Node as Ports
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
@@ -409,8 +409,7 @@ class Plan:
     @cached_property
     def ends(self) -> list[Location]:
         """Return the outputs without a reader. Together they are the probe of the flow."""
-        read = {edge.source for edge in self.graph.edges} | self.graph.announcement_ports
-        return [at for n in self.nodes for at in self.ports[n.name].outputs if at not in read]
+        return self.graph.ends(ROOT)
 
     @cached_property
     def probes(self) -> dict[str, Location]:

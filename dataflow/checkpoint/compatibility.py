@@ -7,7 +7,7 @@ operators behind their input are the same (`api/lineage.py`). Cost: O(manifests,
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -234,19 +234,14 @@ def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 def _other_arrangements(checkpoint: Checkpoint, plan: Plan) -> list[str]:
     """Return the operators whose states hold other arrangements than they now keep or read."""
-    had, has = _by_operator(checkpoint.cut.arrangements), _by_operator(plan.arrangements)
-    known = {node.name for node in plan.stateful}
-    return [
-        f"operator {name!r} had {_described(had[name])}, and now has {_described(has[name])}"
-        for name in sorted({one.operator for one in checkpoint.manifests} & known)
-        if had[name] != has[name]
-    ]
-
-
-def _by_operator(kept: Sequence[KeptArrangement]) -> Mapping[str, Sequence[KeptArrangement]]:
-    found = defaultdict[str, list[KeptArrangement]](list)
-    for one in kept:
-        found[one.operator].append(one)
+    found, known = list[str](), {node.name for node in plan.stateful}
+    for name in sorted({one.operator for one in checkpoint.manifests} & known):
+        had, has = (
+            [one for one in kept if one.operator == name]
+            for kept in (checkpoint.cut.arrangements, plan.arrangements)
+        )
+        if had != has:
+            found.append(f"operator {name!r} had {_described(had)}, and now has {_described(has)}")
     return found
 
 

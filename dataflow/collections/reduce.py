@@ -243,7 +243,7 @@ def first_rows(hashes: UInt64s) -> Bools:
 
 
 def slices_by_keys(hashes: UInt64s, most: int) -> Iterator[slice]:
-    """Yield slices of sorted hashes that have at most so many keys, each key in one slice.
+    """Yield slices of sorted hashes. Each slice has at most `most` keys, with all rows of each.
 
     >>> [*slices_by_keys(np.array([3, 3, 5, 8], np.uint64), 2)]
     [slice(0, 3, None), slice(3, 4, None)]

@@ -20,7 +20,12 @@ class BatchNumbers:
 
     def __init__(self) -> None:
         self._last: Time | None = None
-        """The last time of the last batch, with its number."""
+
+    @property
+    def last(self) -> Time:
+        """Return the last time of the last batch, with its number."""
+        assert self._last is not None, "a batch has been numbered"
+        return self._last
 
     def number(self, batch: Iterable[Rows]) -> list[Rows]:
         """Return the rows of the next batch with their numbers. All rows of an element have one."""
@@ -36,7 +41,7 @@ class BatchNumbers:
         if number is None:
             yield rows
             return
-        again, others = rows.split(rows.batch.times == outer_time(self._last_time))
+        again, others = rows.split(rows.batch.times == outer_time(self.last))
         if len(again):
             yield replace(again, iterations=(*rows.iterations[:-1], number))
         if len(others):
@@ -46,7 +51,7 @@ class BatchNumbers:
         """Return the least time that rows of a time may still get."""
         outer, iterations = outer_time(time), iterations_of(time)
         number = self._next(iterations)
-        if number is None or outer != outer_time(self._last_time):
+        if number is None or outer != outer_time(self.last):
             return time
         return nested_time(outer, (*iterations[:-1], number))
 
@@ -58,8 +63,3 @@ class BatchNumbers:
         *outer, last = iterations_of(self._last)
         *own, number = iterations
         return max(last + 1, number) if own == outer else None
-
-    @property
-    def _last_time(self) -> Time:
-        assert self._last is not None
-        return self._last

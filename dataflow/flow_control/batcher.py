@@ -29,7 +29,7 @@ from meander.dataflow.records.loop_times import (
     iterations_of,
     nested_time,
     outer_time,
-    total_order_key,
+    passed_frontier,
 )
 from meander.state.times.time import Time
 
@@ -81,10 +81,6 @@ class Batcher(BaseOperator):
         rows = chain.from_iterable(map(numbers.renumbered, waiting))
         return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
 
-    def admitted(self) -> int:
-        """Return the number of rows that are admitted and not through."""
-        return sum(batch.rows for batch in self._admitted)
-
     def _receive(self) -> bool:
         """Receive messages, unless enough rows of closed times wait. Return whether there were
         any."""
@@ -96,23 +92,23 @@ class Batcher(BaseOperator):
             iterations = iterations_of(message.time)
             self._open.add(Rows.of(message.payload, 0, iterations, message.arrived_at))
             received = True
-        over = self._open.size - self._max_waiting if received else 0
-        while over > 0 and (moved := self._open.spill_some()):
-            over -= moved
+        if received:
+            self._open.spill_past(self._max_waiting)
         return received
 
     def _complete_batches(self) -> bool:
         """Forget the batches that are through. Return whether there were any."""
-        if not self._admitted:
-            return False
-        least = min((total_order_key(t) for end in self._ends for t in end()), default=None)
         before = len(self._admitted)
-        while self._admitted and (
-            least is None or total_order_key(self._admitted[0].last) < least
-        ):  # fmt: skip
+        while self._admitted and self._is_through(self._admitted[0]):
             batch = self._admitted.popleft()
             self._size.measure(batch.rows, self._clock.monotonic() - batch.admitted_at)
         return len(self._admitted) < before
+
+    def _is_through(self, batch: AdmittedBatch) -> bool:
+        """Return whether the frontiers at all ends have passed a batch in the total order."""
+        time, iterations = outer_time(batch.last), iterations_of(batch.last)
+        passed = (passed_frontier(end(), iterations) for end in self._ends)
+        return not any(frontier.less_equal(time) for frontier in passed)
 
     def _admit_batches(self) -> bool:
         """Admit batches as long as there is room. Return whether there were rows for them."""
@@ -139,9 +135,8 @@ class Batcher(BaseOperator):
         for rows in batch:
             time = rows.least_time
             self._output.send(self._capabilities.capability_for(time), time, rows.batch)
-        last = nested_time(int(batch[-1].batch.times[-1]), batch[-1].iterations)
-        count = sum(map(len, batch))
-        self._admitted.append(AdmittedBatch(last, count, self._clock.monotonic()))
+        count, now = sum(map(len, batch)), self._clock.monotonic()
+        self._admitted.append(AdmittedBatch(self._numbers.last, count, now))
 
     def _pending_times(self) -> Iterator[Time]:
         """Yield the least times of the rows that wait, with their numbers."""

@@ -75,10 +75,9 @@ class Expansion:
     def take(self, count: int) -> list[Rows]:
         """Remove and return the first outputs, at most `count`."""
         outputs = list[Rows]()
-        while count > 0 and (self._first is not None or self._begin()):
-            if self._first is not None:
-                outputs.append(self._next_outputs(self._first, count))
-                count -= len(outputs[-1])
+        while count > 0 and (first := self._first or self._begin()) is not None:
+            outputs.append(self._next_outputs(first, count))
+            count -= len(outputs[-1])
         return _merged(outputs)
 
     def least_times(self) -> Iterator[Time]:
@@ -95,18 +94,20 @@ class Expansion:
     def __len__(self) -> int:
         return (self._first is not None) + len(self._rows)
 
-    def _begin(self) -> bool:
-        """Begin to expand the next row. Return whether there was one."""
-        for packed in self._rows.take(1):
+    def _begin(self) -> ExpandedRow | None:
+        """Begin to expand the next row whose index has room. Return it, or None."""
+        while taken := self._rows.take(1):
+            (packed,) = taken
             ((left, value),) = cast(list[tuple[int, object]], packed.batch.values)
             row = _with_values(packed, [value])
             if len(with_index_room(row.batch, self._guard)):
                 self._first = ExpandedRow(row, self._outputs(value, left), left)
-            return True
-        return False
+                return self._first
+        return None
 
     def _outputs(self, value: object, left: int) -> Iterator[object]:
         """Yield the outputs of a value behind those that have left."""
+        # A generator calls the function at its first step, where the guard handles an error.
         yield from islice(self._expand(value), left, None)
 
     def _next_outputs(self, first: ExpandedRow, count: int) -> Rows:

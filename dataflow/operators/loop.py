@@ -87,9 +87,8 @@ class LoopEntry(BaseOperator):
             assert isinstance(message.payload, Batch)
             iterations = iterations_of(message.time)
             self.returned.add(Rows.of(message.payload, 0, iterations, message.arrived_at))
-        over = self.returned.size - self._max_waiting if received else 0
-        while over > 0 and (moved := self.returned.spill_some()):
-            over -= moved
+        if received:
+            self.returned.spill_past(self._max_waiting)
         return received
 
     def _send_some(self) -> bool:

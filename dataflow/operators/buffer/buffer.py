@@ -88,6 +88,12 @@ class SpillBuffer:
         self._spill(oldest)
         return oldest.batch.weight
 
+    def spill_past(self, limit: int) -> None:
+        """Move the oldest slices to disk while more than `limit` bytes wait in memory."""
+        over = self.size - limit
+        while over > 0 and (moved := self.spill_some()):
+            over -= moved
+
     def _disk_times(self) -> Iterator[tuple[int, Iterations]]:
         for iterations, disk in self._disk.items():
             assert disk.least is not None

@@ -31,12 +31,12 @@ Change = tuple[int, int, int]
 
 
 def expected_degrees(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
-    """Compute `degrees` anew."""
+    """Compute `degrees` from all edges."""
     return Counter(Counter(Counter(node for node, _ in edges.elements()).values()).items())
 
 
 def expected_bfs(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
-    """Compute `bfs` anew."""
+    """Compute `bfs` from all edges."""
     graph = nx.DiGraph(list(edges))
     graph.add_nodes_from(root for root, _ in roots)
     sources = {root for root, _ in roots}
@@ -58,7 +58,7 @@ def shared(edges: Collection, roots: Collection) -> Collection:
 
 
 def expected_shared(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
-    """Compute `shared` anew."""
+    """Compute `shared` from all edges."""
     degrees = Counter(node for node, _ in edges.elements())
     found = Answer()
     for node, distance in expected_bfs(edges, roots):
@@ -68,7 +68,7 @@ def expected_shared(edges: Counter[Edge], roots: Counter[Edge]) -> Answer:
 
 
 def expected_components(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
-    """Compute `components` anew."""
+    """Compute `components` from all edges."""
     found = nx.connected_components(nx.Graph(list(edges)))
     return Counter((node, min(nodes)) for nodes in found for node in nodes)
 
@@ -83,7 +83,7 @@ def hops(edges: Collection, _: Collection) -> Collection:
 
 
 def expected_hops(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
-    """Compute `hops` anew."""
+    """Compute `hops` from all edges."""
     ways = Counter[int]()
     for (start, middle), first in edges.items():
         for (other, end), second in edges.items():

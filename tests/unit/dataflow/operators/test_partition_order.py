@@ -20,7 +20,7 @@ from meander.testing import TestFlow
 SEEDS = range(10)
 RECORDS = 40
 MANY = 6 * RECORDS
-"""The first run writes a part of the results of so many records, and the second run reads some."""
+"""The number of records. The first run leaves some of them to the second run."""
 SLOW = 0.02
 
 
