@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.flow_control.flow_control import flow_control
+    from meander.dataflow.generic_join.pattern import pattern
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
@@ -37,6 +38,7 @@ __all__ = [
     "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "MeanderError", "ObjectColumn", "Options", "SetupError", "SourceOptions",
     "Stream", "bootstrap", "columns", "field", "flow_control", "header", "nondeterministic",
+    "pattern",
 ]  # fmt: skip
 
 _MODULES = {
@@ -52,6 +54,7 @@ _MODULES = {
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.flow_control.flow_control": ["flow_control"],
+    "dataflow.generic_join.pattern": ["pattern"],
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],

@@ -6,10 +6,19 @@ alone. Times in a nested scope have one more coordinate, which begins at 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from meander.dataflow.api.builder import Definition
-from meander.dataflow.api.nodes import EnterNode, ExitNode, Node, OperatorNode, Output
+from meander.dataflow.api.nodes import (
+    ArrangeNode,
+    EnterNode,
+    ExitNode,
+    Node,
+    OperatorNode,
+    Output,
+)
+from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
@@ -36,12 +45,28 @@ class Extensible:
         return self._behind(ExitNode(self._flow.name_for(f"{scope.name} leave"), self._at))
 
     def operator(
-        self, name: str, build: BuildOperator, *, on_error: OnError = "fail", sorts: bool = False
+        self,
+        name: str,
+        build: BuildOperator,
+        *,
+        on_error: OnError = "fail",
+        sorts: bool = False,
+        arrangements: Sequence[Extensible] = (),
     ) -> Self:
         """Add an operator of the user. `build` returns the operator of one worker. With `sorts` it
-        holds records until their time is closed, and sends them in the total order."""
+        holds records until their time is closed, and sends them in the total order.
+
+        It reads `arrangements` by key, each of a collection outside of loops. Raises SetupError for
+        any other one.
+        """
         name = self._flow.name_for(name)
-        return self._behind(OperatorNode(name, self._at, build, on_error, sorts))
+        read = tuple(one._at for one in arrangements)
+        for at in read:
+            if not isinstance(at.node, ArrangeNode) or at.scope != ROOT:
+                raise SetupError(f"operator {name!r}",
+                                 f"it reads {at.node.name!r}, no arrangement outside of loops",
+                                 "give it collection.arrange(...)")  # fmt: skip
+        return self._behind(OperatorNode(name, self._at, build, on_error, sorts, read))
 
     def _behind(self, node: Node) -> Self:
         """Add a node, and return the stream or collection behind it."""

@@ -194,6 +194,8 @@ class OperatorNode:
     on_error: OnError = "fail"
     sorts: bool = False
     """Whether it holds records until their time is closed, and sends them in the total order."""
+    arrangements: tuple[Output, ...] = ()
+    """The arrangements that it reads by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,8 @@ class ChangesNode:
 
     name: str
     upstream: Output
+    fields: tuple[str, ...] = ("key", "value")
+    """The names of the last columns before the diff."""
 
 
 StatefulCollectionNode = ArrangeNode | CountNode | JoinNode | ReduceNode

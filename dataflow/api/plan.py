@@ -303,7 +303,8 @@ class Plan:
     def _upstream_nodes(self, node: Node) -> list[Node]:
         """Return the nodes whose outputs a node reads, feedback nodes included."""
         feedback = (n for n in self.nodes if isinstance(n, FeedbackNode) and n.loop is node)
-        return [one.node for one in (*upstreams(node), *(one.upstream for one in feedback))]
+        read = node.arrangements if isinstance(node, OperatorNode) else ()
+        return [one.node for one in (*upstreams(node), *read, *(one.upstream for one in feedback))]
 
     @cached_property
     def coordinator_inputs(self) -> set[Location]:
@@ -365,7 +366,8 @@ class Plan:
         by_key = [*exchanges, *(one.name for one in arrangements)]
         outputs = {self.ports[name].outputs[0] for name in by_key}
         readers = {self.ports[one.name].inputs for one in self.nodes
-                   if isinstance(one, StatefulCollectionNode | ConsolidateNode)}  # fmt: skip
+                   if isinstance(one, StatefulCollectionNode | ConsolidateNode | OperatorNode)
+                   }  # fmt: skip
         inputs = {*chain.from_iterable(readers)}
         # An arrangement sends what it got, so what it has not sent belongs there, too.
         unsent = {self.ports[one.name].inputs[1] for one in arrangements}
@@ -380,6 +382,8 @@ class Plan:
         """Return the outputs of the operators that read the arrangements of an operator; it reads
         them, too."""
         readers = {one.operator for one in self.arrangements if one.kept_by == operator}
+        readers |= {one.name for one in self.nodes if isinstance(one, OperatorNode)
+                    if operator in {read.node.name for read in one.arrangements}}  # fmt: skip
         return [self.ports[name].outputs[0] for name in readers]
 
     def bin_of(self, operator: str, key: bytes) -> Bin:

@@ -191,6 +191,11 @@ class Arrangement:
         removed = [_rows_before([chunk.updates()], before) for chunk in self._removed]
         return self.trace.cursor([Run(some) for some in (*recent, *installed, *removed) if some])
 
+    def whole_cursor(self) -> Cursor:
+        """Return a cursor over all updates, of whatever times."""
+        more = [Run(layer.chunks) for layer in self._recent if len(layer)]
+        return self.trace.cursor([*more, *(Run([chunk]) for chunk in self._waiting)])
+
     def unread(self, reader: ArrangementReader) -> Iterator[Updates]:
         """Yield the updates that a reader has not read."""
         waiting = [(some, [reader.position]) for layer in self._recent for some in layer.updates()]

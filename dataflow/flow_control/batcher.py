@@ -40,7 +40,8 @@ class AdmittedBatch:
 
     last: Time
     """The last time of its rows."""
-    rows: int
+    size: int
+    """What its rows count together."""
     admitted_at: float
     """In seconds of the worker's clock."""
 
@@ -101,7 +102,7 @@ class Batcher(BaseOperator):
         before = len(self._admitted)
         while self._admitted and self._is_through(self._admitted[0]):
             batch = self._admitted.popleft()
-            self._size.measure(batch.rows, self._clock.monotonic() - batch.admitted_at)
+            self._size.measure(batch.size, self._clock.monotonic() - batch.admitted_at)
         return len(self._admitted) < before
 
     def _is_through(self, batch: AdmittedBatch) -> bool:
@@ -135,8 +136,8 @@ class Batcher(BaseOperator):
         for rows in batch:
             time = rows.least_time
             self._output.send(self._capabilities.capability_for(time), time, rows.batch)
-        count, now = sum(map(len, batch)), self._clock.monotonic()
-        self._admitted.append(AdmittedBatch(self._numbers.last, count, now))
+        size, now = sum(map(self._ready.count, batch)), self._clock.monotonic()
+        self._admitted.append(AdmittedBatch(self._numbers.last, size, now))
 
     def _pending_times(self) -> Iterator[Time]:
         """Yield the least times of the rows that wait, with their numbers."""

@@ -80,6 +80,10 @@ class Expansion:
             count -= len(outputs[-1])
         return _merged(outputs)
 
+    def count(self, rows: Rows) -> int:
+        """Return the number of outputs."""
+        return len(rows)
+
     def least_times(self) -> Iterator[Time]:
         """Yield the least times of the rows."""
         if self._first is not None:

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
-from meander.dataflow.api.collection import Collection
 from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.stream import Stream
 from meander.dataflow.flow_control.batch_size import DEFAULT, BatchSize, Size, check_size
 from meander.dataflow.flow_control.batcher import Batcher
 from meander.dataflow.flow_control.expansion import Expand, Expansion, unexpanded
-from meander.dataflow.flow_control.ready_rows import ReadyRows
+from meander.dataflow.flow_control.ready_rows import ReadyRows, Weigh, each_one
 from meander.dataflow.operators.custom import OperatorServices
 from meander.dataflow.operators.error_policy import OnError
 from meander.schemas.errors import SetupError
@@ -33,6 +32,7 @@ def flow_control(
     batch: Size = DEFAULT,
     in_flight: int = 4,
     expand: Expand | None = None,
+    weigh: Weigh = each_one,
     on_error: OnError = "dead_letter",
     name: str = "flow_control",
 ) -> Iterator[T]:
@@ -45,6 +45,9 @@ def flow_control(
     `expand` turns a value of a stream into an iterator of values, as a `flat_map` does, but lazily:
     a batch takes no more outputs than it has room for, and the next one continues. The function has
     to give equal outputs for equal values. `on_error` decides about values that it cannot expand.
+
+    `weigh` turns a batch into what each row counts, such as the rows that the part makes of it, in
+    place of 1. A row beyond the size of a batch has a batch of its own.
 
     >>> from meander import Flow, flow_control
     >>> from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -69,7 +72,8 @@ def flow_control(
 
     def build(services: OperatorServices) -> Batcher:
         complete_each = services.input.latency.complete_each
-        ready = ReadyRows(isinstance(stream, Collection), complete_each)
+        # Updates add up in any order; records of a stream have one.
+        ready = ReadyRows(not isinstance(stream, Stream), complete_each, weigh)
         queue = ready if expand is None else Expansion(ready, expand, services.guard)
         return Batcher(services, BatchSize(batch), in_flight, queue)
 

@@ -1,7 +1,8 @@
 """Rows of closed times in the total order, from which the batcher cuts batches.
 
 Guarantees that rows of a stream leave in the total order, and updates of a collection in the order
-of time. Cost: one sort per set of rows that a frontier has passed, and one copy of each row.
+of time. A row that counts more than a batch leaves alone. Cost: one sort per set of rows that a
+frontier has passed, and one copy of each row.
 """
 
 from __future__ import annotations
@@ -14,22 +15,32 @@ from operator import attrgetter
 import numpy as np
 
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.records.batch import Int64s
+from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.times.time import Time
 
 _iterations = attrgetter("iterations")
+Weigh = Callable[[Batch], Int64s]
+"""From rows to what each counts in a batch, shape (n,)."""
+
+
+def each_one(rows: Batch) -> Int64s:
+    """Return 1 for each row."""
+    return np.ones(len(rows), np.int64)
 
 
 class ReadyRows:
     """A queue of rows in the total order. Each run in it has equal iterations."""
 
-    def __init__(self, by_time: bool, note_taken: Callable[[Int64s], None]) -> None:
+    def __init__(
+        self, by_time: bool, note_taken: Callable[[Int64s], None], weigh: Weigh = each_one
+    ) -> None:
         """`by_time` sorts rows by their time alone, as updates of a collection add up in any
         order. `note_taken` gets the arrivals of rows that leave the queue."""
-        self._note_taken = note_taken
+        self._note_taken, self._weigh = note_taken, weigh
         self._sorted = _sorted_by_time if by_time else Rows.sorted
-        self._runs = deque[Rows]()
+        self._runs, self._totals = deque[Rows](), deque[Int64s]()
+        """The runs, and what their first rows count together, for each number of rows."""
         self._taken = 0
         """The rows of the first run that have left."""
         self._weights = 0
@@ -46,22 +57,33 @@ class ReadyRows:
         """Add rows that a frontier has passed, behind those that it had passed before."""
         for run in self._in_order(passed):
             self._runs.append(run.measured())
+            self._totals.append(np.cumsum(self._weigh(run.batch)))
             self._weights += self._runs[-1].batch.weight
 
     def take(self, count: int) -> list[Rows]:
-        """Remove and return the first rows, at most `count`."""
+        """Remove and return the first rows that count `count` together, or the first one alone."""
         taken = list[Rows]()
         while count > 0 and self._runs:
-            first, start = self._runs[0], self._taken
-            self._taken = min(start + count, len(first))
-            count -= self._taken - start
+            first, start, totals = self._runs[0], self._taken, self._totals[0]
+            before = int(totals[start - 1]) if start else 0
+            self._taken = int(np.searchsorted(totals, before + count, side="right"))
+            if self._taken == start:
+                if taken:
+                    break
+                self._taken = start + 1
+            count -= int(totals[self._taken - 1]) - before
             taken.append(first.take(np.arange(start, self._taken)))
             self._note_taken(taken[-1].arrivals)
             if self._taken == len(first):
                 self._weights -= first.batch.weight
                 self._runs.popleft()
+                self._totals.popleft()
                 self._taken = 0
         return taken
+
+    def count(self, rows: Rows) -> int:
+        """Return what rows count together in a batch."""
+        return int(self._weigh(rows.batch).sum())
 
     def least_times(self) -> Iterator[Time]:
         """Yield the first two times of each run, and so the least ones."""

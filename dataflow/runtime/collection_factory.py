@@ -112,8 +112,8 @@ def stateless_collection(
         case ConsolidateNode():
             coding = _coding(dictionary, node)
             return Consolidation(context, inputs[0], output, scope_of(node).depth, coding)
-        case ChangesNode():
-            return Pass(inputs, output, changes(plan.origin(node)))
+        case ChangesNode(fields=fields):
+            return Pass(inputs, output, changes(plan.origin(node), fields))
 
 
 def _turn(node: MapUpdatesNode, dictionary: Dictionary) -> Turn:

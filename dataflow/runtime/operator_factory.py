@@ -64,7 +64,7 @@ from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.custom import OperatorServices
+from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
@@ -332,8 +332,14 @@ class OperatorFactory:
             self._output(node),
             self._guard(node.name, node.on_error),
             [partial(self.progress.frontier, at) for at in self.plan.graph.ends(scope)],
+            [self._read_arrangement(one.node.name) for one in node.arrangements],
         )
         return node.build(services)
+
+    def _read_arrangement(self, name: str) -> ReadArrangement:
+        output = self.plan.ports[name].outputs[0]
+        cursor = self._arrangements[name].whole_cursor
+        return ReadArrangement(cursor, partial(self.progress.frontier, output))
 
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""

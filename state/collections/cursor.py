@@ -38,8 +38,9 @@ class CursorRows:
         return len(self.query)
 
 
-class _Span(NamedTuple):
-    """Row ranges of consecutive queries in one part of a chunk."""
+class Span(NamedTuple):
+    """Row ranges of consecutive queries in one part of a chunk; `starts`, `ends` have the shape
+    (queries,), and `first` is the first of these queries."""
 
     chunk: UpdateChunk
     dynamic: bool
@@ -57,7 +58,7 @@ class Run:
         self._firsts = np.array([chunk.first for chunk in chunks], np.uint64)
         self._lasts = np.array([chunk.last for chunk in chunks], np.uint64)
 
-    def spans(self, hashes: UInt64s, by_estimate: bool) -> Iterator[_Span]:
+    def spans(self, hashes: UInt64s, by_estimate: bool) -> Iterator[Span]:
         """Yield the row ranges of sorted hashes."""
         starts = np.searchsorted(hashes, self._firsts).tolist()
         ends = np.searchsorted(hashes, self._lasts, side="right").tolist()
@@ -73,10 +74,10 @@ class Run:
 
 def _located(
     chunk: UpdateChunk, part: Part, dynamic: bool, queries: UInt64s, first: int, by_estimate: bool
-) -> _Span:
+) -> Span:
     starts, ends = np.empty(len(queries), np.int64), np.empty(len(queries), np.int64)
     rows = kernels.locate(part.hashes, part.offsets, queries, by_estimate, starts, ends)
-    return _Span(chunk, dynamic, first, starts, ends, rows)
+    return Span(chunk, dynamic, first, starts, ends, rows)
 
 
 class Cursor:
@@ -87,17 +88,20 @@ class Cursor:
 
     def gather(self, hashes: UInt64s) -> CursorRows:
         """Return all rows of sorted distinct hashes; rows of one key are in no order."""
-        spans = [span for run in self._runs for span in run.spans(hashes, self._by_estimate)]
-        return self._copied(spans)
+        return self._copied([*self.spans(hashes)])
+
+    def spans(self, hashes: UInt64s) -> Iterator[Span]:
+        """Yield the places of the rows of sorted hashes, which may repeat."""
+        for run in self._runs:
+            yield from run.spans(hashes, self._by_estimate)
 
     def pieces(self, hashes: UInt64s) -> Iterator[CursorRows]:
         """Yield the same rows in pieces of `PIECE_ROWS`, also within a key."""
-        for run in self._runs:
-            for span in run.spans(hashes, self._by_estimate):
-                for piece in _cut(span):
-                    yield self._copied([piece])
+        for span in self.spans(hashes):
+            for piece in _cut(span):
+                yield self._copied([piece])
 
-    def _copied(self, spans: Sequence[_Span]) -> CursorRows:
+    def _copied(self, spans: Sequence[Span]) -> CursorRows:
         count = sum(span.rows for span in spans)
         rows = CursorRows(
             np.empty(count, np.int64), np.empty(count, np.int64),
@@ -118,7 +122,7 @@ class Cursor:
         return rows
 
 
-def _cut(span: _Span) -> Iterator[_Span]:
+def _cut(span: Span) -> Iterator[Span]:
     """Yield a span in pieces of at most `PIECE_ROWS` rows."""
     if span.rows <= PIECE_ROWS:
         yield span
@@ -133,4 +137,4 @@ def _cut(span: _Span) -> Iterator[_Span]:
         stop = span.starts[low:high] + np.minimum(end - before[low:high], lengths[low:high])
         stop = np.maximum(stop, begin)
         rows = int((stop - begin).sum())
-        yield _Span(span.chunk, span.dynamic, span.first + low, begin, stop, rows)
+        yield Span(span.chunk, span.dynamic, span.first + low, begin, stop, rows)

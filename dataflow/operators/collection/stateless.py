@@ -26,7 +26,7 @@ from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Int64s
 from meander.state.encoding.object_column import ObjectColumn
-from meander.state.encoding.value_columns import Column
+from meander.state.encoding.value_columns import Column, ValueColumns
 
 Row = tuple[Any, Any, int]
 """A key, a value and a diff."""
@@ -165,16 +165,16 @@ def unchanged(batch: Batch) -> Batch:
     return batch
 
 
-def changes(origin: int) -> Turn:
-    """Return a function from updates to records `{"key", "value", "diff"}`. The place of a record
-    in the total order follows from its key."""
+def changes(origin: int, fields: Sequence[str]) -> Turn:
+    """Return a function from updates to records of the last columns, by name, and the diff. The
+    place of a record in the total order follows from its key."""
+    names = *fields, "diff"
 
     def turn(batch: Batch) -> Batch:
-        keys, values, diffs = columns_of(batch)
-        rows = zip(keys.tolist(), values.tolist(), diffs.tolist(), strict=True)
-        records: list[object] = [
-            {"key": key, "value": value, "diff": diff} for key, value, diff in rows
-        ]
+        assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
+        columns = (column.tolist() for column in batch.values.columns[-len(names) :])
+        rows = zip(*columns, strict=True)
+        records: list[object] = [dict(zip(names, row, strict=True)) for row in rows]
         partitions = key_hashes(batch).view(np.int64)
         origins = np.full(len(batch), origin, np.int64)
         return replace(

@@ -130,7 +130,8 @@ def _owned(column: Int64s) -> Int64s:
 
 def key_hashes(batch: Batch) -> UInt64s:
     """Return the hashes of the keys of updates, whose top bits are the bins."""
-    keys, _, _ = columns_of(batch)
+    assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
+    keys = batch.values.columns[0]
     return hashes_of(_owned(keys.codes if isinstance(keys, ObjectColumn) else keys))
 
 

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from itertools import chain, product
+from math import prod
+from typing import Any, NamedTuple
 
 import networkx as nx
 
-from meander import Checkpointing, Collection, Flow, flow_control
+from meander import Checkpointing, Collection, Flow, flow_control, pattern
 from meander.app.flows.graphs import bfs, components, degrees
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.interfaces import SourceOptions
@@ -92,6 +94,35 @@ def expected_hops(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     return Counter(ways.items())
 
 
+def found(text: str, edges: Collection, distinct: bool = True) -> Collection:
+    """Return the matches of a pattern by their first node; the others make the value."""
+    matches = pattern(text, distinct=distinct).matches(edges, batch=2, in_flight=2)
+    return matches.collection(lambda first, *others: (first, _digits(others)))
+
+
+def expected_found(text: str, edges: Counter[Edge], distinct: bool = True) -> Answer:
+    """Try all bindings of the nodes of a pattern."""
+    pairs = [tuple(part.strip().split("->")) for part in text.split(",")]
+    names = list(dict.fromkeys(chain.from_iterable(pairs)))
+    nodes = sorted({node for edge in edges for node in edge})
+    answer = Answer()
+    for chosen in product(nodes, repeat=len(names)):
+        if distinct and len(set(chosen)) < len(names):
+            continue
+        bound = dict(zip(names, chosen, strict=True))
+        count = prod(edges[bound[start], bound[end]] for start, end in pairs)
+        if count:
+            answer[chosen[0], _digits(chosen[1:])] += count
+    return answer
+
+
+def _digits(nodes: Sequence[Any]) -> Any:
+    return sum(node * 100**place for place, node in enumerate(nodes))
+
+
+TRIANGLE, DIAMOND, TWO_WAY = "a->b, b->c, a->c", "a->b, a->c, b->d, c->d", "a->b, b->a, b->c"
+
+
 @dataclass(frozen=True)
 class GraphFlow:
     """A flow over edges and roots, and the same computed from all of them at once."""
@@ -107,6 +138,17 @@ GRAPH_FLOWS = {
     "bfs": GraphFlow(bfs, expected_bfs),
     "shared": GraphFlow(shared, expected_shared),
     "hops": GraphFlow(hops, expected_hops),
+    "triangles": GraphFlow(
+        lambda edges, _: found(TRIANGLE, edges), lambda edges, _: expected_found(TRIANGLE, edges)
+    ),
+    "diamonds": GraphFlow(
+        lambda edges, _: found(DIAMOND, edges, distinct=False),
+        lambda edges, _: expected_found(DIAMOND, edges, distinct=False),
+    ),
+    "two-way": GraphFlow(
+        lambda edges, _: found(TWO_WAY, edges.arrange("shared"), distinct=False),
+        lambda edges, _: expected_found(TWO_WAY, edges, distinct=False),
+    ),
     "components": GraphFlow(lambda edges, _: components(edges), expected_components),
     "shared by name": GraphFlow(shared, expected_shared, named=True),
     "components by name": GraphFlow(

@@ -40,7 +40,7 @@ class Control:
     @property
     def admitted(self) -> int:
         """The rows that are admitted and not through."""
-        return sum(batch.rows for batch in self.batcher._admitted)
+        return sum(batch.size for batch in self.batcher._admitted)
 
     def step(self) -> list[tuple[Time, list[object]]]:
         """Let the batcher work, and return what it sends."""

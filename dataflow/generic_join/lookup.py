@@ -1,0 +1,107 @@
+"""The lookup: an operator that looks prefixes up in arrangements, without a state of its own.
+
+Guarantees that a prefix of time t meets all updates up to t, and none later: it waits until the
+arrangements hold all updates of its time, on all workers, as migrations and restarts may be under
+way. Invariant: waiting prefixes have a capability, so the arrangements tell their times apart.
+Prefixes beyond `max_waiting` bytes wait on disk (I6). Work is done in slices of `SLICE` proposals.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from meander.dataflow.flow_control.ready_rows import Weigh
+from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.custom import OperatorServices
+from meander.dataflow.operators.ports import BaseOperator, InFlight, least_of
+from meander.dataflow.progress.capability import CapabilitySet
+from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.state.collections.cursor import Cursor
+from meander.state.times.antichain import Antichain
+
+SLICE = 1 << 16
+"""The most proposals of a slice, where a slice has several rows."""
+Step = Callable[[Batch, Sequence[Cursor]], Batch]
+"""From prefixes, and a cursor of each arrangement, to other prefixes."""
+
+
+class Lookup(BaseOperator):
+    """A lookup on one worker."""
+
+    def __init__(self, services: OperatorServices, step: Step, weigh: Weigh) -> None:
+        """`weigh` returns how many rows each prefix may become."""
+        context = services.context
+        self._input, self._output, self._read = (
+            services.input,
+            services.output,
+            services.arrangements,
+        )
+        self._step, self._weigh, self._max_waiting = step, weigh, context.max_waiting
+        self._waiting, self._ready = context.buffer("prefixes"), deque[Rows]()
+        self._capabilities = CapabilitySet()
+
+    def schedule(self) -> bool:
+        """Receive prefixes, and look up a slice of those whose time is complete. Return whether
+        the lookup worked."""
+        if self._input.empty and not self._ready and self._waiting.empty:
+            return False
+        worked = self._receive() if not self._ready else False
+        if not self._ready:
+            passed, more = self._waiting.pop_passed(self._complete())
+            self._ready += passed
+            worked |= bool(passed) or more
+        if self._ready and not self._output.blocked():
+            self._look_up()
+            worked = True
+        if worked:
+            ready = (rows.least_time for rows in self._ready)
+            self._capabilities.downgrade(*least_of(*self._waiting.pending_times, *ready))
+        return worked
+
+    def in_flight(self) -> Iterable[InFlight]:
+        """Return the prefixes that wait as of the call."""
+        at, rows = self._input.location, chain([*self._ready], self._waiting.rows())
+        return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
+
+    def _receive(self) -> bool:
+        received = False
+        for message in self._input.drain():
+            received = True
+            assert isinstance(message.payload, Batch)
+            self._capabilities.retain(self._output.mint(message))
+            self._waiting.add(Rows.of(message.payload, 0, iterations_of(message.time)))
+        if received:
+            self._waiting.spill_past(self._max_waiting)
+        return received
+
+    def _complete(self) -> Antichain:
+        """Return the frontier before which all arrangements hold all updates."""
+        frontiers = (read.frontier() for read in self._read)
+        return next(frontiers) if len(self._read) == 1 else _meet(frontiers)
+
+    def _look_up(self) -> None:
+        """Look up the next slice, and send what comes of it."""
+        rows, rest = self._sliced(self._ready.popleft())
+        if len(rest):
+            self._ready.appendleft(rest)
+        batch = self._step(rows.batch, [read.cursor() for read in self._read])
+        if len(batch):
+            time = nested_time(int(batch.times.min()), rows.iterations)
+            self._output.send(self._capabilities.capability_for(rows.least_time), time, batch)
+
+    def _sliced(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return the first rows of about `SLICE` proposals, at least one, and the others."""
+        weights = np.cumsum(self._weigh(rows.batch))
+        return rows.split_at(max(1, int(np.searchsorted(weights, SLICE, side="right"))))
+
+
+def _meet(frontiers: Iterable[Antichain]) -> Antichain:
+    first, *others = frontiers
+    for one in others:
+        first = first.meet(one)
+    return first

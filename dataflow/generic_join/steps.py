@@ -1,0 +1,137 @@
+"""The steps of GenericJoin: count, propose and intersect.
+
+An extension counts what each relation would propose, lets the one with the fewest proposals
+propose, and drops what the others do not support (Ngo et al., GenericJoin; Faucet, section 2). Each
+step handles the prefixes of all queries, and gives rows the key by which the next step looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meander.dataflow.generic_join.key_runs import KeyRuns, Proposals
+from meander.dataflow.generic_join.prefixes import Prefixes
+from meander.dataflow.generic_join.query import Relation
+from meander.dataflow.records.batch import Batch
+from meander.state.collections.columns import Int64s
+from meander.state.collections.cursor import Cursor
+
+NO_RELATION = -1
+"""Stands in place of an arrangement for prefixes that a step lets pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """The relation in which a step looks up the prefixes of each choice; shape (choices,)."""
+
+    arrangements: Int64s
+    """0 for edges by their start, 1 for edges by their end, or `NO_RELATION`."""
+    places: Int64s
+    """The place of the node that is the key."""
+    before: Int64s
+    """1 where only updates from before the time of the prefix count, else 0."""
+
+    @staticmethod
+    def of(relations: Sequence[Relation | None]) -> Relations:
+        """Return the relation of each choice.
+
+        >>> Relations.of([Relation(1, True, False), None]).arrangements.tolist()
+        [1, -1]
+        """
+        rows = [
+            (NO_RELATION, 0, 0) if one is None else (int(one.backward), one.place, int(one.before))
+            for one in relations
+        ]
+        arrangements, places, before = np.array(rows, np.int64).reshape(-1, 3).T
+        return Relations(*map(np.ascontiguousarray, (arrangements, places, before)))
+
+    def keys(self, prefixes: Prefixes) -> Int64s:
+        """Return the key of each prefix. Those that pass have any one."""
+        return prefixes.at(self.places[prefixes.choices])
+
+    def limits(self, prefixes: Prefixes) -> Int64s:
+        """Return the outer time below which updates count for each prefix."""
+        return prefixes.times + 1 - self.before[prefixes.choices]
+
+    def groups(self, prefixes: Prefixes) -> list[tuple[int, Int64s]]:
+        """Return each arrangement with the rows that it looks up, without those that pass."""
+        which = self.arrangements[prefixes.choices]
+        groups = ((one, np.flatnonzero(which == one)) for one in (0, 1))
+        return [(one, rows) for one, rows in groups if len(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The count of what one relation proposes. A prefix keeps the least count so far."""
+
+    number: int
+    """The place of the relation in its extension; the first one has 0."""
+    width: int
+    """The choices per query."""
+    relations: Relations
+    next: Relations
+
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        """Return the prefixes that may have an extension."""
+        prefixes = Prefixes.of(batch, counted=self.number > 0)
+        choices, fewest = prefixes.choices.copy(), prefixes.proposals
+        fewest = np.full(len(prefixes), np.iinfo(np.int64).max) if fewest is None else fewest.copy()
+        for arrangement, rows in self.relations.groups(prefixes):
+            some = prefixes.take(rows)
+            counts = KeyRuns.of(self.relations.keys(some)).counts(cursors[arrangement])
+            fewer = np.flatnonzero(counts < fewest[rows])
+            fewest[rows[fewer]] = counts[fewer]
+            choices[rows[fewer]] += self.number - choices[rows[fewer]] % self.width
+        counted = replace(prefixes, choices=choices, proposals=fewest)
+        return _batch(counted.take(np.flatnonzero(fewest)), self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """The extension of prefixes by what the chosen relation proposes."""
+
+    relations: Relations
+    next: Relations
+    distinct: bool
+    """Whether a node may be bound once only."""
+
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        """Return the extended prefixes."""
+        prefixes = Prefixes.of(batch, counted=True)
+        parts = list[Proposals]()
+        for arrangement, rows in self.relations.groups(prefixes):
+            some = prefixes.take(rows)
+            keys, limits = self.relations.keys(some), self.relations.limits(some)
+            found = KeyRuns.of(keys).proposals(cursors[arrangement], limits)
+            parts.append(replace(found, rows=rows[found.rows]))
+        found = Proposals.concat(parts)
+        extended = prefixes.extended(found.rows, found.values, found.diffs)
+        if self.distinct:
+            extended = extended.take(np.flatnonzero(extended.is_new))
+        return _batch(extended, self.next)
+
+
+@dataclass(frozen=True, slots=True)
+class Intersect:
+    """The choice of the prefixes whose last node one relation supports."""
+
+    relations: Relations
+    next: Relations
+
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        """Return the supported prefixes; their diffs are products."""
+        prefixes = Prefixes.of(batch, counted=False)
+        support = np.ones(len(prefixes), np.int64)
+        for arrangement, rows in self.relations.groups(prefixes):
+            some = prefixes.take(rows)
+            keys, limits = self.relations.keys(some), self.relations.limits(some)
+            support[rows] = KeyRuns.of(keys).support(cursors[arrangement], limits, some.nodes[-1])
+        supported = replace(prefixes, diffs=prefixes.diffs * support)
+        return _batch(supported.take(np.flatnonzero(support)), self.next)
+
+
+def _batch(prefixes: Prefixes, following: Relations) -> Batch:
+    return prefixes.batch(following.keys(prefixes))
