@@ -9,8 +9,9 @@ Prefixes beyond `max_waiting` bytes wait on disk (I6). Work is done in slices of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from meander.state.times.antichain import Antichain
 
 SLICE = 1 << 16
 """The most proposals of a slice, where a slice has several rows."""
+_iterations = attrgetter("iterations")
 Step = Callable[[Batch, Sequence[Cursor]], Batch]
 """From prefixes, and a cursor of each arrangement, to other prefixes."""
 
@@ -53,7 +55,7 @@ class Lookup(BaseOperator):
         worked = self._receive() if not self._ready else False
         if not self._ready:
             passed, more = self._waiting.pop_passed(self._complete())
-            self._ready += passed
+            self._ready += _joined(passed)
             worked |= bool(passed) or more
         if self._ready and not self._output.blocked():
             self._look_up()
@@ -98,6 +100,12 @@ class Lookup(BaseOperator):
         """Return the first rows of about `SLICE` proposals, at least one, and the others."""
         weights = np.cumsum(self._weigh(rows.batch))
         return rows.split_at(max(1, int(np.searchsorted(weights, SLICE, side="right"))))
+
+
+def _joined(some: list[Rows]) -> Iterator[Rows]:
+    """Yield all rows of equal iterations together."""
+    for _, group in groupby(sorted(some, key=_iterations), _iterations):
+        yield Rows.concat([*group])
 
 
 def _meet(frontiers: Iterable[Antichain]) -> Antichain:

@@ -75,12 +75,13 @@ class Prefixes:
     def is_new(self) -> Bools:
         """Return which rows do not bind their last node twice, shape (n,)."""
         *earlier, last = self.nodes
-        return cast(Bools, np.logical_and.reduce([last != one for one in earlier]))
+        new: Bools = np.logical_and.reduce([last != one for one in earlier])
+        return new
 
     def at(self, places: Int64s) -> Int64s:
         """Return the node of each row at a place of its prefix, shape (n,)."""
         if len(places) and (places == places[0]).all():
-            return self.nodes[places[0]]
+            return self.nodes[int(places[0])]
         nodes: Int64s = np.array(self.nodes)[places, np.arange(len(places))]
         return nodes
 

@@ -30,6 +30,7 @@ from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_frontier
 from meander.dataflow.records.packing import PackedValues, join_packed, pack
 from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
+from meander.state.encoding.value_columns import ValueColumns
 from meander.state.keys.ids import WorkerId
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
@@ -197,8 +198,13 @@ class Exchange(BaseOperator):
 
     def _message(self, unsent: _Unsent) -> tuple[Int64s, Batch]:
         """Remove one message. Return the arrival times of its records, and the sendable records
-        with packed values."""
+        with packed values. Columns of numbers are sendable as they are."""
         first, size, parts = unsent.first, 0, list[PackedValues]()
+        if (row_bytes := _row_bytes(unsent.rows.batch)) is not None:
+            end = first + max(1, MESSAGE_BYTES // (row_bytes + COLUMN_BYTES))
+            unsent.first = min(end, len(unsent.rows))
+            rows = unsent.rows.between(first, unsent.first)
+            return rows.arrivals, rows.batch.with_size(row_bytes * len(rows))
         unsent.first = len(unsent.rows)
         for piece in self._pieces(unsent.rows.batch, first):
             size += piece.size + COLUMN_BYTES * len(piece.rows)
@@ -213,6 +219,9 @@ class Exchange(BaseOperator):
 
     def _sendable_rows(self, unsent: _Unsent) -> Rows:
         """Return the records that can be sent, measured, so that a checkpoint can hold them."""
+        if (row_bytes := _row_bytes(unsent.rows.batch)) is not None:
+            rows = unsent.rest
+            return replace(rows, batch=rows.batch.with_size(row_bytes * len(rows)))
         numbers = np.arange(unsent.first, len(unsent.rows))
         parts = [
             piece._replace(data=b"") for piece in self._pieces(unsent.rows.batch, unsent.first)
@@ -241,6 +250,13 @@ class RecordTooLargeError(ValueError):
             f"it takes {size:,} bytes with its key, and a link between workers takes "
             f"{RECORD_BYTES:,}: make it smaller, or several of it"
         )
+
+
+def _row_bytes(batch: Batch) -> int | None:
+    """Return the bytes of each record where these are equal, as in columns of numbers."""
+    if batch.keys is None and isinstance(batch.values, ValueColumns):
+        return batch.values.row_bytes
+    return None
 
 
 def _numbers(parts: Sequence[PackedValues]) -> Int64s:

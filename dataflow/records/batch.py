@@ -68,6 +68,18 @@ class Batch:
             self.size * len(rows) // max(len(self), 1),
         )  # fmt: skip
 
+    def between(self, first: int, end: int) -> Batch:
+        """Return consecutive rows, without a copy of their columns."""
+        rows = slice(first, end)
+        values = cast(Values, self.values[rows])
+        return Batch(
+            self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
+            self.indexes[rows], values,
+            None if self.keys is None else self.keys[rows],
+            None if self.hashes is None else self.hashes[rows],
+            self.size * len(values) // max(len(self), 1),
+        )  # fmt: skip
+
     def with_values(self, values: Values) -> Batch:
         """Return the same records with other values."""
         return self._with(values, 0, None)

@@ -76,6 +76,11 @@ class ValueColumns(Sequence[object]):
         return "".join(kind for column in self.columns if (kind := _kind(column)))
 
     @property
+    def row_bytes(self) -> int | None:
+        """Return the bytes of each value, or None where objects make these differ."""
+        return None if _OBJECTS in self.kinds else _WORD * len(self.columns)
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of the columns."""
         return sum(column.nbytes for column in self.columns)

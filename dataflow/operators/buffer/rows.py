@@ -82,11 +82,15 @@ class Rows:
         """Return rows by number, in the given order."""
         return Rows(self.batch.take(rows), self.tags[rows], self.iterations)
 
+    def between(self, first: int, end: int) -> Rows:
+        """Return consecutive rows, without a copy of their columns."""
+        return Rows(self.batch.between(first, end), self.tags[first:end], self.iterations)
+
     def split_at(self, at: int) -> tuple[Rows, Rows]:
         """Return the first `at` rows, and the others."""
         if at >= len(self):
             return self, self.take(NO_ROWS)
-        return self.take(np.arange(at)), self.take(np.arange(at, len(self)))
+        return self.between(0, at), self.between(at, len(self))
 
     def measured(self) -> Rows:
         """Return the same rows with a known size."""
