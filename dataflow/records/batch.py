@@ -71,7 +71,7 @@ class Batch:
     def between(self, first: int, end: int) -> Batch:
         """Return consecutive rows, without a copy of their columns."""
         rows = slice(first, end)
-        values = cast(Values, self.values[rows])
+        values = self.values[rows]
         return Batch(
             self.times[rows], self.origins[rows], self.partitions[rows], self.offsets[rows],
             self.indexes[rows], values,
