@@ -114,7 +114,9 @@ class Batcher(BaseOperator):
     def _admit_batches(self) -> bool:
         """Admit batches as long as there is room. Return whether there were rows for them."""
         worked = False
-        while len(self._admitted) < self._in_flight and not self._output.blocked():
+        if self._output.blocked():
+            return False
+        while len(self._admitted) < self._in_flight:
             self._close_times()
             waiting = len(self._ready)
             batch = self._numbers.number(self._ready.take(self._size.rows))

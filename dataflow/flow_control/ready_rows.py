@@ -1,8 +1,9 @@
 """Rows of closed times in the total order, from which the batcher cuts batches.
 
 Guarantees that rows of a stream leave in the total order, and updates of a collection in the order
-of time. A row that counts more than a batch leaves alone. Cost: one sort per set of rows that a
-frontier has passed, and one copy of each row.
+of time. A row that counts more than a batch leaves alone. A time is cut only where it alone exceeds
+a batch, as each cut makes one more message of each batch behind it. Cost: one sort per set of rows
+that a frontier has passed, and one copy of each row.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class ReadyRows:
         while count > 0 and self._runs:
             first, start, totals = self._runs[0], self._taken, self._totals[0]
             before = int(totals[start - 1]) if start else 0
-            self._taken = int(np.searchsorted(totals, before + count, side="right"))
+            end = int(np.searchsorted(totals, before + count, side="right"))
+            self._taken = _whole_times(first.batch.times, start, end, bool(taken))
             if self._taken == start:
                 if taken:
                     break
@@ -116,6 +118,19 @@ class ReadyRows:
             start = taken[owner]
             taken[owner] += len([*some])
             yield runs[owner].take(np.arange(start, taken[owner]))
+
+
+def _whole_times(times: Int64s, start: int, end: int, others: bool) -> int:
+    """Return an end at which no time is cut, where rows from `start` to `end` or other rows leave.
+
+    >>> times = np.array([1, 1, 2, 2, 2])
+    >>> _whole_times(times, 0, 4, False), _whole_times(times, 2, 4, False)
+    (2, 4)
+    """
+    if not start < end < len(times):
+        return end
+    whole = int(np.searchsorted(times, times[end]))
+    return max(whole, start) if whole > start or others else end
 
 
 def _sorted_by_time(rows: Rows) -> Rows:

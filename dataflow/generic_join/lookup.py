@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
 
 from meander.dataflow.flow_control.ready_rows import Weigh
+from meander.dataflow.generic_join.steps import Found
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.custom import OperatorServices
 from meander.dataflow.operators.ports import BaseOperator, InFlight, least_of
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.state.collections.columns import Int64s
 from meander.state.collections.cursor import Cursor
 from meander.state.times.antichain import Antichain
 
 SLICE = 1 << 16
 """The most proposals of a slice, where a slice has several rows."""
 _iterations = attrgetter("iterations")
-Step = Callable[[Batch, Sequence[Cursor]], Batch]
+Step = Callable[[Batch, Sequence[Cursor]], Found]
 """From prefixes, and a cursor of each arrangement, to other prefixes."""
 
 
@@ -88,18 +90,39 @@ class Lookup(BaseOperator):
 
     def _look_up(self) -> None:
         """Look up the next slice, and send what comes of it."""
-        rows, rest = self._sliced(self._ready.popleft())
-        if len(rest):
-            self._ready.appendleft(rest)
-        batch = self._step(rows.batch, [read.cursor() for read in self._read])
-        if len(batch):
-            time = nested_time(int(batch.times.min()), rows.iterations)
-            self._output.send(self._capabilities.capability_for(rows.least_time), time, batch)
+        slice = [*self._next_slice()]
+        batch = Batch.concat([rows.batch for rows in slice])
+        found = self._step(batch, [read.cursor() for read in self._read])
+        ends = np.cumsum([len(rows) for rows in slice])
+        for rows, some in zip(slice, _split(found, ends), strict=True):
+            if len(some):
+                time = nested_time(int(some.times.min()), rows.iterations)
+                self._output.send(self._capabilities.capability_for(rows.least_time), time, some)
 
-    def _sliced(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return the first rows of about `SLICE` proposals, at least one, and the others."""
-        weights = np.cumsum(self._weigh(rows.batch))
-        return rows.split_at(max(1, int(np.searchsorted(weights, SLICE, side="right"))))
+    def _next_slice(self) -> Iterator[Rows]:
+        """Remove and yield rows that become about `SLICE` together, at least one."""
+        room = SLICE
+        while self._ready and room > 0:
+            rows = self._ready.popleft()
+            weights = np.cumsum(self._weigh(rows.batch))
+            count = max(1, int(np.searchsorted(weights, room, side="right")))
+            if count < len(rows):
+                rows, rest = rows.split_at(count)
+                self._ready.appendleft(rest)
+            room -= int(weights[len(rows) - 1])
+            yield rows
+
+
+def _split(found: Found, ends: Int64s) -> Iterator[Batch]:
+    """Yield the results of the rows up to each of some ends."""
+    owners = np.searchsorted(ends, found.rows, side="right")
+    batch = found.batch
+    if (owners[1:] < owners[:-1]).any():
+        order = np.argsort(owners, kind="stable")
+        batch, owners = batch.take(order), owners[order]
+    bounds = np.searchsorted(owners, np.arange(len(ends) + 1)).tolist()
+    for first, end in pairwise(bounds):
+        yield batch.between(first, end)
 
 
 def _joined(some: list[Rows]) -> Iterator[Rows]:

@@ -64,6 +64,19 @@ class Relations:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """The prefixes that a step found, and the row of which each is a result; `rows` (n,)."""
+
+    batch: Batch
+    rows: Int64s
+
+    @staticmethod
+    def of(prefixes: Prefixes, rows: Int64s, following: Relations) -> Found:
+        """Return prefixes with the keys of the step that follows."""
+        return Found(prefixes.batch(following.keys(prefixes)), rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """The count of what one relation proposes. A prefix keeps the least count so far."""
 
@@ -74,7 +87,7 @@ class Count:
     relations: Relations
     next: Relations
 
-    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Found:
         """Return the prefixes that may have an extension."""
         prefixes = Prefixes.of(batch, counted=self.number > 0)
         choices, fewest = prefixes.choices.copy(), prefixes.proposals
@@ -86,7 +99,8 @@ class Count:
             fewest[rows[fewer]] = counts[fewer]
             choices[rows[fewer]] += self.number - choices[rows[fewer]] % self.width
         counted = replace(prefixes, choices=choices, proposals=fewest)
-        return _batch(counted.take(np.flatnonzero(fewest)), self.next)
+        left = np.flatnonzero(fewest)
+        return Found.of(counted.take(left), left, self.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +112,7 @@ class Propose:
     distinct: bool
     """Whether a node may be bound once only."""
 
-    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Found:
         """Return the extended prefixes."""
         prefixes = Prefixes.of(batch, counted=True)
         parts = list[Proposals]()
@@ -108,10 +122,11 @@ class Propose:
             found = KeyRuns.of(keys).proposals(cursors[arrangement], limits)
             parts.append(replace(found, rows=rows[found.rows]))
         found = Proposals.concat(parts)
-        extended = prefixes.extended(found.rows, found.values, found.diffs)
+        extended, rows = prefixes.extended(found.rows, found.values, found.diffs), found.rows
         if self.distinct:
-            extended = extended.take(np.flatnonzero(extended.is_new))
-        return _batch(extended, self.next)
+            new = np.flatnonzero(extended.is_new)
+            extended, rows = extended.take(new), rows[new]
+        return Found.of(extended, rows, self.next)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +136,7 @@ class Intersect:
     relations: Relations
     next: Relations
 
-    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+    def __call__(self, batch: Batch, cursors: Sequence[Cursor]) -> Found:
         """Return the supported prefixes; their diffs are products."""
         prefixes = Prefixes.of(batch, counted=False)
         support = np.ones(len(prefixes), np.int64)
@@ -130,8 +145,5 @@ class Intersect:
             keys, limits = self.relations.keys(some), self.relations.limits(some)
             support[rows] = KeyRuns.of(keys).support(cursors[arrangement], limits, some.nodes[-1])
         supported = replace(prefixes, diffs=prefixes.diffs * support)
-        return _batch(supported.take(np.flatnonzero(support)), self.next)
-
-
-def _batch(prefixes: Prefixes, following: Relations) -> Batch:
-    return prefixes.batch(following.keys(prefixes))
+        left = np.flatnonzero(support)
+        return Found.of(supported.take(left), left, self.next)
