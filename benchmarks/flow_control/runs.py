@@ -24,14 +24,14 @@ def measure(name: str, control: Control, numbers: list[int], tick: Tick) -> Foun
         _take(engine, WARM, 1)
         as_worker()
         inside.most, writer.rows, before = 0, 0, rss()
-        _forget_peak()
+        forget_peak()
         seconds = _take(engine, numbers, 2)
-        peak = _peak() - before
+        peak_bytes = peak() - before
     expected = results(name, numbers)
     assert writer.rows == expected, f"{writer.rows} results, and not {expected}"
     assert inside.now == 0, f"{inside.now} records have not left"
     tick(1)
-    return Found(figures={"seconds": seconds, "inside": inside.most, "peak_bytes": peak})
+    return Found(figures={"seconds": seconds, "inside": inside.most, "peak_bytes": peak_bytes})
 
 
 def _take(engine: SingleEngine, numbers: list[int], number: int) -> float:
@@ -39,12 +39,12 @@ def _take(engine: SingleEngine, numbers: list[int], number: int) -> float:
     return engine.take(times, numbers, int(times[-1]))
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak() -> int:
-    """Return the most bytes of this process in memory since `_forget_peak`."""
+def peak() -> int:
+    """Return the most bytes of this process in memory since `forget_peak`."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(peak) << 10

@@ -49,6 +49,14 @@ class Engine:
         times = begin + np.arange(len(changes)) // each
         return self.take(self._own(times), self._share(changes).rows(), int(times[-1]))
 
+    def load(self, changes: Records, closing: object) -> float:
+        """Take changes that arrive now and have one time, and on each worker a record of the next
+        time, which closes it; return the seconds until the sink has passed them."""
+        begin, rows = self._begin(), [*self._share(changes).rows(), closing]
+        times = np.full(len(rows), begin)
+        times[-1] += 1
+        return self.take(times, rows, begin)
+
     def take(self, times: Int64s, rows: Sequence[object], last: int) -> float:
         """Take records that arrive now; return the seconds until the sink has passed the last time
         of all workers."""

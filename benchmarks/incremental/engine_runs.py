@@ -146,7 +146,7 @@ def rates(scale: Scale, tick: Tick, name: str, size: str, workers: int = 1) -> F
     warm(name)
     series = partial(_rated, name=name, graph=sized(size, scale), scale=scale)
     if workers > 1:
-        return pair.run(name, series, tick)
+        return pair.run(partial(fed, name), series, tick)[0]
     with engine_of(fed(name)) as engine:
         return series(engine, tick)
 

@@ -1,7 +1,7 @@
-"""Two workers of the real engine in two processes on the real links, with the coordinator here.
+"""Several workers of the real engine in processes on the real links, with the coordinator here.
 
-Both workers take each round at once: the first one chooses its time, and each reads every other
-change.
+All take each round at once: the first one chooses its time, and each reads its share of the
+changes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from benchmarks.incremental.engine import Engine
-from benchmarks.incremental.flows import fed
 from benchmarks.incremental.found import Found, Tick
 from benchmarks.incremental.graph import Records
 from benchmarks.incremental.members import Feed, Members, Results
+from meander import Flow
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.runtime.worker import members_of
@@ -30,7 +30,6 @@ from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Int64s
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
-WORKERS = 2
 WAIT = 0.001
 """Seconds that an idle member sleeps at most."""
 Series = Callable[[Engine, Tick], Found]
@@ -42,7 +41,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 class _Shared:
     """What the processes of all members see."""
 
-    meeting: Barrier = field(default_factory=lambda: _SPAWN.Barrier(WORKERS + 1, timeout=60.0))
+    workers: int
+    meeting: Barrier
     number: Synchronized[int] = field(default_factory=lambda: _SPAWN.Value("q", 0))
     """The number of the last round that the first worker has begun."""
     begin: Synchronized[int] = field(default_factory=lambda: _SPAWN.Value("q", 0))
@@ -58,12 +58,17 @@ class _Shared:
 class PairedEngine(Engine):
     """One of the workers."""
 
-    workers = WORKERS
-
     def __init__(
-        self, members: Members, me: WorkerId, links: CurveLinks, folder: Path, shared: _Shared
+        self,
+        members: Members,
+        me: WorkerId,
+        links: CurveLinks,
+        folder: Path,
+        shared: _Shared,
+        writer: Results,
     ) -> None:
-        feed, writer = Feed(me, WORKERS), Results()
+        self.workers = shared.workers
+        feed = Feed(me, self.workers)
         super().__init__(members, members.worker(me, links, feed, writer, folder), feed, writer)
         self._links, self._shared, self._number = links, shared, 0
 
@@ -76,7 +81,7 @@ class PairedEngine(Engine):
             self._links.wait(WAIT)
 
     def end(self) -> None:
-        """Take turns until the other worker has taken all rounds as well, and let the links go."""
+        """Take turns until the others have taken all rounds as well, and let the links go."""
         with self._shared.ended.get_lock():
             self._shared.ended.value += 1
         while not self._shared.over.is_set():
@@ -95,24 +100,30 @@ class PairedEngine(Engine):
         return self._shared.begin.value
 
     def _share(self, changes: Records) -> Records:
-        return changes.share(self.worker.me, WORKERS)
+        return changes.share(self.worker.me, self.workers)
 
     def _own(self, times: Int64s) -> Int64s:
-        return times[self.worker.me :: WORKERS]
+        return times[self.worker.me :: self.workers]
 
 
-def run(name: str, series: Series, tick: Tick) -> Found:
-    """Return what the first of two workers of a flow of `flows.BUILDS` has found."""
-    shared = _Shared()
+def run(
+    build: Callable[[], Flow],
+    series: Series,
+    tick: Tick,
+    workers: int = 2,
+    writer: Callable[[], Results] = Results,
+) -> list[Found]:
+    """Return what each of several workers of a flow has found."""
+    shared = _Shared(workers, _SPAWN.Barrier(workers + 1, timeout=60.0))
     with (
         _SPAWN.Manager() as manager,
-        ProcessPoolExecutor(WORKERS, _SPAWN, _enter, (shared, peers := manager.dict())) as pool,
+        ProcessPoolExecutor(workers, _SPAWN, _enter, (shared, peers := manager.dict())) as pool,
     ):
-        work = [pool.submit(_member, name, WorkerId(me), series) for me in range(WORKERS)]
+        work = [pool.submit(_member, build, WorkerId(me), series, writer) for me in range(workers)]
         with closing(_linked(COORDINATOR, shared, peers)) as links:
-            coordinator = Members(fed(name), WORKERS).coordinator(links)
+            coordinator = Members(build(), workers).coordinator(links)
             ticked = 0
-            while shared.ended.value < WORKERS and not any(one.done() for one in work):
+            while shared.ended.value < workers and not any(one.done() for one in work):
                 try:
                     _coordinate(coordinator, links)
                 except LinkBroken:
@@ -123,10 +134,10 @@ def run(name: str, series: Series, tick: Tick) -> Found:
                 ticked = done
             links.detach()
             shared.over.set()
-            if shared.ended.value == WORKERS:
+            if shared.ended.value == workers:
                 shared.meeting.wait()
             found = [one.result() for one in work]
-    return found[0]
+    return found
 
 
 def _coordinate(coordinator: Coordinator, links: CurveLinks) -> None:
@@ -148,7 +159,9 @@ def _enter(shared: _Shared, peers: DictProxy[WorkerId, tuple[str, bytes]]) -> No
     _here, _peers = shared, peers
 
 
-def _member(name: str, me: WorkerId, series: Series) -> Found:
+def _member(
+    build: Callable[[], Flow], me: WorkerId, series: Series, writer: Callable[[], Results]
+) -> Found:
     """Be one worker until the series is over."""
 
     def tick(changes: int) -> None:
@@ -158,7 +171,9 @@ def _member(name: str, me: WorkerId, series: Series) -> Found:
         closing(_linked(me, _here, _peers)) as links,
         tempfile.TemporaryDirectory(prefix="meander-bench-") as folder,
     ):
-        engine = PairedEngine(Members(fed(name), WORKERS), me, links, Path(folder), _here)
+        engine = PairedEngine(
+            Members(build(), _here.workers), me, links, Path(folder), _here, writer()
+        )
         try:
             found = series(engine, tick)
         except MeanderError as error:
@@ -176,7 +191,7 @@ def _linked(
     links = CurveLinks(me, CurveKeys.generate())
     peers[me] = links.address, links.public
     shared.meeting.wait()
-    others = [Peer(one, *peers[one]) for one in members_of(WORKERS) if one != me]
+    others = [Peer(one, *peers[one]) for one in members_of(shared.workers) if one != me]
     links.admit(others)
     shared.meeting.wait()
     links.connect(others)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from meander.dataflow.api.collection import ArrangedCollection
+from meander.dataflow.api.collection import ArrangedCollection, Collection
+from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.flow_control.batch_size import Size
 from meander.dataflow.flow_control.flow_control import flow_control
@@ -26,6 +28,8 @@ from meander.dataflow.operators.collection.stateless import Pass
 from meander.dataflow.operators.collection.updates import UpdateCoding
 from meander.dataflow.operators.custom import OperatorServices
 from meander.dataflow.records.batch import Batch
+
+Rows = TypeVar("Rows", bound=Extensible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +45,14 @@ class GenericJoin:
 
     def prefixes(self) -> PrefixStream:
         """Add the join to the flow, and return the prefixes that bind all nodes."""
-        edges = self.arrangements[0]
-        edges = edges.operator(f"{self.name} seeds", partial(_build_seeds, plan=self.plan))
-        seeds = PrefixStream(edges._flow, edges._at)
-        return self._controlled(seeds, "seeds", self._from_seeds)
+        return self._controlled(self.arrangements[0], "edges", self._from_edges)
 
-    def _from_seeds(self, seeds: PrefixStream) -> PrefixStream:
+    def _from_edges(self, edges: Collection) -> PrefixStream:
+        seeds = edges.operator(f"{self.name} seeds", partial(_build_seeds, plan=self.plan))
+        prefixes = PrefixStream(seeds._flow, seeds._at)
         for number, check in enumerate(self.plan.checks, 1):
-            seeds = self._looked_up(seeds, f"check {number}", check)
-        return self._extended(seeds, 1)
+            prefixes = self._looked_up(prefixes, f"check {number}", check)
+        return self._extended(prefixes, 1)
 
     def _extended(self, prefixes: PrefixStream, number: int) -> PrefixStream:
         """Return the prefixes with all nodes, from those before an extension."""
@@ -69,15 +72,15 @@ class GenericJoin:
 
     def _controlled(
         self,
-        prefixes: PrefixStream,
+        rows: Rows,
         name: str,
-        rest: Callable[[PrefixStream], PrefixStream],
+        rest: Callable[[Rows], PrefixStream],
         weigh: Weigh = each_one,
     ) -> PrefixStream:
         if self.batch is None:
-            return rest(prefixes)
+            return rest(rows)
         with flow_control(
-            prefixes, batch=self.batch, in_flight=self.in_flight, weigh=weigh,
+            rows, batch=self.batch, in_flight=self.in_flight, weigh=weigh,
             name=f"{self.name} {name}",
         ) as inner:  # fmt: skip
             return rest(inner).leave()

@@ -104,7 +104,8 @@ class Lookup(BaseOperator):
         room = SLICE
         while self._ready and room > 0:
             rows = self._ready.popleft()
-            weights = np.cumsum(self._weigh(rows.batch))
+            # A prefix that waits has a weight of 1 or more.
+            weights = np.cumsum(self._weigh(rows.batch.between(0, room)))
             count = max(1, int(np.searchsorted(weights, room, side="right")))
             if count < len(rows):
                 rows, rest = rows.split_at(count)
