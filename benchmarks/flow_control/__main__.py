@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks import tables
-from benchmarks.flow_control import plots, text
+from benchmarks.flow_control import clique_plots, plots, text
+from benchmarks.flow_control.clique_cases import FULL, SMALL, Cases
 from benchmarks.flow_control.flows import WAYS, Control, results
 from benchmarks.flow_control.outcome import Outcome, Run
 from benchmarks.flow_control.runs import measure
@@ -36,31 +37,53 @@ PARTS = {"surge": [[size] for size in SURGES], "loop": [[DEPTH] * size for size 
 
 def main(
     runs: Annotated[int, typer.Option(help="Runs of which each figure is the median.")] = 3,
+    only: Annotated[
+        str | None,
+        typer.Option(help="One of ways, sweep, cliques, or the beginning of a case of cliques."),
+    ] = None,
     small: Annotated[bool, typer.Option(help="Try the benchmark: little, and no file.")] = False,
 ) -> None:
-    """Measure flow control beside other ways; takes about ten minutes. Nothing else should run."""
-    outcome, console = Outcome(runs=runs), Console(stderr=True)
+    """Measure flow control beside other ways; takes about an hour. Nothing else should run."""
+    outcome, console = Outcome.load() if only else Outcome(runs=runs), Console(stderr=True)
+    if only in (None, "ways"):
+        _measure_ways(outcome, console, small)
+    if only in (None, "sweep"):
+        _measure_sweep(outcome, console, small)
+    cases = [*Cases(SMALL if small else FULL, runs).steps()]
+    if only not in (None, "cliques"):
+        cases = [one for one in cases if one[0].startswith(only)]
+    for name, step in track(cases, "cliques", console=console):
+        step(outcome.cliques)
+        console.print(name)
+        if not small:
+            outcome.save()
+    for id, value in outcome.figures():
+        print(f"{id}: {value:.3g}")
+    if not small:
+        outcome.save()
+        drawn = [*plots.draw(outcome), *clique_plots.draw(outcome.cliques)]
+        lines = text.lines(outcome, drawn)
+        tables.between(DOCS / "benchmarks.md", text.BEGIN, text.END, lines)
+
+
+def _measure_ways(outcome: Outcome, console: Console, small: bool) -> None:
     sizes = slice(0, 1 if small else None)
     for part, records in PARTS.items():
         batch = LOOP_BATCH if part == "loop" else 1000
         for numbers in track(records[sizes], f"{part}, each way", console=console):
             for way in WAYS:
-                found = _median(part, Control(way, batch), numbers, runs)
+                found = _median(part, Control(way, batch), numbers, outcome.runs)
                 size = results(part, numbers)
                 outcome.ways.setdefault(part, {}).setdefault(way, {})[size] = found
-    outcome.bare = _median("surge", Control("none"), SWEPT, runs)
+
+
+def _measure_sweep(outcome: Outcome, console: Console, small: bool) -> None:
+    outcome.bare = _median("surge", Control("none"), SWEPT, outcome.runs)
     batches = BATCHES[3:5] if small else BATCHES
     for in_flight in track(IN_FLIGHT, "batches of a surge", console=console):
         outcome.sweep[in_flight] = {
-            batch: _swept(Control("control", batch, in_flight), runs) for batch in batches
+            batch: _swept(Control("control", batch, in_flight), outcome.runs) for batch in batches
         }
-    for id, value in outcome.figures():
-        print(f"{id}: {value:.3g}")
-    if not small:
-        outcome.save()
-        drawn = [*plots.draw(outcome)]
-        lines = text.lines(outcome, drawn)
-        tables.between(DOCS / "benchmarks.md", text.BEGIN, text.END, lines)
 
 
 def _swept(control: Control, runs: int) -> Run:

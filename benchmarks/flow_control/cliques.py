@@ -39,9 +39,7 @@ class CliqueRun:
 
     def flow(self) -> Flow:
         """Return the flow, whose operators wait for nothing but flow control."""
-        flow = Flow(
-            "cliques", max_inflight=UNBOUNDED, link_credit=UNBOUNDED, max_waiting=UNBOUNDED
-        )
+        flow = Flow("cliques", max_inflight=UNBOUNDED, link_credit=UNBOUNDED, max_waiting=UNBOUNDED)
         edges = flow.source(PATIENT).collection(_edge)
         matches = pattern(TEXTS[self.size]).matches(
             edges, batch=self.batch, in_flight=self.in_flight

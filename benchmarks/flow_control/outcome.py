@@ -8,12 +8,11 @@ from statistics import median
 from pydantic import BaseModel, Field
 
 from benchmarks import report
+from benchmarks.flow_control.clique_outcome import ENOUGH, OVERLAPPING, Cliques
 from benchmarks.flow_control.flows import WAYS, Way
 from benchmarks.outcome import on_few_lines
 
 PATH = report.RESULTS / "flow_control.json"
-ENOUGH, OVERLAPPING = 1000, 2
-"""The least batch, and the least batches in flight, that the paper calls close to optimal."""
 
 
 class Run(BaseModel):
@@ -46,6 +45,12 @@ class Outcome(BaseModel):
     """Of the surge with flow control, by batches in flight and batch."""
     bare: Run | None = None
     """The surge of the sweep without flow control."""
+    cliques: Cliques = Field(default_factory=Cliques)
+
+    @staticmethod
+    def load() -> Outcome:
+        """Return what was found before."""
+        return Outcome.model_validate_json(PATH.read_bytes())
 
     def save(self) -> None:
         """Write all, and the figures by id, in place of what was found before."""
@@ -68,3 +73,4 @@ class Outcome(BaseModel):
             yield "surge_overhead_avg", sum(good) / len(good) / self.bare.seconds - 1
             yield "surge_overhead_max", max(good) / self.bare.seconds - 1
             yield "surge_runtime_spread", max(good) / min(good)
+        yield from self.cliques.figures()

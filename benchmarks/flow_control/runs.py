@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.flow_control.flows import Control, Inside, loop, results, surge
 from benchmarks.incremental.engine import SingleEngine, engine_of
-from benchmarks.incremental.found import Found, Tick, as_worker, rss
+from benchmarks.incremental.found import SELF, Found, Tick, as_worker, rss
 from benchmarks.incremental.members import Results
 from meander.state.times.time import from_millis
 
@@ -39,12 +39,13 @@ def _take(engine: SingleEngine, numbers: list[int], number: int) -> float:
     return engine.take(times, numbers, int(times[-1]))
 
 
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
+def forget_peak(process: Path = SELF) -> None:
+    """Forget the most memory that a process, by default this one, has had."""
+    (process / "clear_refs").write_text("5")
 
 
-def peak() -> int:
-    """Return the most bytes of this process in memory since `forget_peak`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+def peak(process: Path = SELF) -> int:
+    """Return the most bytes of a process in memory since `forget_peak`."""
+    lines = (process / "status").read_text().splitlines()
     (peak,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
     return int(peak) << 10

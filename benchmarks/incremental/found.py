@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from meander.app.worker.process import GARBAGE
 
+SELF = Path("/proc/self")
 Float64s = npt.NDArray[np.float64]
 Tick = Callable[[int], None]
 """Notes that so many changes more are done."""
@@ -86,9 +87,9 @@ def as_worker() -> None:
     gc.set_threshold(GARBAGE)
 
 
-def rss() -> int:
-    """Return the bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def rss(process: Path = SELF) -> int:
+    """Return the bytes of a process in memory, by default this one."""
+    pages = int((process / "statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
