@@ -99,20 +99,20 @@ def build(name: str, size: int, *, prefix: str = "") -> Flow:
     """Return a flow that writes the changes of counts to the topic of its name, and those of the
     cliques of requested nodes to the topic `NAME-requested`; all topics have a prefix."""
     flow = Flow(name, delivery="exactly_once", checkpoints=Checkpointing(interval=10))
-    given = flow.source(KafkaSource(prefix + "edges"), "edges").collection(edge, "read edges")
-    asked = flow.source(KafkaSource(prefix + "requests"), "requests")
-    requests = asked.collection(request, "read requests").distinct("each request once")
-    write(given, requests, size, prefix + name)
+    edges = flow.source(KafkaSource(prefix + "edges"), "edges").collection(edge, "read edges")
+    requests = flow.source(KafkaSource(prefix + "requests"), "requests")
+    write(edges, requests.collection(request, "read requests"), size, prefix + name)
     return flow
 
 
 def write(edges: Collection, requests: Collection, size: int, topic: str) -> None:
     """Write the changes of both answers about a graph."""
-    once = edges.distinct("each edge once").arrange("arranged edges")
-    nodes, every = counts(once, size)
+    edges = edges.distinct("each edge once").arrange("arranged edges")
+    nodes, every = counts(edges, size)
     nodes.changes().map(_of_node).sink(KafkaSink(topic))
     every.changes().map(_of_graph).sink(KafkaSink(topic))
-    requested(once, requests, size).sink(KafkaSink(f"{topic}-requested"))
+    requests = requests.distinct("each request once")
+    requested(edges, requests, size).sink(KafkaSink(f"{topic}-requested"))
 
 
 def _by_node(place: int, *nodes: Nodes) -> tuple[Nodes, Nodes]:

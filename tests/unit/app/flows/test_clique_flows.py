@@ -38,7 +38,7 @@ def test_a_shipped_flow_follows_edges_and_requests(flow: Flow, size: int) -> Non
     with TestFlow(flow, workers=2, seed=5, partitions=1) as run:
         for n, edge in enumerate(EDGES):
             feed_edge(run, edge, ms=1000 + n)
-        run.feed("requests", {"node": 2, "diff": 1}, {"node": 6, "diff": 1}, ms=1005)
+        run.feed("requests", *({"node": node, "diff": 1} for node in (2, 6, 2)), ms=1005)
         feed_edge(run, (2, 3), -1, ms=2000)
         run.feed("requests", {"node": 6, "diff": -1}, ms=3000)
         run.run()
