@@ -24,6 +24,7 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld
 from meander.state.times.time import to_millis
 from meander.testing import At, Control
+from tests.support.collections.clique_flows import answers, expected_answers
 from tests.support.collections.surviving_flow import SurvivingFlow, surviving
 
 Edge = tuple[int, int]
@@ -149,6 +150,7 @@ GRAPH_FLOWS = {
         lambda edges, _: found(TWO_WAY, edges.arrange("shared"), distinct=False),
         lambda edges, _: expected_found(TWO_WAY, edges, distinct=False),
     ),
+    "cliques": GraphFlow(answers(3), expected_answers(3)),
     "components": GraphFlow(lambda edges, _: components(edges), expected_components),
     "shared by name": GraphFlow(shared, expected_shared, named=True),
     "components by name": GraphFlow(

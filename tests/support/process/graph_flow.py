@@ -12,21 +12,28 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
+from typing import Any, ClassVar
 
 from meander.connectors.topics.internal_topics import topic_names
-from tests.support.collections.graph_flows import GRAPH_FLOWS, Answer
+from tests.support.collections.clique_flows import Expected, Rows
+from tests.support.collections.graph_flows import GRAPH_FLOWS
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, consume_all, create_topic, produce, until
 from tests.support.process.flow_process import FlowProcess, meander, run_command
 
 HEARTBEAT_TIMEOUT = 2
 NODES = 12
-MANY = {"edges": 20, "roots": 2}
 PARTITIONS = 3
 START = 1_700_000_000_000
-NONSENSE = b'{"edge":[1]}', b'{"edge":["a",2],"diff":1}', b"{oops", b'{"root":1,"diff":1}'
+NONSENSE = {
+    b'{"edge":[1]}': "it is no edge, such as",
+    b'{"edge":["a",2],"diff":1}': "its key is 'a', no integer of 64 bits",
+    b"{oops": "line 1 column 2",
+    b'{"root":1,"diff":1}': "it is no edge, such as",
+}
+"""Records that are no edges, and what their dead letters say."""
 
 MODULE = """
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource
@@ -41,7 +48,8 @@ degrees(edges).changes().sink(KafkaSink("{prefix}degrees"))
 bfs(edges, roots).changes().sink(KafkaSink("{prefix}bfs"))
 """
 INPUTS = "edges", "roots"
-ANSWERS = "degrees", "bfs"
+ANSWERS: dict[str, Expected] = {name: GRAPH_FLOWS[name].expected for name in ("degrees", "bfs")}
+"""The topics of answers, and how each answer follows from all edges and roots."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +57,38 @@ class Change:
     """A change on a topic, at its logical time."""
 
     time: int
-    row: tuple[int, int]
+    row: tuple[Any, Any]
     diff: int
 
 
 class GraphFlow:
     """A flow over edges and roots that come and go at random, from one seed."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path, seed: int) -> None:
+    many: ClassVar[Mapping[str, int]] = {"edges": 20, "roots": 2}
+    """About how many rows of an input are there in the long run."""
+    copies = 1
+    """How often a row may be there."""
+    nonsense = NONSENSE
+
+    def __init__(
+        self,
+        broker: Broker,
+        prefix: str,
+        folder: Path,
+        seed: int,
+        definition: str = MODULE,
+        answers: Mapping[str, Expected] = ANSWERS,
+    ) -> None:
+        self.answers = answers
         self._bootstrap, self._prefix, self._rng = broker.bootstrap, prefix, random.Random(seed)
         self._folder, self._millis = folder, START
         self.fed = {name: Counter[tuple[int, int]]() for name in INPUTS}
         """The rows that are there after all changes so far."""
         self.counts = Counter[str]()
         self.module = folder / "flow.py"
-        self.module.write_text(MODULE.format(prefix=prefix))
+        self.module.write_text(definition.format(prefix=prefix))
         topics = {"edges": PARTITIONS, "roots": 1, "edges-read": 2, "roots-read": 2}
-        for topic, partitions in (topics | dict.fromkeys(ANSWERS, 2)).items():
+        for topic, partitions in (topics | dict.fromkeys(self.answers, 2)).items():
             create_topic(self._bootstrap, prefix + topic, partitions)
 
     def run(self, *options: str) -> list[str]:
@@ -87,8 +110,7 @@ class GraphFlow:
             name = "roots" if self._rng.random() < 0.1 else "edges"
             row, diff = self._next(self.fed[name], name)
             self.fed[name][row] += diff
-            value = {"edge": row} if name == "edges" else {"root": row[0]}
-            data = json.dumps(value | {"diff": diff}).encode()
+            data = json.dumps(self._record(name, row) | {"diff": diff}).encode()
             # A row has one partition, so its removal stays behind its addition.
             partition = sum(row) % (PARTITIONS if name == "edges" else 1)
             records[name].append(Record(data, partition=partition, timestamp=self._millis))
@@ -98,13 +120,17 @@ class GraphFlow:
 
     def feed_nonsense(self) -> None:
         """Feed records that are no edges."""
-        records = [Record(data, partition=0, timestamp=self._millis) for data in NONSENSE]
+        records = [Record(data, partition=0, timestamp=self._millis) for data in self.nonsense]
         produce(self._bootstrap, f"{self._prefix}edges", records)
 
-    def dead_letters(self) -> Mapping[bytes | None, str]:
-        """Return the reason of each dead letter by its value."""
+    def check_dead_letters(self) -> None:
+        """Raise AssertionError unless the records that are no edges are dead letters, and each
+        says why."""
         letters = consume_all(self._bootstrap, topic_names(self._prefix, "graph").dead)
-        return {one.value: str(dict(one.headers)["meander.reason"]) for one in letters}
+        reasons = {one.value: str(dict(one.headers)["meander.reason"]) for one in letters}
+        assert reasons.keys() == self.nonsense.keys()
+        for value, reason in self.nonsense.items():
+            assert reason in reasons[value]
 
     def until_answered(self, flow: FlowProcess) -> None:
         """Wait until the flow has answered all changes so far."""
@@ -121,17 +147,19 @@ class GraphFlow:
         read = {name: self._changes(f"{name}-read") for name in INPUTS}
         if any(_sum(read[name]) != +self.fed[name] for name in INPUTS):
             return False
-        found = [self._changes(name) for name in ANSWERS]
-        expected = [*_recomputed(read["edges"], read["roots"])]
+        found = [self._changes(name) for name in self.answers]
+        expected = [*self._recomputed(read["edges"], read["roots"])]
         return [*_accumulated(found, [time for time, _ in expected])] == expected
 
     def check(self) -> None:
         """Raise AssertionError unless the answer at each time is right, and none has changed at
         another time."""
         assert self.is_answered()
-        changes = {name: self._changes(name) for name in (*ANSWERS, "edges-read", "roots-read")}
+        changes = {
+            name: self._changes(name) for name in (*self.answers, "edges-read", "roots-read")
+        }
         times = {one.time for name in INPUTS for one in changes[f"{name}-read"]}
-        for name in ANSWERS:
+        for name in self.answers:
             assert changes[name]
             assert {one.time for one in changes[name]} <= times
             self.counts[f"changes of {name}"] += len(changes[name])
@@ -139,12 +167,32 @@ class GraphFlow:
 
     def _next(self, there: Counter[tuple[int, int]], name: str) -> tuple[tuple[int, int], int]:
         known, rng = sorted(+there), self._rng
-        # About `MANY[name]` rows are there in the long run.
-        if rng.random() < len(known) / (2 * MANY[name]):
+        if rng.random() < len(known) / (2 * self.many[name]):
             return rng.choice(known), -1
-        ends = range(NODES) if name == "edges" else [0]
-        rows = [(a, b) for a in range(NODES) for b in ends if not there[a, b]]
+        rows = [row for row in self._possible(name) if there[row] < self.copies]
         return rng.choice(rows), 1
+
+    def _possible(self, name: str) -> Iterable[tuple[int, int]]:
+        """Return the rows that an input may have."""
+        return product(range(NODES), range(NODES) if name == "edges" else [0])
+
+    def _record(self, name: str, row: tuple[int, int]) -> dict[str, object]:
+        """Return a row as a record without its diff."""
+        return {"edge": row} if name == "edges" else {"root": row[0]}
+
+    def _recomputed(
+        self, edges: Sequence[Change], roots: Sequence[Change]
+    ) -> Iterable[tuple[int, list[Rows]]]:
+        """Yield each time with the answers that a computation from all changes up to it gives."""
+        sums = {name: Rows() for name in INPUTS}
+        merged = [(one.time, "edges", one) for one in edges] + [
+            (one.time, "roots", one) for one in roots
+        ]
+        for time, some in groupby(sorted(merged, key=lambda one: one[0]), key=lambda one: one[0]):
+            for _, name, one in some:
+                sums[name][one.row] += one.diff
+            given = +sums["edges"], +sums["roots"]
+            yield time, [expected(*given) for expected in self.answers.values()]
 
     def _changes(self, topic: str) -> list[Change]:
         found = [*map(_change, consume_all(self._bootstrap, self._prefix + topic))]
@@ -154,40 +202,26 @@ class GraphFlow:
 
 
 def _change(record: Record) -> Change:
-    value, time = json.loads(record.value or b""), dict(record.headers)["meander.time"]
-    return Change(int(time or 0), (value["key"], value["value"]), value["diff"])
+    node, value, diff = json.loads(record.value or b"").values()
+    value = tuple(value) if isinstance(value, list) else value
+    return Change(int(dict(record.headers)["meander.time"] or 0), (node, value), diff)
 
 
-def _sum(changes: Iterable[Change]) -> Answer:
-    found = Answer()
+def _sum(changes: Iterable[Change]) -> Rows:
+    found = Rows()
     for one in changes:
         found[one.row] += one.diff
-    return Answer({row: count for row, count in found.items() if count})
-
-
-def _recomputed(
-    edges: Sequence[Change], roots: Sequence[Change]
-) -> Iterable[tuple[int, list[Answer]]]:
-    """Yield each time with the answers that a computation from all changes up to it gives."""
-    sums = {name: Answer() for name in INPUTS}
-    merged = [(one.time, "edges", one) for one in edges] + [
-        (one.time, "roots", one) for one in roots
-    ]
-    for time, some in groupby(sorted(merged, key=lambda one: one[0]), key=lambda one: one[0]):
-        for _, name, one in some:
-            sums[name][one.row] += one.diff
-        given = +sums["edges"], +sums["roots"]
-        yield time, [GRAPH_FLOWS[name].expected(*given) for name in ANSWERS]
+    return Rows({row: count for row, count in found.items() if count})
 
 
 def _accumulated(
     found: Sequence[Sequence[Change]], times: Iterable[int]
-) -> Iterable[tuple[int, list[Answer]]]:
+) -> Iterable[tuple[int, list[Rows]]]:
     """Yield each time with the sums of the changes of each answer up to it."""
-    sums, places = [Answer() for _ in found], [0 for _ in found]
+    sums, places = [Rows() for _ in found], [0 for _ in found]
     for time in times:
         for n, changes in enumerate(found):
             while places[n] < len(changes) and changes[places[n]].time <= time:
                 sums[n][changes[places[n]].row] += changes[places[n]].diff
                 places[n] += 1
-        yield time, [Answer({row: n for row, n in one.items() if n}) for one in sums]
+        yield time, [Rows({row: n for row, n in one.items() if n}) for one in sums]
