@@ -29,7 +29,7 @@ PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PA
 GRAPHS, ORACLE, LOOPS, CREDIT, FRAMES, FLOWS = 0.18, 0.10, 0.05, 0.04, 0.08, 0.07
 REPLAYS, MEMBERS, LINKS, CHECKPOINTS, ONCE = 0.06, 0.04, 0.02, 0.12, 0.12
 STEP, OUTAGE, SPOIL, OUTBOX = 0.08, 0.05, 0.05, 0.06
-TRACES, COLLECTIONS, COLLECTION_FLOWS = 0.05, 0.05, 0.03
+TRACES, COLLECTIONS, COLLECTION_FLOWS, PATTERNS = 0.05, 0.05, 0.03, 0.03
 """The share of each suite."""
 SCHEDULES = "schedules of "
 """How the names of properties begin that say how many a suite has run."""
