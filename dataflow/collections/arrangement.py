@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -120,7 +120,7 @@ class Arrangement:
         self.lowest = self.upper = self.trace.upper
         """The frontier before which all updates are in the arrangement."""
         self._recent = deque[Layer]()
-        self._installed = list[tuple[Bin, UpdateChunk]]()
+        self._installed = list[InstalledRows]()
         """The arrangement keeps the rows of an installed bin here until all readers have passed
         them."""
         self._removed = list[UpdateChunk]()
@@ -141,12 +141,12 @@ class Arrangement:
         self._recent.append(layer)
         self.absorb()
 
-    def install(self, bin: Bin, updates: Updates) -> None:
-        """Add updates of any times, of a bin that has come."""
+    def install(self, bin: Bin, updates: Updates, at: Antichain) -> None:
+        """Add updates of any times, of a bin that is here from a frontier on."""
         for reader in self._readers:
             reader.note_installed(bin)
         if len(updates) and not self._absorb(chunk := UpdateChunk.sorted(updates)):
-            self._installed.append((bin, chunk))
+            self._installed.append(InstalledRows(bin, chunk, at))
 
     def remove(self, first: int, last: int, at: int) -> None:
         """Cancel from the outer time `at` on the updates of the hashes from `first` to `last`.
@@ -164,7 +164,7 @@ class Arrangement:
         """Let the trace take the layers and the rows of moves that all readers have passed."""
         while self._recent and self._is_passed(self._recent[0]):
             self.trace.insert(self._recent.popleft())
-        self._installed = [one for one in self._installed if not self._absorb(one[1])]
+        self._installed = [one for one in self._installed if not self._absorb(one.chunk)]
         self._removed = [one for one in self._removed if not self._absorb(one)]
 
     def _absorb(self, chunk: UpdateChunk) -> bool:
@@ -183,11 +183,7 @@ class Arrangement:
     def cursor(self, reader: ArrangementReader, before: Antichain) -> Cursor:
         """Return a cursor over the updates before a frontier that the reader has not passed."""
         recent = [_before(layer, before) for layer in self._recent]
-        installed = [
-            [chunk] if (unread := reader.restored.get(bin)) is None
-            else _rows_before([chunk.updates()], before, unread)
-            for bin, chunk in self._installed
-        ]  # fmt: skip
+        installed = [one.read_by(reader, before) for one in self._installed]
         removed = [_rows_before([chunk.updates()], before) for chunk in self._removed]
         return self.trace.cursor([Run(some) for some in (*recent, *installed, *removed) if some])
 
@@ -199,9 +195,11 @@ class Arrangement:
     def unread(self, reader: ArrangementReader) -> Iterator[Updates]:
         """Yield the updates that a reader has not read."""
         waiting = [(some, [reader.position]) for layer in self._recent for some in layer.updates()]
-        for bin, chunk in self._installed:
-            if bin in reader.restored:
-                waiting.append((chunk.updates(), [reader.position, reader.restored[bin]]))
+        waiting += [
+            (one.chunk.updates(), [reader.position, unread])
+            for one in self._installed
+            if (unread := reader.restored.get(one.bin)) is not None
+        ]
         for updates, read in waiting:
             rows = np.flatnonzero(_before_none(updates, read))
             if len(rows):
@@ -230,7 +228,27 @@ class Arrangement:
 
     @property
     def _waiting(self) -> list[UpdateChunk]:
-        return [*(chunk for _, chunk in self._installed), *self._removed]
+        return [*(one.chunk for one in self._installed), *self._removed]
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledRows:
+    """The rows of an installed bin."""
+
+    bin: Bin
+    chunk: UpdateChunk
+    at: Antichain
+    """The frontier from which on the bin is here."""
+
+    def read_by(self, reader: ArrangementReader, before: Antichain) -> list[UpdateChunk]:
+        """Return the rows that a reader gets before a frontier: all that it has read where the bin
+        was, once it comes to the bin."""
+        unread = reader.restored.get(self.bin)
+        if unread is not None:
+            return _rows_before([self.chunk.updates()], before, unread)
+        if self.at.dominates(reader.position):
+            return [self.chunk]
+        return _rows_before([self.chunk.updates()], before)
 
 
 def settled(updates: Updates, since: int) -> Updates:

@@ -106,7 +106,11 @@ class Lookup(BaseOperator):
             rows = self._ready.popleft()
             # A prefix that waits has a weight of 1 or more.
             weights = np.cumsum(self._weigh(rows.batch.between(0, room)))
-            count = max(1, int(np.searchsorted(weights, room, side="right")))
+            count = int(np.searchsorted(weights, room, side="right"))
+            if not count and room < SLICE:
+                self._ready.appendleft(rows)
+                return
+            count = max(1, count)
             if count < len(rows):
                 rows, rest = rows.split_at(count)
                 self._ready.appendleft(rest)

@@ -96,11 +96,11 @@ def _all_read(reader: ArrangementReader, bin: Bin, unread: Antichain) -> None:
     """Take all rows of a restored bin for rows that were read."""
 
 
-def _by_time(arrangement: Arrangement, bin: Bin, updates: Updates) -> None:
+def _by_time(arrangement: Arrangement, bin: Bin, updates: Updates, at: Antichain) -> None:
     lowest = Antichain.of(nested_time(MIN_TIME, (0,) * (arrangement.depth - 1)))
     for reader in arrangement._readers:
         reader.restored[bin] = lowest
-    _install(arrangement, bin, updates)
+    _install(arrangement, bin, updates, at)
 
 
 def _of_traces(seed: int) -> None:

@@ -19,15 +19,18 @@ from meander.dataflow.flow_control.ready_rows import ReadyRows, Weigh
 from meander.dataflow.generic_join import kernels
 from meander.dataflow.generic_join.lookup import Lookup
 from meander.dataflow.generic_join.prefixes import Prefixes
-from meander.dataflow.generic_join.steps import Count, Relations
+from meander.dataflow.generic_join.steps import Count, Found, Relations
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.operators.buffer.rows import Rows
+from meander.dataflow.operators.collection.logic import ArrangeLogic
 from meander.dataflow.progress.capability import CapabilityError
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import iterations_of
 from meander.state.collections.columns import Int64s
 from meander.state.collections.cursor import Cursor
 from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain
+from meander.state.times.time import MIN_TIME
+from tests.support.collections.graph_flows import GRAPH_FLOWS, random_case, run
 from tests.support.collections.pattern_flows import (
     PATTERN_FLOWS,
     check_times,
@@ -41,6 +44,7 @@ from tests.support.property.planted import expect_caught, runs
 RUNS = 40
 WORKERS = 3
 _count, _init = Count.__call__, ReadyRows.__init__
+_remove: Any = ArrangeLogic.remove
 _support: Any = kernels.support_dynamic
 
 
@@ -67,7 +71,7 @@ def _additions(*columns: Any) -> None:
     _support(*places, np.maximum(changes, 0), support)
 
 
-def _not_reset(step: Count, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+def _not_reset(step: Count, batch: Batch, cursors: Sequence[Cursor]) -> Found:
     return _count(replace(step, width=1), batch, cursors)
 
 
@@ -80,6 +84,21 @@ def _by_prefixes(
 def _without_lookups(plan: Plan, operator: str) -> list[Location]:
     readers = {one.operator for one in plan.arrangements if one.kept_by == operator}
     return [plan.ports[name].outputs[0] for name in readers]
+
+
+def _twice(logic: Any, first: int, last: int, at: int) -> None:
+    if at != MIN_TIME:
+        _remove(logic, first, last, at)
+
+
+def _left_out(lookup: Lookup) -> Any:
+    return ()
+
+
+def _of_graphs(name: str, seed: int) -> None:
+    """Compare the changes of a flow that is disturbed with those of one that is not."""
+    graph, case = GRAPH_FLOWS[name], random_case(seed, 7, 40)
+    assert run(graph, *case).changes == run(graph, case.history, 1, seed).changes
 
 
 def _of_patterns(name: str, seed: int, controlled: bool = True) -> None:
@@ -120,6 +139,12 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None], int]] = {
     ),
     "arrangements join times that lookups tell apart": (
         (Plan, "reader_outputs", _without_lookups), partial(_of_patterns, "3-cliques"), 0,
+    ),
+    "a bin that comes back is there twice for lookups that lag": (
+        (ArrangeLogic, "remove", _twice), partial(_of_graphs, "diamonds"), 1,
+    ),
+    "prefixes that wait are left out of checkpoints": (
+        (Lookup, "in_flight", _left_out), partial(_of_graphs, "two-way"), 99,
     ),
 }  # fmt: skip
 """Each with a run that shows it, and the seed of that run, as it is now."""

@@ -81,9 +81,9 @@ class _Arrangements:
         since = self._since
         return since, (settled(some, since) for some in self._kept[number].between(first, last))
 
-    def install(self, number: int, bin: Bin, updates: Updates) -> None:
-        """Add the updates of a bin to an arrangement."""
-        self._kept[number].install(bin, updates)
+    def install(self, number: int, bin: Bin, updates: Updates, at: Antichain) -> None:
+        """Add the updates of a bin that is here from a frontier on to an arrangement."""
+        self._kept[number].install(bin, updates, at)
 
     def remove(self, first: int, last: int, at: int) -> None:
         """Cancel the updates of the keys with hashes from `first` to `last` at an outer time."""

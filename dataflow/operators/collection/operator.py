@@ -77,8 +77,8 @@ class CollectionLogic(Protocol):
         """Return an outer time, and the updates of an arrangement with hashes from `first` to
         `last`. They tell only later outer times apart."""
 
-    def install(self, number: int, bin: Bin, updates: Updates) -> None:
-        """Add the updates of a bin to an arrangement."""
+    def install(self, number: int, bin: Bin, updates: Updates, at: Antichain) -> None:
+        """Add the updates of a bin that is here from a frontier on to an arrangement."""
 
     def remove(self, first: int, last: int, at: int) -> None:
         """Remove the updates of the keys with hashes from `first` to `last` from all arrangements,
@@ -193,7 +193,7 @@ class CollectionOperator(StatefulOperator):
     def start(self, notifications: Iterable[tuple[Time, bytes]]) -> None:
         """Fill the arrangements with restored bins, and add restored moments."""
         for bin in self.store.bins():
-            self._fill(bin)
+            self._fill(bin, self._upper)
         moments = [(int.from_bytes(key, "big", signed=True), time) for time, key in notifications]
         times = [time if isinstance(time, tuple) else (time,) for _, time in moments]
         self._logic.restore_pending(
@@ -215,8 +215,7 @@ class CollectionOperator(StatefulOperator):
     def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
         """Release a bin that moves to its new owner, and remove it from the arrangements."""
         self._write_back(bin)
-        width = 64 - self._space.bits
-        self._logic.remove(bin << width, ((bin + 1) << width) - 1, at)
+        self._logic.remove(*self._hashes(bin), at)
         self._stored.forget(bin)
         for reader in self._logic.shared.values():
             reader.forget(bin)
@@ -227,13 +226,21 @@ class CollectionOperator(StatefulOperator):
 
     def _on_installed(self, bin: Bin, time: int) -> None:
         """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""
-        self._fill(bin)
-        self._moves.append(self._outer_frontier(time))
+        # A bin that comes back has its history with it. Readers from before it left may lag.
+        self._logic.remove(*self._hashes(bin), MIN_TIME)
+        at = self._outer_frontier(time)
+        self._fill(bin, at)
+        self._moves.append(at)
 
-    def _fill(self, bin: Bin) -> None:
-        """Add the rows of an installed bin to the arrangements."""
+    def _fill(self, bin: Bin, at: Antichain) -> None:
+        """Add the rows of a bin that is here from a frontier on to the arrangements."""
         for number, updates in self._stored.load(bin).items():
-            self._logic.install(number, bin, updates)
+            self._logic.install(number, bin, updates, at)
+
+    def _hashes(self, bin: Bin) -> tuple[int, int]:
+        """Return the first and the last hash of a bin."""
+        width = 64 - self._space.bits
+        return bin << width, ((bin + 1) << width) - 1
 
     # -- steps
 

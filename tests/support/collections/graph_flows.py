@@ -95,9 +95,9 @@ def expected_hops(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
     return Counter(ways.items())
 
 
-def found(text: str, edges: Collection, distinct: bool = True) -> Collection:
+def found(text: str, edges: Collection, distinct: bool = True, batch: int | None = 2) -> Collection:
     """Return the matches of a pattern by their first node; the others make the value."""
-    matches = pattern(text, distinct=distinct).matches(edges, batch=2, in_flight=2)
+    matches = pattern(text, distinct=distinct).matches(edges, batch=batch, in_flight=2)
     return matches.collection(lambda first, *others: (first, _digits(others)))
 
 
@@ -147,7 +147,7 @@ GRAPH_FLOWS = {
         lambda edges, _: expected_found(DIAMOND, edges, distinct=False),
     ),
     "two-way": GraphFlow(
-        lambda edges, _: found(TWO_WAY, edges.arrange("shared"), distinct=False),
+        lambda edges, _: found(TWO_WAY, edges.arrange("shared"), distinct=False, batch=None),
         lambda edges, _: expected_found(TWO_WAY, edges, distinct=False),
     ),
     "cliques": GraphFlow(answers(3), expected_answers(3)),

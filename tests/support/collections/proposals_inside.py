@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 from meander.dataflow.generic_join.prefixes import proposals_of
-from meander.dataflow.generic_join.steps import NO_RELATION, Count, Intersect, Propose
+from meander.dataflow.generic_join.steps import NO_RELATION, Count, Found, Intersect, Propose
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.cursor import Cursor
 from meander.state.encoding.value_columns import ValueColumns
@@ -31,26 +31,26 @@ class ProposalsInside:
         # A test may have planted a bug there.
         counted, proposed, intersected = Count.__call__, Propose.__call__, Intersect.__call__
 
-        def count(step: Count, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        def count(step: Count, batch: Batch, cursors: Sequence[Cursor]) -> Found:
             found = counted(step, batch, cursors)
-            self._dropped(_nodes(found, counted=True), len(batch) - len(found))
+            self._dropped(_nodes(found.batch, counted=True), len(batch) - len(found.rows))
             return found
 
-        def propose(step: Propose, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        def propose(step: Propose, batch: Batch, cursors: Sequence[Cursor]) -> Found:
             found = proposed(step, batch, cursors)
             before, counts = _nodes(batch, counted=True), proposals_of(batch)
-            assert len(found) <= counts.sum(), "prefixes propose no more than was counted"
+            assert len(found.rows) <= counts.sum(), "prefixes propose no more than was counted"
             self.largest[before + 1] = max(self.largest[before + 1], int(counts.max()))
             self._dropped(before, len(batch))
-            self.now[before + 1] += len(found)
+            self.now[before + 1] += len(found.rows)
             self.most[before + 1] = max(self.most[before + 1], self.now[before + 1])
             if _is_last(step):
-                self._dropped(before + 1, len(found))
+                self._dropped(before + 1, len(found.rows))
             return found
 
-        def intersect(step: Intersect, batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+        def intersect(step: Intersect, batch: Batch, cursors: Sequence[Cursor]) -> Found:
             found = intersected(step, batch, cursors)
-            left = len(batch) if _is_last(step) else len(batch) - len(found)
+            left = len(batch) if _is_last(step) else len(batch) - len(found.rows)
             self._dropped(_nodes(batch, counted=False), left)
             return found
 

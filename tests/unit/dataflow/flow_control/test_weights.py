@@ -31,7 +31,9 @@ def batches_of(sets: Sequence[Sequence[int]], size: int) -> list[list[int]]:
     ready = ReadyRows(False, lambda _: None, weights_of)
     for number, weights in enumerate(sets):
         if weights:
-            ready.add([Rows.of(records(weights), 0, (number,))])
+            # A time is cut only where it exceeds a batch, so each row has its own.
+            times = [20 * number + n for n in range(len(weights))]
+            ready.add([Rows.of(records(weights, times), 0, (number,))])
     batches = list[list[int]]()
     while len(ready):
         taken = ready.take(size)
@@ -46,6 +48,13 @@ def test_a_heavy_row_leaves_alone_and_others_up_to_the_size() -> None:
 
 def test_a_batch_goes_on_in_the_next_rows() -> None:
     assert batches_of([[2], [2, 2], [9]], 5) == [[2, 2], [2], [9]]
+
+
+def test_a_time_is_cut_only_where_it_exceeds_a_batch() -> None:
+    ready = ReadyRows(False, lambda _: None)
+    ready.add([Rows.of(records("abcdefgh", [1, 1, 2, 2, 2, 2, 2, 3]), 0)])
+    taken = [[len(rows) for rows in ready.take(4)] for _ in range(4)]
+    assert taken == [[2], [4], [2], []]
 
 
 @given(WEIGHTS, st.integers(1, 8))

@@ -11,6 +11,7 @@ import pytest
 from meander.dataflow.flow_control.ready_rows import Weigh, each_one
 from meander.dataflow.generic_join import lookup as lookups
 from meander.dataflow.generic_join.lookup import Lookup, Step
+from meander.dataflow.generic_join.steps import Found
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.ports import Message
@@ -26,8 +27,8 @@ from tests.support.sim.operator_bench import Bench, guard, pool, records
 Sent = tuple[Time, list[object]]
 
 
-def unchanged(batch: Batch, _: Sequence[Cursor]) -> Batch:
-    return batch
+def unchanged(batch: Batch, _: Sequence[Cursor]) -> Found:
+    return Found(batch, np.arange(len(batch)))
 
 
 class LookupBench:
@@ -106,9 +107,9 @@ def test_waiting_prefixes_hold_their_least_time_and_no_other() -> None:
 def test_the_step_gets_a_cursor_of_each_arrangement_that_it_opens_then() -> None:
     seen = list[Sequence[Cursor]]()
 
-    def noted(batch: Batch, cursors: Sequence[Cursor]) -> Batch:
+    def noted(batch: Batch, cursors: Sequence[Cursor]) -> Found:
         seen.append(cursors)
-        return batch
+        return unchanged(batch, cursors)
 
     bench = LookupBench(noted)
     bench.bench.put(records("a", [5]))
@@ -120,7 +121,8 @@ def test_the_step_gets_a_cursor_of_each_arrangement_that_it_opens_then() -> None
 
 
 def test_a_step_that_drops_all_prefixes_sends_nothing_and_holds_no_time() -> None:
-    bench = LookupBench(lambda batch, _: batch.take(np.zeros(0, np.int64)))
+    none = np.zeros(0, np.int64)
+    bench = LookupBench(lambda batch, _: Found(batch.take(none), none))
     bench.bench.put(records("a", [5]))
     bench.bench.pass_to(9)
     bench.complete_to(9, 9)

@@ -94,7 +94,7 @@ def case(request: pytest.FixtureRequest, small_chunks: None) -> Case:
 def test_a_proposal_extends_a_prefix_by_each_value_of_its_key(case: Case, distinct: bool) -> None:
     step = Propose(Relations.of(RELATIONS), Relations.of(FOLLOWING), distinct)
     counted = batch_of(_with_proposals(case.prefixes, 1))
-    found = Prefixes.of(step(counted, case.cursors), counted=False)
+    found = Prefixes.of(step(counted, case.cursors).batch, counted=False)
     expected = list[Row]()
     for time, choice, *nodes, diff in rows_of(case.prefixes):
         if (one := RELATIONS[choice]) is None:
@@ -109,7 +109,7 @@ def test_a_proposal_extends_a_prefix_by_each_value_of_its_key(case: Case, distin
 
 def test_an_intersection_keeps_what_its_relation_supports(case: Case) -> None:
     step = Intersect(Relations.of(RELATIONS), Relations.of(FOLLOWING))
-    found = Prefixes.of(step(batch_of(case.prefixes), case.cursors), counted=False)
+    found = Prefixes.of(step(batch_of(case.prefixes), case.cursors).batch, counted=False)
     expected = list[Row]()
     for time, choice, *nodes, diff in rows_of(case.prefixes):
         one, support = RELATIONS[choice], 1
@@ -128,7 +128,7 @@ def test_the_relation_with_the_fewest_updates_proposes(case: Case) -> None:
     batch = batch_of(case.prefixes)
     for number, some in enumerate(counts):
         step = Count(number, WIDTH, Relations.of(some), Relations.of(FOLLOWING))
-        batch = step(batch, case.cursors)
+        batch = step(batch, case.cursors).batch
     expected = list[tuple[int, Row]]()
     for time, choice, *nodes, diff in rows_of(case.prefixes):
         found = list[tuple[int, int]]()
@@ -154,10 +154,20 @@ def _with_proposals(prefixes: Prefixes, count: int) -> Prefixes:
     return Prefixes(*columns, np.full(len(prefixes), count))
 
 
+def test_a_step_names_the_row_of_each_result() -> None:
+    case = Case(SHAPES[0], 0)
+    step = Propose(Relations.of(RELATIONS), Relations.of(FOLLOWING), distinct=False)
+    found = step(batch_of(_with_proposals(case.prefixes, 1)), case.cursors)
+    results, given = Prefixes.of(found.batch, counted=False), case.prefixes.take(found.rows)
+    assert len(results)
+    for result, one in zip(results.nodes, given.nodes, strict=False):
+        assert result.tolist() == one.tolist()
+
+
 def test_a_step_gives_each_prefix_the_key_of_the_step_behind_it() -> None:
     case = Case(SHAPES[0], 0)
     step = Propose(Relations.of(RELATIONS), Relations.of(FOLLOWING), distinct=False)
-    batch = step(batch_of(_with_proposals(case.prefixes, 1)), case.cursors)
+    batch = step(batch_of(_with_proposals(case.prefixes, 1)), case.cursors).batch
     rows = rows_of(Prefixes.of(batch, counted=False))
     assert keys_of(batch) == [nodes[choice % 3] for _, choice, *nodes, _ in rows]
 
@@ -165,6 +175,7 @@ def test_a_step_gives_each_prefix_the_key_of_the_step_behind_it() -> None:
 def test_the_first_count_of_an_extension_forgets_the_choice_of_the_one_before() -> None:
     case = Case(SHAPES[0], 0)
     same = Relations.of([Relation(0, False, False)] * len(RELATIONS))
-    found = Prefixes.of(Count(0, WIDTH, same, same)(batch_of(case.prefixes), case.cursors), True)
+    step = Count(0, WIDTH, same, same)
+    found = Prefixes.of(step(batch_of(case.prefixes), case.cursors).batch, True)
     assert set((found.choices % WIDTH).tolist()) == {0}
     assert (case.prefixes.choices % WIDTH).any()
