@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.flow_control.flow_control import flow_control
-    from meander.dataflow.generic_join.pattern import pattern
+    from meander.dataflow.generic_join.matches import Matches
+    from meander.dataflow.generic_join.pattern import Pattern, pattern
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
-    "KeyedStream", "MeanderError", "ObjectColumn", "Options", "SetupError", "SourceOptions",
+    "KeyedStream", "Matches", "MeanderError", "ObjectColumn", "Options", "Pattern", "SetupError",
+    "SourceOptions",
     "Stream", "bootstrap", "columns", "field", "flow_control", "header", "nondeterministic",
     "pattern",
 ]  # fmt: skip
@@ -54,7 +56,8 @@ _MODULES = {
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.flow_control.flow_control": ["flow_control"],
-    "dataflow.generic_join.pattern": ["pattern"],
+    "dataflow.generic_join.matches": ["Matches"],
+    "dataflow.generic_join.pattern": ["Pattern", "pattern"],
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],

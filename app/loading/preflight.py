@@ -30,7 +30,13 @@ from meander.connectors.kafka.topic_metadata import (
     visible_configs,
 )
 from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
-from meander.dataflow.api.nodes import ProbeNode, SinkNode, StatefulCollectionNode, has_keys
+from meander.dataflow.api.nodes import (
+    OperatorNode,
+    ProbeNode,
+    SinkNode,
+    StatefulCollectionNode,
+    has_keys,
+)
 from meander.dataflow.api.plan import Plan
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -106,21 +112,25 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
-        _compile_loops(plan.flow.name)
+        _compile_loops(plan)
     return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
 
 
-def _compile_loops(flow: str) -> None:
+def _compile_loops(plan: Plan) -> None:
     """Compile the loops of collections, so that no worker on this machine does it. Log it where
     they are not on disk."""
     # This loads numba, which takes half a second that flows without collections do without.
     from meander.dataflow.collections.compilation import compile_loops
+    from meander.dataflow.generic_join.compilation import compile_lookups
 
     reason = "the first start on this machine takes up to a minute more"
-    timer = Timer(COMPILES_AFTER, log.info, ["loops_compiling"], {"flow": flow, "reason": reason})
+    fields = {"flow": plan.flow.name, "reason": reason}
+    timer = Timer(COMPILES_AFTER, log.info, ["loops_compiling"], fields)
     timer.daemon = True
     timer.start()
     compile_loops()
+    if any(isinstance(node, OperatorNode) and node.arrangements for node in plan.nodes):
+        compile_lookups()
     timer.cancel()
 
 

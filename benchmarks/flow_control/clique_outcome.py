@@ -9,6 +9,8 @@ from pydantic import BaseModel
 
 from benchmarks.incremental.found import Found
 
+SWEPT_NUMBERS, SWEPT_BATCHES = 4, 3
+"""The numbers of batches in flight, and the sizes of batches, of a whole sweep."""
 ENOUGH, OVERLAPPING = 1000, 2
 """The least batch, and the least batches in flight, that the paper calls close to optimal."""
 
@@ -42,6 +44,15 @@ class Cliques(BaseModel):
     others: dict[str, dict[str, CliqueFigures]] = {}
     """By graph and name."""
 
+    @property
+    def swept(self) -> list[int]:
+        """Return the numbers of workers of which all runs of the sweep are there."""
+        return [
+            workers for workers in self.bare
+            if len(numbers := self.sweep.get(workers, {})) == SWEPT_NUMBERS
+            and min(map(len, numbers.values())) >= SWEPT_BATCHES
+        ]  # fmt: skip
+
     def good(self, workers: int) -> list[float]:
         """Return the seconds of the runs that the paper calls close to optimal."""
         return [
@@ -52,24 +63,25 @@ class Cliques(BaseModel):
 
     def figures(self) -> Iterator[tuple[str, float]]:
         """Yield the figures by id."""
-        if self.bare:
-            good = {workers: self.good(workers) for workers in self.bare}
+        good = {workers: self.good(workers) for workers in self.swept}
+        if good:
             over = [one / self.bare[n].seconds - 1 for n, some in good.items() for one in some]
             yield from (("overhead_min", min(over)), ("overhead_avg", mean(over)))
             yield "overhead_max", max(over)
             yield "runtime_spread", max(max(one) / min(one) for one in good.values())
-            for one in self.bare:
-                first, second = (self.sweep[one][n][ENOUGH].seconds for n in (1, 2))
-                yield f"n1_to_n2_speedup_{one}_workers", first / second
-        if self.growth:
+        for one in good:
+            first, second = (self.sweep[one][n][ENOUGH].seconds for n in (1, 2))
+            yield f"n1_to_n2_speedup_{one}_workers", first / second
+        if len(self.growth) == 2:
             control, none = self.growth["control"], self.growth["none"]
             least, most = min(control), max(control)
             yield "memory_cut", none[most].peak_bytes / control[most].peak_bytes
             yield "memory_growth_10x_input", control[most].peak_bytes / control[least].peak_bytes
-            spark = self.others[f"{most} power-law"]["spark"]
-            yield "triangles_1m_over_spark", control[most].seconds / spark.seconds
-            yield "memory_1m_over_spark", control[most].peak_bytes / spark.peak_bytes
-        if self.four:
+            others = self.others.get(f"{most} power-law", {})
+            if (spark := others.get("spark")) is not None:
+                yield "triangles_1m_over_spark", control[most].seconds / spark.seconds
+                yield "memory_1m_over_spark", control[most].peak_bytes / spark.peak_bytes
+        if len(self.four) == 2:
             cut = self.four["none"].peak_bytes / self.four["control"].peak_bytes
             yield "four_cliques_memory_cut", cut
         for kind, found in self.reference.items():

@@ -30,6 +30,11 @@ class Extensible:
     def __init__(self, flow: Definition, at: Output) -> None:
         self._flow, self._at = flow, at
 
+    @property
+    def is_nested(self) -> bool:
+        """Return whether it lies in a loop, or in a part that `enter` has opened."""
+        return self._at.scope != ROOT
+
     def enter(self, name: str) -> Self:
         """Enter a new nested scope, in which times have one more coordinate."""
         return self._behind(EnterNode(self._flow.name_for(name), self._at))

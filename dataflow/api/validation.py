@@ -9,7 +9,7 @@ Cost: once per operator, O(operators).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from meander.dataflow.api.determinism import is_nondeterministic
@@ -163,22 +163,26 @@ def _check_deterministic(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
 def _check_takes_columns(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
     """Raise SetupError for a function that takes another number of arguments: often one that is
     written for a single record."""
-    columns = _columns_of(node)
     for _, function in functions_of(node):
         assert callable(function)
-        try:
-            signature = inspect.signature(function)
-        except ValueError:  # Some functions of compiled modules tell no signature.
-            continue
-        try:
-            signature.bind(*columns)
-        except TypeError:
-            raise SetupError(
-                f"operator {node.name!r}",
-                f"its function takes {signature}, and gets {len(columns)} arguments",
-                f"give it a function of {', '.join(columns[:-1])} and {columns[-1]}; one of records"
-                " belongs behind .changes()",
-            ) from None
+        expect_columns(node.name, function, _columns_of(node))
+
+
+def expect_columns(name: str, function: Callable[..., object], columns: Sequence[str]) -> None:
+    """Raise SetupError for a function of an operator that does not take so many columns."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # Some functions of compiled modules tell no signature.
+        return
+    try:
+        signature.bind(*columns)
+    except TypeError:
+        raise SetupError(
+            f"operator {name!r}",
+            f"its function takes {signature}, and gets {len(columns)} arguments",
+            f"give it a function of {', '.join(columns[:-1])} and {columns[-1]}; one of records"
+            " belongs behind .changes()",
+        ) from None
 
 
 def _columns_of(node: MapUpdatesNode | JoinNode | ReduceNode) -> Sequence[str]:

@@ -41,11 +41,14 @@ class BatchNumbers:
         if number is None:
             yield rows
             return
-        again, others = rows.split(rows.batch.times == outer_time(self.last))
-        if len(again):
-            yield replace(again, iterations=(*rows.iterations[:-1], number))
-        if len(others):
-            yield others
+        again, iterations = rows.batch.times == outer_time(self.last), rows.iterations[:-1]
+        if again.all():
+            yield replace(rows, iterations=(*iterations, number))
+        elif not again.any():
+            yield rows
+        else:
+            first, others = rows.split(again)
+            yield from (replace(first, iterations=(*iterations, number)), others)
 
     def least(self, time: Time) -> Time:
         """Return the least time that rows of a time may still get."""

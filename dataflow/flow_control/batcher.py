@@ -5,7 +5,7 @@ scope. Batches leave in the total order, once their times are closed. A batch is
 least time at all ends, of all workers, lies behind it in the total order. Invariant: waiting rows
 have a capability; the least waiting batch of all workers waits for no other, so loops do not block
 (I7). Past `max_waiting` bytes of closed times the batcher takes no message, so senders wait; rows
-of open times go to disk (I6). Cost: one sort of the rows, and one copy.
+of open times go to disk (I6). Cost: one sort of the rows.
 """
 
 from __future__ import annotations

@@ -120,8 +120,11 @@ class Lookup(BaseOperator):
 
 def _split(found: Found, ends: Int64s) -> Iterator[Batch]:
     """Yield the results of the rows up to each of some ends."""
-    owners = np.searchsorted(ends, found.rows, side="right")
     batch = found.batch
+    if len(ends) == 1:
+        yield batch
+        return
+    owners = np.searchsorted(ends, found.rows, side="right")
     if (owners[1:] < owners[:-1]).any():
         order = np.argsort(owners, kind="stable")
         batch, owners = batch.take(order), owners[order]

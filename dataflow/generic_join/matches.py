@@ -15,6 +15,7 @@ import numpy as np
 from meander.dataflow.api.collection import Collection
 from meander.dataflow.api.nodes import ChangesNode, Output
 from meander.dataflow.api.stream import Stream
+from meander.dataflow.api.validation import expect_columns
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.generic_join.consolidation import MatchConsolidation, sums
 from meander.dataflow.generic_join.prefix_stream import PrefixStream
@@ -61,10 +62,11 @@ class Matches:
         self._places = np.array([np.argsort(order) for order in orders], np.int64)
 
     def collection(
-        self, function: Callable[..., tuple[Int64s, Int64s]], name: str = "matches of"
+        self, function: Callable[..., tuple[Int64s, Int64s]], name: str = "rows of matches"
     ) -> Collection:
         """Return a collection with a row for each match. `function` turns a column per node, in the
         order in which the pattern names them, into columns of keys and values."""
+        expect_columns(name, function, [f"the column of {node}" for node in self._names])
         build = partial(_build_pass, turn=self._mapped(name, function))
         mapped = self._prefixes.operator(name, build)
         return Collection(mapped._flow, mapped._at)

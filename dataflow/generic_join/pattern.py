@@ -2,9 +2,9 @@
 
 Guarantees at each time the matches in the edges of that time, each as often as the product of its
 edges' counts. Only the edges are kept, by start and by end. Invariant: under flow control each
-worker has at most `in_flight` batches of `batch` seeds in the join, and in each extension as many
-of `batch` proposals, or of those of one prefix (Faucet, figure 3). Cost: up to factors of the
-pattern's size no more than the most matches that so many edges can have (Ngo et al.).
+worker has at most `in_flight` batches of `batch` changed edges in the join, and in each extension
+as many of `batch` proposals, or of those of one prefix (Faucet, figure 3). Cost: up to factors of
+the pattern's size no more than the most matches that so many edges can have (Ngo et al.).
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meander.dataflow.api.collection import ArrangedCollection, Collection
-from meander.dataflow.flow_control.batch_size import DEFAULT, Size
+from meander.dataflow.flow_control.batch_size import Size
 from meander.dataflow.generic_join.join import GenericJoin
 from meander.dataflow.generic_join.join_plan import JoinPlan
 from meander.dataflow.generic_join.matches import Matches
 from meander.dataflow.generic_join.query import Query, parse
 from meander.dataflow.operators.collection.row_type import INTEGERS
 from meander.schemas.errors import SetupError
+
+BATCH = 10_000
+"""The default of a batch. A prefix costs less than a turn does, so smaller ones take longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Pattern:
         edges: Collection,
         name: str = "matches",
         *,
-        batch: Size | None = DEFAULT,
+        batch: Size | None = BATCH,
         in_flight: int = 4,
     ) -> Matches:
         """Return the matches of the pattern in a collection of edges, start to end.
@@ -46,6 +49,9 @@ class Pattern:
         if edges.row_type != INTEGERS:
             raise SetupError(f"pattern {name!r}", f"its edges have rows of {edges.row_type}",
                              "number the nodes, and give it a collection of numbers")  # fmt: skip
+        if edges.is_nested:
+            raise SetupError(f"pattern {name!r}", "its edges are in a loop or under flow control",
+                             "call matches outside of these")  # fmt: skip
         plan = JoinPlan(self.query, self.distinct)
         by_start = edges if isinstance(edges, ArrangedCollection) else None
         arrangements = [by_start or edges.arrange(f"{name} edges")]

@@ -82,8 +82,17 @@ class Prefixes:
         """Return the node of each row at a place of its prefix, shape (n,)."""
         if len(places) and (places == places[0]).all():
             return self.nodes[int(places[0])]
-        nodes: Int64s = np.array(self.nodes)[places, np.arange(len(places))]
-        return nodes
+        found = self.nodes[0]
+        for place, column in enumerate(self.nodes[1:], 1):
+            found = np.where(places == place, column, found)
+        return found
+
+
+def keys_of(batch: Batch) -> Int64s:
+    """Return the keys by which the prefixes of a batch are sent, shape (n,)."""
+    assert isinstance(batch.values, ValueColumns), "prefixes have typed columns"
+    # Columns from the wire cannot be written. Compiled loops would compile once more for them.
+    return np.require(cast(Int64s, batch.values.columns[0]), requirements=["C", "W"])
 
 
 def proposals_of(batch: Batch) -> Int64s:

@@ -7,13 +7,13 @@ step handles the prefixes of all queries, and gives rows the key by which the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meander.dataflow.generic_join.key_runs import KeyRuns, Proposals
-from meander.dataflow.generic_join.prefixes import Prefixes
+from meander.dataflow.generic_join.prefixes import Prefixes, keys_of
 from meander.dataflow.generic_join.query import Relation
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Int64s
@@ -52,15 +52,28 @@ class Relations:
         """Return the key of each prefix. Those that pass have any one."""
         return prefixes.at(self.places[prefixes.choices])
 
-    def limits(self, prefixes: Prefixes) -> Int64s:
-        """Return the outer time below which updates count for each prefix."""
-        return prefixes.times + 1 - self.before[prefixes.choices]
-
-    def groups(self, prefixes: Prefixes) -> list[tuple[int, Int64s]]:
-        """Return each arrangement with the rows that it looks up, without those that pass."""
+    def lookups(self, batch: Batch, prefixes: Prefixes) -> Iterator[KeyLookup]:
+        """Yield what is looked up in each arrangement, without the prefixes that pass."""
         which = self.arrangements[prefixes.choices]
-        groups = ((one, np.flatnonzero(which == one)) for one in (0, 1))
-        return [(one, rows) for one, rows in groups if len(rows)]
+        keys, limits = keys_of(batch), prefixes.times + 1 - self.before[prefixes.choices]
+        for arrangement in (0, 1):
+            rows = np.flatnonzero(which == arrangement)
+            if len(rows) == len(which):
+                yield KeyLookup(arrangement, rows, keys, limits)
+            elif len(rows):
+                yield KeyLookup(arrangement, rows, keys[rows], limits[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLookup:
+    """Rows that a step looks up in one arrangement; all columns have the shape (n,)."""
+
+    arrangement: int
+    rows: Int64s
+    """The rows of the batch."""
+    keys: Int64s
+    limits: Int64s
+    """The outer times below which updates count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +105,12 @@ class Count:
         prefixes = Prefixes.of(batch, counted=self.number > 0)
         choices, fewest = prefixes.choices.copy(), prefixes.proposals
         fewest = np.full(len(prefixes), np.iinfo(np.int64).max) if fewest is None else fewest.copy()
-        for arrangement, rows in self.relations.groups(prefixes):
-            some = prefixes.take(rows)
-            counts = KeyRuns.of(self.relations.keys(some)).counts(cursors[arrangement])
-            fewer = np.flatnonzero(counts < fewest[rows])
-            fewest[rows[fewer]] = counts[fewer]
-            choices[rows[fewer]] += self.number - choices[rows[fewer]] % self.width
+        for one in self.relations.lookups(batch, prefixes):
+            counts = KeyRuns.of(one.keys).counts(cursors[one.arrangement])
+            fewer = counts < fewest[one.rows]
+            rows = one.rows[fewer]
+            fewest[rows] = counts[fewer]
+            choices[rows] += self.number - choices[rows] % self.width
         counted = replace(prefixes, choices=choices, proposals=fewest)
         left = np.flatnonzero(fewest)
         return Found.of(counted.take(left), left, self.next)
@@ -116,16 +129,14 @@ class Propose:
         """Return the extended prefixes."""
         prefixes = Prefixes.of(batch, counted=True)
         parts = list[Proposals]()
-        for arrangement, rows in self.relations.groups(prefixes):
-            some = prefixes.take(rows)
-            keys, limits = self.relations.keys(some), self.relations.limits(some)
-            found = KeyRuns.of(keys).proposals(cursors[arrangement], limits)
-            parts.append(replace(found, rows=rows[found.rows]))
+        for one in self.relations.lookups(batch, prefixes):
+            found = KeyRuns.of(one.keys).proposals(cursors[one.arrangement], one.limits)
+            parts.append(replace(found, rows=one.rows[found.rows]))
         found = Proposals.concat(parts)
         extended, rows = prefixes.extended(found.rows, found.values, found.diffs), found.rows
-        if self.distinct:
-            new = np.flatnonzero(extended.is_new)
-            extended, rows = extended.take(new), rows[new]
+        if self.distinct and not (new := extended.is_new).all():
+            left = np.flatnonzero(new)
+            extended, rows = extended.take(left), rows[left]
         return Found.of(extended, rows, self.next)
 
 
@@ -140,10 +151,10 @@ class Intersect:
         """Return the supported prefixes; their diffs are products."""
         prefixes = Prefixes.of(batch, counted=False)
         support = np.ones(len(prefixes), np.int64)
-        for arrangement, rows in self.relations.groups(prefixes):
-            some = prefixes.take(rows)
-            keys, limits = self.relations.keys(some), self.relations.limits(some)
-            support[rows] = KeyRuns.of(keys).support(cursors[arrangement], limits, some.nodes[-1])
-        supported = replace(prefixes, diffs=prefixes.diffs * support)
+        for one in self.relations.lookups(batch, prefixes):
+            runs, wanted = KeyRuns.of(one.keys), prefixes.nodes[-1][one.rows]
+            support[one.rows] = runs.support(cursors[one.arrangement], one.limits, wanted)
         left = np.flatnonzero(support)
-        return Found.of(supported.take(left), left, self.next)
+        supported = prefixes.take(left)
+        supported = replace(supported, diffs=supported.diffs * support[left])
+        return Found.of(supported, left, self.next)

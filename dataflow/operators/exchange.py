@@ -159,7 +159,7 @@ class Exchange(BaseOperator):
         batch = rows.batch
         bins = self._routing.space.bins_of(self._hashes_of(batch)) + self._first_bin
         owners = self._routing.destinations(bins, batch.times)
-        distinct = sorted(set(owners.tolist()))
+        distinct = np.flatnonzero(np.bincount(owners)).tolist()
         for owner in distinct:
             its = rows.take(np.flatnonzero(owners == owner)) if len(distinct) > 1 else rows
             self._send_or_queue(WorkerId(owner), _Unsent(its))

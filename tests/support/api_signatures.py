@@ -23,7 +23,9 @@ from tests.support.doc_blocks import ROOT
 PAGE = ROOT / "docs" / "reference" / "api.md"
 START = "<!-- signatures: made by tests.support.api_signatures -->\n\n"
 END = "\n<!-- /signatures -->\n"
-MADE_BY_FLOWS = {"Collection", "Context", "KeyedStream", "ObjectColumn", "Stream"}
+MADE_BY_FLOWS = {
+    "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn", "Pattern", "Stream"
+}  # fmt: skip
 """Classes whose objects a user gets from methods and functions."""
 _PLAIN = str | bytes | int | float | None
 

@@ -98,6 +98,8 @@ def expected_hops(edges: Counter[Edge], _: Counter[Edge]) -> Answer:
 def found(text: str, edges: Collection, distinct: bool = True, batch: int | None = 2) -> Collection:
     """Return the matches of a pattern by their first node; the others make the value."""
     matches = pattern(text, distinct=distinct).matches(edges, batch=batch, in_flight=2)
+    if text == TRIANGLE:
+        return matches.changes().collection(_of_record)
     return matches.collection(lambda first, *others: (first, _digits(others)))
 
 
@@ -115,6 +117,11 @@ def expected_found(text: str, edges: Counter[Edge], distinct: bool = True) -> An
         if count:
             answer[chosen[0], _digits(chosen[1:])] += count
     return answer
+
+
+def _of_record(match: dict[str, int]) -> tuple[int, int, int]:
+    first, *others, diff = match.values()
+    return first, _digits(others), diff
 
 
 def _digits(nodes: Sequence[Any]) -> Any:

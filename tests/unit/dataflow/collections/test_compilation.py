@@ -8,16 +8,22 @@ import sys
 PROGRAM = """
 from meander.dataflow.collections import kernels
 from meander.dataflow.collections.compilation import compile_loops
+from meander.dataflow.generic_join import kernels as lookups
+from meander.dataflow.generic_join.compilation import compile_lookups
 from meander.state.collections import kernels as rows, merge_kernel
 
 compile_loops()
-for module in kernels, rows, merge_kernel:
+compile_lookups()
+for module in kernels, lookups, rows, merge_kernel:
     for name, loop in vars(module).items():
         if not name.startswith("_") and hasattr(loop, "signatures"):
             print(name, len(loop.signatures))
 """
 """The loops that other modules call; loops that only these call need no entry of their own."""
-OF_BOTH_WIDTHS = {"merge", "gather_static", "gather_dynamic"}
+OF_BOTH_WIDTHS = {
+    "merge", "gather_static", "gather_dynamic", "propose_static", "propose_dynamic",
+    "support_static", "support_dynamic",
+}  # fmt: skip
 CALLED_BY_LOOPS = {"consolidate_times"}
 
 

@@ -63,8 +63,8 @@ class Case:
 
 
 def batch_of(prefixes: Prefixes) -> Batch:
-    """Return prefixes as a step gets them; no step reads the key by which they are sent."""
-    return prefixes.batch(np.zeros(len(prefixes), np.int64))
+    """Return prefixes as a step of `RELATIONS` gets them."""
+    return prefixes.batch(Relations.of(RELATIONS).keys(prefixes))
 
 
 def rows_of(prefixes: Prefixes) -> list[Row]:
@@ -126,8 +126,9 @@ def test_the_relation_with_the_fewest_updates_proposes(case: Case) -> None:
     others: list[Relation | None] = [RELATIONS[-1 - choice] for choice in range(len(RELATIONS))]
     counts = [RELATIONS, others]
     batch = batch_of(case.prefixes)
-    for number, some in enumerate(counts):
-        step = Count(number, WIDTH, Relations.of(some), Relations.of(FOLLOWING))
+    behind = Relations.of(others), Relations.of(FOLLOWING)
+    for number, (some, after) in enumerate(zip(counts, behind, strict=True)):
+        step = Count(number, WIDTH, Relations.of(some), after)
         batch = step(batch, case.cursors).batch
     expected = list[tuple[int, Row]]()
     for time, choice, *nodes, diff in rows_of(case.prefixes):
