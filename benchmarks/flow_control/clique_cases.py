@@ -1,6 +1,6 @@
 """The cases of cliques that are measured, after section 5 of the paper.
 
-The paper's graph is LiveJournal; these are random ones, as it cannot be had here.
+The paper's graph is a social network; these are random ones, as it cannot be had here.
 """
 
 from __future__ import annotations
