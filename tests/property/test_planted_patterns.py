@@ -6,7 +6,7 @@ Compiled loops call each other directly, so bugs are planted in the code around 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from meander.dataflow.flow_control.ready_rows import ReadyRows, Weigh
 from meander.dataflow.generic_join import kernels
 from meander.dataflow.generic_join.lookup import Lookup
 from meander.dataflow.generic_join.prefixes import Prefixes
-from meander.dataflow.generic_join.steps import Count, Found, Relations
+from meander.dataflow.generic_join.steps import Count, Found, KeyLookup, Relations
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.collection.logic import ArrangeLogic
@@ -45,11 +45,13 @@ RUNS = 40
 WORKERS = 3
 _count, _init = Count.__call__, ReadyRows.__init__
 _remove: Any = ArrangeLogic.remove
+_lookups = Relations.lookups
 _support: Any = kernels.support_dynamic
 
 
-def _at_its_time(relations: Relations, prefixes: Prefixes) -> Int64s:
-    return prefixes.times + 1
+def _at_its_time(relations: Relations, batch: Batch, prefixes: Prefixes) -> Iterator[KeyLookup]:
+    seen = replace(relations, before=np.zeros_like(relations.before))
+    yield from _lookups(seen, batch, prefixes)
 
 
 def _at_once(lookup: Lookup) -> Antichain:
@@ -120,7 +122,7 @@ Planted = tuple[Any, str, Any]
 """An owner, the name of what it has, and the bug in its place."""
 PLANTED: dict[str, tuple[Planted, Callable[[int], None], int]] = {
     "a query sees all changes of its own time": (
-        (Relations, "limits", _at_its_time), partial(_of_patterns, "3-cliques"), 2,
+        (Relations, "lookups", _at_its_time), partial(_of_patterns, "3-cliques"), 2,
     ),
     "a lookup does not wait for its arrangements": (
         (Lookup, "_complete", _at_once), partial(_of_patterns, "cycles", controlled=False), 6,
