@@ -169,7 +169,7 @@ def _check_takes_columns(node: MapUpdatesNode | JoinNode | ReduceNode) -> None:
 
 
 def expect_columns(name: str, function: Callable[..., object], columns: Sequence[str]) -> None:
-    """Raise SetupError for a function of an operator that does not take so many columns."""
+    """Raise SetupError unless the function of an operator takes these columns."""
     try:
         signature = inspect.signature(function)
     except ValueError:  # Some functions of compiled modules tell no signature.

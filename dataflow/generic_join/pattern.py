@@ -3,8 +3,8 @@
 Guarantees at each time the matches in the edges of that time, each as often as the product of its
 edges' counts. Only the edges are kept, by start and by end. Invariant: under flow control each
 worker has at most `in_flight` batches of `batch` changed edges in the join, and in each extension
-as many of `batch` proposals, or of those of one prefix (Faucet, figure 3). Cost: up to factors of
-the pattern's size no more than the most matches that so many edges can have (Ngo et al.).
+as many of `batch` proposals, or of those of one prefix (Faucet, figure 3). Cost: the matches
+of the worst graph with as many edges, times a factor of the pattern's size (Ngo et al.).
 """
 
 from __future__ import annotations

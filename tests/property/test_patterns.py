@@ -48,6 +48,6 @@ def test_the_matches_at_each_time_are_those_in_the_graph_at_that_time(
         counts["proposals"] += inside.most.total()
     assert counts["changes"], "there are matches"
     record_property(f"{SCHEDULES}{name}", counts["schedules"])
-    record_property(f"times at which {name} were searched anew", counts["times"])
+    record_property(f"times at which {name} were searched again", counts["times"])
     record_property(f"changes of {name}", counts["changes"])
     record_property(f"proposals of {name} at once", counts["proposals"])
