@@ -32,7 +32,6 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.api.stream import KeyedStream, Stream
-from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.schemas.errors import SetupError
 
@@ -187,7 +186,7 @@ class Collection(Extensible):
     def count(self, name: str) -> Collection:
         """Return the number of values of each key. In a loop it looks at all rows of a key that
         changes, so map the values of a key with many of them to 0 first."""
-        if self._at.scope == ROOT:
+        if not self.is_nested:
             row_type = self._row_type(None, int)
             return self._add(CountNode(self._flow.unused_name(name), self._by_key(), row_type))
         from meander.dataflow.collections.reduce import count

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from operator import attrgetter
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.times.time import Time
 
-_iterations = attrgetter("iterations")
 Weigh = Callable[[Batch], Int64s]
 """From rows to what each counts in a batch, shape (n,)."""
 
@@ -106,8 +104,7 @@ class ReadyRows:
 
     def _in_order(self, passed: list[Rows]) -> Iterator[Rows]:
         """Yield runs of equal iterations, in the order of outer time, then iterations."""
-        by_iterations = groupby(sorted(passed, key=_iterations), _iterations)
-        runs = [self._sorted(Rows.concat([*some])) for _, some in by_iterations]
+        runs = [*map(self._sorted, Rows.by_iterations(passed))]
         if len(runs) < 2:
             yield from runs
             return
@@ -117,7 +114,7 @@ class ReadyRows:
         for owner, some in groupby(merged.tolist()):
             start = taken[owner]
             taken[owner] += len([*some])
-            yield runs[owner].take(np.arange(start, taken[owner]))
+            yield runs[owner].between(start, taken[owner])
 
 
 def _whole_times(times: Int64s, start: int, end: int, others: bool) -> int:
@@ -137,4 +134,4 @@ def _sorted_by_time(rows: Rows) -> Rows:
     times = rows.batch.times
     if (times[1:] >= times[:-1]).all():
         return rows
-    return rows.take(np.argsort(rows.batch.times, kind="stable"))
+    return rows.take(np.argsort(times, kind="stable"))

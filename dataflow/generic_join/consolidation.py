@@ -7,40 +7,23 @@ wait on disk (I6). Cost: one sort of the matches of a time.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import numpy as np
 
 from meander.dataflow.generic_join.prefixes import Prefixes
-from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.custom import OperatorServices
-from meander.dataflow.operators.ports import BaseOperator, InFlight, least_of
-from meander.dataflow.progress.capability import CapabilitySet
+from meander.dataflow.generic_join.waiting import WaitingOperator
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of
 from meander.state.collections.columns import Int64s
 
 
-class MatchConsolidation(BaseOperator):
+class MatchConsolidation(WaitingOperator):
     """A consolidation of matches on one worker. Its matches have no choice, and their nodes in the
     order of the pattern."""
 
-    def __init__(self, services: OperatorServices) -> None:
-        self._input, self._output = services.input, services.output
-        self._max_waiting = services.context.max_waiting
-        self._waiting, self._ready = services.context.buffer("matches"), deque[Rows]()
-        self._capabilities = CapabilitySet()
-
     def schedule(self) -> bool:
         """Receive matches, and send those of passed times. Return whether it worked."""
-        worked = False
-        for message in self._input.drain():
-            worked = True
-            assert isinstance(message.payload, Batch)
-            self._capabilities.retain(self._output.mint(message))
-            self._waiting.add(Rows.of(message.payload, 0, iterations_of(message.time)))
+        worked = self._receive()
         passed, more = self._waiting.pop_passed(self._input.frontier)
         self._ready += passed
         worked |= more
@@ -48,15 +31,8 @@ class MatchConsolidation(BaseOperator):
             self._send()
             worked = True
         if worked:
-            self._waiting.spill_past(self._max_waiting)
-            ready = (rows.least_time for rows in self._ready)
-            self._capabilities.downgrade(*least_of(*self._waiting.pending_times, *ready))
+            self._downgrade()
         return worked
-
-    def in_flight(self) -> Iterable[InFlight]:
-        """Return the matches that wait as of the call."""
-        at, rows = self._input.location, chain([*self._ready], self._waiting.rows())
-        return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
 
     def _send(self) -> None:
         """Send the matches of passed times."""

@@ -75,6 +75,13 @@ def _seek(values: Values, start: int, stop: int, value: int) -> int:
     return low
 
 
+@inlined
+def _next(values: Values, start: int, place: int, stop: int, value: int) -> int:
+    """The same from the place of the last search on, or from `start` where values descend."""
+    behind = place > start and values[place - 1] >= value
+    return _seek(values, start if behind else place, stop, value)
+
+
 @compiled
 def support_static(
     firsts: Int64s, ends: Int64s, starts: Int64s, stops: Int64s, before: Int64s, wanted: Int64s,
@@ -87,9 +94,7 @@ def support_static(
         place = starts[q]
         for row in range(firsts[q], ends[q]):
             value = wanted[row]
-            if place > starts[q] and values[place - 1] >= value:
-                place = starts[q]
-            place = _seek(values, place, stops[q], value)
+            place = _next(values, starts[q], place, stops[q], value)
             if place < stops[q] and values[place] == value and floor < before[row]:
                 support[row] += 1
 
@@ -106,9 +111,7 @@ def support_dynamic(
         place = starts[q]
         for row in range(firsts[q], ends[q]):
             value = wanted[row]
-            if place > starts[q] and values[place - 1] >= value:
-                place = starts[q]
-            place = _seek(values, place, stops[q], value)
+            place = _next(values, starts[q], place, stops[q], value)
             at = place
             while at < stops[q] and values[at] == value:
                 if times[at, 0] < before[row]:

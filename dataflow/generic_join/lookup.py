@@ -8,46 +8,36 @@ Prefixes beyond `max_waiting` bytes wait on disk (I6). Work is done in slices of
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, groupby, pairwise
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 
 from meander.dataflow.flow_control.ready_rows import Weigh
 from meander.dataflow.generic_join.steps import Found
+from meander.dataflow.generic_join.waiting import WaitingOperator
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.custom import OperatorServices
-from meander.dataflow.operators.ports import BaseOperator, InFlight, least_of
-from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections.columns import Int64s
 from meander.state.collections.cursor import Cursor
 from meander.state.times.antichain import Antichain
 
 SLICE = 1 << 16
 """The most proposals of a slice, where a slice has several rows."""
-_iterations = attrgetter("iterations")
 Step = Callable[[Batch, Sequence[Cursor]], Found]
 """From prefixes, and a cursor of each arrangement, to other prefixes."""
 
 
-class Lookup(BaseOperator):
+class Lookup(WaitingOperator):
     """A lookup on one worker."""
 
     def __init__(self, services: OperatorServices, step: Step, weigh: Weigh) -> None:
         """`weigh` returns how many rows each prefix may become."""
-        context = services.context
-        self._input, self._output, self._read = (
-            services.input,
-            services.output,
-            services.arrangements,
-        )
-        self._step, self._weigh, self._max_waiting = step, weigh, context.max_waiting
-        self._waiting, self._ready = context.buffer("prefixes"), deque[Rows]()
-        self._capabilities = CapabilitySet()
+        super().__init__(services)
+        self._read, self._step, self._weigh = services.arrangements, step, weigh
 
     def schedule(self) -> bool:
         """Receive prefixes, and look up a slice of those whose time is complete. Return whether
@@ -57,36 +47,18 @@ class Lookup(BaseOperator):
         worked = self._receive() if not self._ready else False
         if not self._ready:
             passed, more = self._waiting.pop_passed(self._complete())
-            self._ready += _joined(passed)
+            self._ready += Rows.by_iterations(passed)
             worked |= bool(passed) or more
         if self._ready and not self._output.blocked():
             self._look_up()
             worked = True
         if worked:
-            ready = (rows.least_time for rows in self._ready)
-            self._capabilities.downgrade(*least_of(*self._waiting.pending_times, *ready))
+            self._downgrade()
         return worked
-
-    def in_flight(self) -> Iterable[InFlight]:
-        """Return the prefixes that wait as of the call."""
-        at, rows = self._input.location, chain([*self._ready], self._waiting.rows())
-        return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
-
-    def _receive(self) -> bool:
-        received = False
-        for message in self._input.drain():
-            received = True
-            assert isinstance(message.payload, Batch)
-            self._capabilities.retain(self._output.mint(message))
-            self._waiting.add(Rows.of(message.payload, 0, iterations_of(message.time)))
-        if received:
-            self._waiting.spill_past(self._max_waiting)
-        return received
 
     def _complete(self) -> Antichain:
         """Return the frontier before which all arrangements hold all updates."""
-        frontiers = (read.frontier() for read in self._read)
-        return next(frontiers) if len(self._read) == 1 else _meet(frontiers)
+        return reduce(Antichain.meet, (read.frontier() for read in self._read))
 
     def _look_up(self) -> None:
         """Look up the next slice, and send what comes of it."""
@@ -131,16 +103,3 @@ def _split(found: Found, ends: Int64s) -> Iterator[Batch]:
     bounds = np.searchsorted(owners, np.arange(len(ends) + 1)).tolist()
     for first, end in pairwise(bounds):
         yield batch.between(first, end)
-
-
-def _joined(some: list[Rows]) -> Iterator[Rows]:
-    """Yield all rows of equal iterations together."""
-    for _, group in groupby(sorted(some, key=_iterations), _iterations):
-        yield Rows.concat([*group])
-
-
-def _meet(frontiers: Iterable[Antichain]) -> Antichain:
-    first, *others = frontiers
-    for one in others:
-        first = first.meet(one)
-    return first

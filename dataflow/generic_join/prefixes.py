@@ -12,6 +12,7 @@ from typing import cast
 
 import numpy as np
 
+from meander.dataflow.operators.collection.updates import batch_of, owned
 from meander.dataflow.records.batch import Batch
 from meander.state.collections.columns import Bools, Int64s
 from meander.state.encoding.value_columns import ValueColumns
@@ -37,9 +38,7 @@ class Prefixes:
     def of(batch: Batch, counted: bool) -> Prefixes:
         """Return the prefixes of a batch."""
         assert isinstance(batch.values, ValueColumns), "prefixes have typed columns"
-        # Columns from the wire cannot be written. Compiled loops would compile once more for them.
-        columns = [np.require(one, requirements=["C", "W"]) for one in batch.values.columns]
-        _, choices, *nodes, diffs = cast(list[Int64s], columns)
+        _, choices, *nodes, diffs = map(owned, cast(tuple[Int64s, ...], batch.values.columns))
         proposals = nodes.pop(0) if counted else None
         return Prefixes(batch.times, choices, tuple(nodes), diffs, proposals)
 
@@ -51,10 +50,8 @@ class Prefixes:
         >>> [*prefixes.batch(two).values]
         [(2, 1, 1, 2, 1)]
         """
-        none = np.zeros(len(self), np.int64)
         counted = () if self.proposals is None else (self.proposals,)
-        columns = ValueColumns((keys, self.choices, *counted, *self.nodes, self.diffs))
-        return Batch(self.times, none, none, none, none, columns)
+        return batch_of(self.times, keys, self.choices, *counted, *self.nodes, self.diffs)
 
     def take(self, rows: Int64s) -> Prefixes:
         """Return rows by number, in the given order."""
@@ -90,13 +87,14 @@ class Prefixes:
 
 def keys_of(batch: Batch) -> Int64s:
     """Return the keys by which the prefixes of a batch are sent, shape (n,)."""
-    assert isinstance(batch.values, ValueColumns), "prefixes have typed columns"
-    # Columns from the wire cannot be written. Compiled loops would compile once more for them.
-    return np.require(cast(Int64s, batch.values.columns[0]), requirements=["C", "W"])
+    return _column(batch, 0)
 
 
 def proposals_of(batch: Batch) -> Int64s:
     """Return how many nodes each counted prefix of a batch proposes at most."""
-    proposals = Prefixes.of(batch, counted=True).proposals
-    assert proposals is not None
-    return proposals
+    return _column(batch, 2)
+
+
+def _column(batch: Batch, number: int) -> Int64s:
+    assert isinstance(batch.values, ValueColumns), "prefixes have typed columns"
+    return owned(cast(Int64s, batch.values.columns[number]))

@@ -75,7 +75,7 @@ class Query:
     def _delta(self, seed: int) -> DeltaQuery:
         edge = self.edges[seed]
         order, extensions = [edge.start, edge.end], list[tuple[Relation, ...]]()
-        checks = tuple(one for one in self._relations(seed, order[:1], edge.end))
+        checks = tuple(self._relations(seed, order[:1], edge.end))
         while len(order) < len(self.names):
             free = (node for node in range(len(self.names)) if node not in order)
             # A node with many relations to bound ones has the fewest extensions.

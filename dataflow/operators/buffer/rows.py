@@ -8,8 +8,10 @@ O(n log n) per set of ready records, and one check of each batch per advance of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,13 @@ class Rows:
             return batches[0]
         tags = np.concatenate([r.tags for r in batches])
         return Rows(Batch.concat([r.batch for r in batches]), tags, batches[0].iterations)
+
+    @staticmethod
+    def by_iterations(batches: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield all records of equal iterations together, in the order of these."""
+        iterations = attrgetter("iterations")
+        for _, some in groupby(sorted(batches, key=iterations), iterations):
+            yield Rows.concat([*some])
 
     def __len__(self) -> int:
         return len(self.batch)

@@ -17,7 +17,7 @@ import numpy as np
 
 from meander.dataflow.collections.reduce import Groups
 from meander.dataflow.operators.collection.failing_rows import Argument, FailingRows
-from meander.dataflow.operators.collection.updates import UpdateCoding
+from meander.dataflow.operators.collection.updates import UpdateCoding, owned
 from meander.dataflow.operators.error_policy import FunctionFailed, describe, failure, safe_repr
 from meander.schemas.errors import MeanderError
 from meander.state.collections.columns import Bools, Int64s
@@ -76,7 +76,7 @@ class ColumnFunction:
             kinds = "all int64" if not self.result.value else "all but the values int64"
             wanted = f"{len(keys) + 1} starts, and a count for each value, {kinds}"
             raise self._wrong(parts, len(keys), wanted)
-        groups = Groups(*map(_owned, [*starts, *rest]))
+        groups = Groups(*map(owned, [*starts, *rest]))
         self._check_starts(groups.starts, len(groups.values))
         if self.result.value:
             groups = groups.ascending_by(groups.values)
@@ -96,7 +96,7 @@ class ColumnFunction:
             lengths = "equal lengths" if rows is None else f"{rows} rows each"
             raise self._wrong(found, len(given[0]), self._wanted(names, lengths))
         own = {id(view): column for view, column in zip(shown, given, strict=True)}
-        return [own[id(one)] if id(one) in own else _owned(one) for one in columns]
+        return [own[id(one)] if id(one) in own else owned(one) for one in columns]
 
     def _wanted(self, names: Sequence[str], lengths: str) -> str:
         kinds = "int64"
@@ -181,11 +181,6 @@ def _read_only(column: Int64s) -> Int64s:
     view = column.view()
     view.flags.writeable = False
     return view
-
-
-def _owned(column: Int64s) -> Int64s:
-    """Return a column as compiled loops know columns: contiguous and writable."""
-    return np.require(column, requirements=["C", "W"])
 
 
 def _described(found: object) -> str:

@@ -46,7 +46,7 @@ class UpdateCoding:
         """Return the columns key, value and diff of a batch, with codes in place of values."""
         keys, values, diffs = columns_of(batch)
         keys, values = self.dictionary.codes(keys), self.dictionary.codes(values)
-        return _owned(keys), _owned(values), _owned(diffs)
+        return owned(keys), owned(values), owned(diffs)
 
     def updates_of(self, batch: Batch, iterations: Iterations) -> Updates:
         """Return the updates of a batch that a message of some iterations carries."""
@@ -110,10 +110,11 @@ class Codings:
     kept: Sequence[UpdateCoding]
 
 
-def batch_of(times: Int64s, keys: Column, values: Column, diffs: Int64s) -> Batch:
-    """Return updates as a batch; `times` are outer times, all columns have the shape (n,)."""
+def batch_of(times: Int64s, *columns: Column) -> Batch:
+    """Return updates of some columns as a batch; `times` are outer times, and all have the shape
+    (n,). An update of a collection has the columns key, value and diff."""
     none = np.zeros(len(times), np.int64)
-    return Batch(times, none, none, none, none, ValueColumns((keys, values, diffs)))
+    return Batch(times, none, none, none, none, ValueColumns(columns))
 
 
 def columns_of(batch: Batch) -> tuple[Column, Column, Int64s]:
@@ -123,7 +124,8 @@ def columns_of(batch: Batch) -> tuple[Column, Column, Int64s]:
     return keys, values, cast(Int64s, diffs)
 
 
-def _owned(column: Int64s) -> Int64s:
+def owned(column: Int64s) -> Int64s:
+    """Return a column as compiled loops know columns: contiguous and writable."""
     # Columns from the wire cannot be written. Compiled loops would compile once more for them.
     return np.require(column, requirements=["C", "W"])
 
@@ -132,7 +134,7 @@ def key_hashes(batch: Batch) -> UInt64s:
     """Return the hashes of the keys of updates, whose top bits are the bins."""
     assert isinstance(batch.values, ValueColumns), "a collection has typed columns"
     keys = batch.values.columns[0]
-    return hashes_of(_owned(keys.codes if isinstance(keys, ObjectColumn) else keys))
+    return hashes_of(owned(keys.codes if isinstance(keys, ObjectColumn) else keys))
 
 
 def bin_of(space: BinSpace, key: bytes) -> Bin:
