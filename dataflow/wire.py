@@ -24,6 +24,7 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.strict_decoding import expect_count, expect_int
@@ -38,7 +39,9 @@ from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import Time
 
-ControlPayload = BinHandoff | Moves | Instruction | ReassignPartition | PartitionHandoff
+ControlPayload = (
+    BinHandoff | Moves | LogicChange | Instruction | ReassignPartition | PartitionHandoff
+)
 Payload = Batch | ControlPayload
 Change = tuple[Location, Time, int]
 
@@ -429,6 +432,8 @@ _CONTROL_PAYLOADS: Mapping[str, type[ControlPayload]] = {
         CancelMove,
         Rewrite,
         Revoke,
+        PrepareLogic,
+        LogicChange,
         ReassignPartition,
         PartitionHandoff,
     )

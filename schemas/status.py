@@ -123,6 +123,21 @@ class Completed(_CommandEvent, tag="completed"):
     """The bins that have not moved, as the sources have ended or a layer was unreadable."""
 
 
+class LogicChanged(_CommandEvent, tag="logic_changed"):
+    """An event that reports that operators apply another version of their logic from a logical time
+    on, on every worker."""
+
+    offset: int
+    """The offset of the command on the control topic."""
+    time: int
+    """Milliseconds since 1970."""
+    at: int
+    """The logical time."""
+    versions: dict[str, str]
+    """The version of each operator, in words."""
+    ms: float
+
+
 class Aborted(_CommandEvent, tag="aborted"):
     """An event that reports the end of a command by another command, or by the end of an execution.
     Running moves complete in the first case; in the second, the next execution keeps completed
@@ -574,7 +589,7 @@ class Failed(_DriverEvent, tag="failed"):
 
 Event = (
     Queued | Accepted | Planned | BinMoved | BinUnreadable | LayerUnreadable | Completed | Aborted
-    | CommandRejected | ReplayChecked
+    | LogicChanged | CommandRejected | ReplayChecked
     | Rescaling | Joined | JoinFailed | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed

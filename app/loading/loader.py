@@ -122,6 +122,7 @@ def load_flow(module: Path) -> Flow:
         cause += f" of the name {name!r}" * bool(name)
         remedy = _remedy(file, [flow.name for flow in flows.values()])
         raise SetupError(f"flow module {file}", cause, remedy)
+    found[0].module = loaded.__name__
     return found[0]
 
 

@@ -24,6 +24,7 @@ from meander.dataflow.control.decisions import (
     StartDecision,
 )
 from meander.dataflow.control.instructions import Revoke
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import Written
@@ -89,6 +90,12 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "start", **start, **names, "replay_from": dict(replay_from)}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": pack_numbers(bins)}
+        case LogicChange(command, operator, _, before, version, generation):
+            return {
+                "type": "logic", "id": command, "operator": operator, "generation": generation,
+                "before": {"name": before.name, "parameters": before.values},
+                "version": {"name": version.name, "parameters": version.values},
+            }  # fmt: skip
         case Revoke(command):
             return {"type": "revoke", "id": command}
         case ReassignPartition(source, partition, _, target, offset):
@@ -136,6 +143,9 @@ def _read(fields: dict[str, Any]) -> Decision:
             )
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))
+        case {"type": "logic", "id": id, "operator": operator, "generation": generation}:
+            before, version = (LogicVersion.of(**fields[one]) for one in ("before", "version"))
+            return LogicChange(id, operator, at, before, version, generation)
         case {"type": "revoke", "id": id}:
             return Revoke(id, at)
         case {

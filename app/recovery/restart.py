@@ -40,7 +40,13 @@ from meander.dataflow.checkpoint.compatibility import duplicated_results, expect
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
 from meander.dataflow.control.decisions import CommandsDoneDecision, JoinDecision, StartDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History, Written, effective
+from meander.dataflow.exactly_once.commit_history import (
+    NO_HISTORY,
+    History,
+    Written,
+    effective,
+    logic_changes,
+)
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint
@@ -237,7 +243,9 @@ def start_execution(
     expect_ours()
     decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
     history = needed_history(plan, options.kafka, names, prepared.execution)
-    return RestorePlan.of(plan, options.workers, checkpoint, history)
+    decided = up_to_start(read_decisions(options.kafka, names.decisions), prepared.execution)
+    changes = logic_changes(decided)
+    return RestorePlan.of(plan, options.workers, checkpoint, history, [*changes])
 
 
 def needed_history(

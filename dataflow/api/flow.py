@@ -117,6 +117,8 @@ class Flow(Definition):
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
         self.checkpoints = checkpoints
         self.transaction_interval = transaction_interval
+        self.module = ""
+        """The module that defines the flow, where a loader has loaded it."""
 
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """Add a source to the flow, and return the stream of its records."""

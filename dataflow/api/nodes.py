@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
+from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
@@ -103,6 +104,8 @@ class FoldLogic:
 
     init: Callable[[], object]
     step: Callable[[Any, Any], tuple[object, object]]
+    changeable: ChangeableLogic | None = None
+    """The logic that has these functions, where a plan can replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class ProcessLogic:
     on_timer: OnTimer | None
     on_notify: OnTimer | None
     side: tuple[str, ...]
+    changeable: ChangeableLogic | None = None
+    """The logic that has these functions, where a plan can replace it."""
 
 
 Logic = FoldLogic | ProcessLogic | ColumnFold

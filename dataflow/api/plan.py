@@ -18,6 +18,7 @@ from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.kept_arrangements import kept_arrangements
 from meander.dataflow.api.lineage import Lineages, input_lineages
+from meander.dataflow.api.logics import changeable_logics
 from meander.dataflow.api.nodes import (
     ArrangeNode,
     ChangesNode,
@@ -52,10 +53,12 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import ROOT, EdgeId, Graph, Location, Scope
 from meander.dataflow.graph.graph import Node as Ports
+from meander.dataflow.logic.changeable import version_of
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
@@ -142,10 +145,17 @@ class Plan:
         return ColocationGroups(self.flow.space.count, alone)
 
     @cached_property
+    def logics(self) -> dict[str, LogicVersion]:
+        """Return the changeable logics in the definition of the flow, by operator."""
+        home = self.flow.module
+        return {name: version_of(one, home) for name, one in changeable_logics(self.nodes).items()}
+
+    @cached_property
     def remote_payloads(self) -> dict[EdgeId, tuple[type, ...]]:
         """Return the edges between members, and the payloads that travel on each."""
-        instructions = Moves, Revoke, StartPreCopy, Prefetch, CancelMove, Rewrite
-        carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: instructions}
+        instructions = StartPreCopy, Prefetch, CancelMove, Rewrite, PrepareLogic
+        orders = Moves, Revoke, LogicChange, *instructions
+        carried: dict[Location, tuple[type, ...]] = {self.migrator.inputs[0]: orders}
         carried[self.partition_migrator.inputs[0]] = (ReassignPartition,)
         carried.update((self.handoff_input(one), (BinHandoff,)) for one in self.stateful)
         carried.update(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
+from meander.dataflow.api.logics import fold_of, process_of
 from meander.dataflow.api.nodes import (
     ExchangeNode,
     ExitNode,
@@ -32,6 +33,7 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
+from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.error_policy import OnError
@@ -57,35 +59,53 @@ KeyedOptions = tuple[Order, StateCodec, OnError, bool]
 class Stream(Extensible, Generic[T]):
     """A stream that carries records from one operator to the next."""
 
-    def map(self, function: Callable[[T], U], *, on_error: OnError = "dead_letter") -> Stream[U]:
+    def map(
+        self, function: Callable[[T], U], *, on_error: OnError = "dead_letter", name: str = "map"
+    ) -> Stream[U]:
         """Apply a function to each value. Return the stream of its results."""
-        return Stream(self._flow, self._step(Map(self._name("map"), function, on_error)))
+        return Stream(self._flow, self._step(Map(self._name(name), function, on_error)))
 
     def filter(
-        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], object],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "filter",
     ) -> Stream[T]:
         """Keep the values for which a function returns a true value."""
-        return Stream(self._flow, self._step(Filter(self._name("filter"), function, on_error)))
+        return Stream(self._flow, self._step(Filter(self._name(name), function, on_error)))
 
     def flat_map(
-        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "flat_map",
     ) -> Stream[U]:
         """Apply a function that returns any number of values for each value. Return the stream of
         them."""
-        return Stream(self._flow, self._step(FlatMap(self._name("flat_map"), function, on_error)))
+        return Stream(self._flow, self._step(FlatMap(self._name(name), function, on_error)))
 
     def inspect(
-        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], object],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "inspect",
     ) -> Stream[T]:
         """Call a function for its effect on each value, and pass the value on."""
-        return Stream(self._flow, self._step(Inspect(self._name("inspect"), function, on_error)))
+        return Stream(self._flow, self._step(Inspect(self._name(name), function, on_error)))
 
     def key_by(
-        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], object],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "key_by",
     ) -> KeyedStream[T]:
         """Group records by a key, and send each record to the owner of its bin. A key is any plain
         value. Keys that are equal and of equal types form one group."""
-        name = self._name("key_by")
+        name = self._name(name)
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
         exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
         return KeyedStream(self._flow, self._add(exchange))
@@ -253,7 +273,7 @@ class KeyedStream(Stream[T]):
     def fold(
         self,
         name: str,
-        init: ColumnFold,
+        init: ColumnFold | ChangeableLogic,
         *,
         order: Order = "event",
         codec: StateCodec = PLAIN,
@@ -286,20 +306,41 @@ class KeyedStream(Stream[T]):
         colocate: bool = True,
     ) -> KeyedStream[Any]:
         """Add a fold: `(state, value) -> (state, result)` gives one result per record. A fold over
-        columns (`dataflow.columns`) replaces both `init` and `step`.
+        columns (`dataflow.columns`) or a `ChangeableLogic` replaces both `init` and `step`.
 
         With `colocate=False` the bins of the operator move alone, and only where a command names
         the operator.
         """
-        if isinstance(init, ColumnFold) is (step is not None):
+        if isinstance(init, ColumnFold | ChangeableLogic) is (step is not None):
             raise SetupError(f"operator {name!r}",
                              "a fold needs an init and a step, or a fold over columns alone",
                              "give it a step (state, value) -> (state, result), or in place of both"
                              " a fold such as columns.count()")  # fmt: skip
-        logic = init if isinstance(init, ColumnFold) else FoldLogic(init, step)
+        logic: Logic
+        match init:
+            case ColumnFold():
+                logic = init
+            case ChangeableLogic():
+                logic = fold_of(name, init)
+            case _:
+                logic = FoldLogic(init, step)
         options = order, codec, on_error, colocate
         return KeyedStream(self._flow, self._keyed(name, (self,), logic, options))
 
+    @overload
+    def process(
+        self,
+        name: str,
+        init: ChangeableLogic,
+        *,
+        side: Sequence[str] = (),
+        order: Order = "event",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> ProcessedStream: ...
+
+    @overload
     def process(
         self,
         name: str,
@@ -313,9 +354,24 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+    ) -> ProcessedStream: ...
+
+    def process(
+        self,
+        name: str,
+        init: Any,
+        step: Any = None,
+        on_timer: Any = None,
+        *,
+        on_notify: Any = None,
+        side: Sequence[str] = (),
+        order: Order = "event",
+        codec: StateCodec = PLAIN,
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
     ) -> ProcessedStream:
         """Add a process function: `(context, state, value) -> state` emits any number of results
-        and sets timers.
+        and sets timers. A `ChangeableLogic` replaces all functions.
 
         A key asks for `on_notify` with `context.notify()`. The call comes once all records of that
         time, and in a loop of that iteration, have been applied. It can send their total.
@@ -323,10 +379,16 @@ class KeyedStream(Stream[T]):
         `side` names side outputs: `context.emit(value, to="late")` sends to one of them, and
         `.side("late")` of the returned stream reads it.
         """
-        return self._process(
-            name, (self,), init, (cast(OnValue, step),), (on_timer, on_notify), side,
-            (order, codec, on_error, colocate),
-        )  # fmt: skip
+        options = order, codec, on_error, colocate
+        if isinstance(init, ChangeableLogic):
+            if (step, on_timer, on_notify) != (None, None, None):
+                raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
+                                 " others beside it", "give it the logic alone")  # fmt: skip
+            _check_side(name, side)
+            logic = process_of(name, init, tuple(side))
+            return ProcessedStream(self._flow, self._keyed(name, (self,), logic, options), side)
+        functions = (cast(OnValue, step),)
+        return self._process(name, (self,), init, functions, (on_timer, on_notify), side, options)
 
     def connect(
         self,
@@ -356,28 +418,44 @@ class KeyedStream(Stream[T]):
         return self._process(name, (self, other), init, functions, back, side, options)
 
     def map(
-        self, function: Callable[[T], U], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], U],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "map",
     ) -> KeyedStream[U]:
         """Apply a function to each value as `Stream.map` does, and keep the key."""
-        return KeyedStream(self._flow, super().map(function, on_error=on_error)._at)
+        return KeyedStream(self._flow, super().map(function, on_error=on_error, name=name)._at)
 
     def filter(
-        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], object],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "filter",
     ) -> KeyedStream[T]:
         """Filter values as `Stream.filter` does, and keep the key."""
-        return KeyedStream(self._flow, super().filter(function, on_error=on_error)._at)
+        return KeyedStream(self._flow, super().filter(function, on_error=on_error, name=name)._at)
 
     def flat_map(
-        self, function: Callable[[T], Iterable[U]], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "flat_map",
     ) -> KeyedStream[U]:
         """Apply a function as `Stream.flat_map` does, and keep the key."""
-        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error)._at)
+        return KeyedStream(self._flow, super().flat_map(function, on_error=on_error, name=name)._at)
 
     def inspect(
-        self, function: Callable[[T], object], *, on_error: OnError = "dead_letter"
+        self,
+        function: Callable[[T], object],
+        *,
+        on_error: OnError = "dead_letter",
+        name: str = "inspect",
     ) -> KeyedStream[T]:
         """Call a function as `Stream.inspect` does, and keep the key."""
-        return KeyedStream(self._flow, super().inspect(function, on_error=on_error)._at)
+        return KeyedStream(self._flow, super().inspect(function, on_error=on_error, name=name)._at)
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
@@ -423,9 +501,7 @@ class KeyedStream(Stream[T]):
         side: Sequence[str],
         options: KeyedOptions,
     ) -> ProcessedStream:
-        if isinstance(side, str) or len(set(side)) < len(side):
-            raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
-                             "name each of them once, in a list")  # fmt: skip
+        _check_side(name, side)
         on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
         logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
         at = self._keyed(name, streams, logic, options)
@@ -444,6 +520,12 @@ class KeyedStream(Stream[T]):
         group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchange_for(one._at, group, on_error) for one in streams)
         return self._add(KeyedNode(self._flow.unused_name(name), upstreams, logic, *options))
+
+
+def _check_side(name: str, side: Sequence[str]) -> None:
+    if isinstance(side, str) or len(set(side)) < len(side):
+        raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
+                         "name each of them once, in a list")  # fmt: skip
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:

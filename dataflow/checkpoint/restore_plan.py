@@ -16,6 +16,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import restorable_parts
 from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.decisions import StartDecision
+from meander.dataflow.control.logic_change import LogicChange, applicable
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import initial_owners
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
@@ -56,11 +57,13 @@ class RestorePlan:
     groups: tuple[str, ...] = ()
     retained: int = 3
     """The number of retained checkpoints of this execution."""
+    logic_changes: tuple[LogicChange, ...] = ()
+    """The changes of logic in earlier executions, in the order of their decisions."""
 
     @staticmethod
     def of(
         plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
-        history: History = NO_HISTORY,
+        history: History = NO_HISTORY, logic_changes: Sequence[LogicChange] = (),
     ) -> RestorePlan:  # fmt: skip
         """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
         checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
@@ -75,6 +78,7 @@ class RestorePlan:
             override_history=history.override_history(plan.reached_sinks),
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
+            logic_changes=tuple(applicable(plan.logics, logic_changes)),
         )  # fmt: skip
         if cut == INITIAL_CUT:
             return plan_start

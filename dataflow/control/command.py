@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP, ColocationGroups
+from meander.dataflow.control.logic_change import LogicVersion
 from meander.schemas import control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -16,6 +17,18 @@ from meander.state.times.time import from_millis
 Strategy = Literal["all-at-once", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]
 Order = Literal["as-listed", "hottest", "coldest"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLogic:
+    """A command that replaces the logic of operators at one time, or as soon as possible."""
+
+    id: str
+    versions: Mapping[str, LogicVersion]
+    """The new version of each operator."""
+    time: int | None = None
+    offset: int = 0
+    """The offset of the command on the control topic."""
 
 
 @dataclass(frozen=True, slots=True)

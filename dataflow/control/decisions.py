@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from meander.dataflow.control.instructions import Revoke
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.state.checkpoint.checkpoint import ReplayFrom
@@ -125,6 +126,7 @@ Decision = (
     StartDecision
     | Moves
     | Revoke
+    | LogicChange
     | ReassignPartition
     | JoinDecision
     | LeaveDecision

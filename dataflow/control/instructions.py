@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgpack
 
+from meander.dataflow.control.logic_change import PrepareLogic
 from meander.dataflow.control.strict_decoding import expect_count
 from meander.state.keys.ids import Bin
 from meander.state.layers.manifest import Manifest
@@ -129,4 +130,4 @@ class Revoke:
         return Revoke(command, time)
 
 
-Instruction = StartPreCopy | Prefetch | CancelMove | Rewrite | Revoke
+Instruction = StartPreCopy | Prefetch | CancelMove | Rewrite | Revoke | PrepareLogic

@@ -126,6 +126,17 @@ class PartitionsRead(_Report):
     """The number of partitions on all workers. None where the number is final."""
 
 
+class LogicPrepared(_Report):
+    """A report that the sender has loaded a version of a logic, or why it cannot."""
+
+    number: int
+    """The number of the preparation."""
+    upgrades: bool
+    """Whether the version upgrades the states of the one before it."""
+    error: str
+    """Empty where the version can take effect."""
+
+
 class ResultsSuppressed(_Report):
     """A report that the sender has suppressed all committed results of a sink."""
 
@@ -137,6 +148,6 @@ class ResultsSuppressed(_Report):
 WorkerReport = (
     BinInstalled | BinPreCopied | BinPrefetched | BinUnreadableReport | BinSizes
     | LayerUnreadableReport | SourcesPaused | Aligned | SnapshotFailed | SnapshotStored
-    | OutboxesSent | OutboxFull | PartitionsRead | ResultsSuppressed
+    | OutboxesSent | OutboxFull | PartitionsRead | ResultsSuppressed | LogicPrepared
 )  # fmt: skip
 SendReport = Callable[[WorkerReport], None]

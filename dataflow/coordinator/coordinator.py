@@ -18,7 +18,7 @@ from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordin
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.command import MoveBins, id_in_use
+from meander.dataflow.control.command import ChangeLogic, MoveBins, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
     LeaveDecision,
@@ -26,6 +26,7 @@ from meander.dataflow.control.decisions import (
     WriteDecision,
 )
 from meander.dataflow.control.instructions import Instruction, Revoke
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.reports import (
@@ -35,6 +36,7 @@ from meander.dataflow.control.reports import (
     BinSizes,
     BinUnreadableReport,
     LayerUnreadableReport,
+    LogicPrepared,
     PartitionsRead,
     ResultsSuppressed,
     WorkerReport,
@@ -43,6 +45,7 @@ from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator import events
 from meander.dataflow.coordinator.closed_times import ClosedTimes, PendingChanges
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, FrontierBlockers
+from meander.dataflow.coordinator.logic_changes import LogicChanges
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment, Place
 from meander.dataflow.coordinator.workers import LATEST, Workers, commands_for, initial_moves
 from meander.dataflow.exactly_once.replay_check import Replays
@@ -119,6 +122,15 @@ class Coordinator:
             self._closed_times.request_advance,
             self._closed_times.near,
         )
+        self.logics = LogicChanges(
+            plan.logics,
+            start.logic_changes,
+            self.decisions,
+            clock,
+            self._send_instruction,
+            partial(self._broadcast, plan.migrator.inputs[0]),
+            self._closed_times.request_advance,
+        )
         self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
         self._joining: list[tuple[WorkerId, str]] = []
@@ -137,6 +149,15 @@ class Coordinator:
         """Accept a command. Raise `CommandError` with the remedy where the command is invalid."""
         self._check(command)
         self.migrations.submit(command, self._closed_times.next_time())
+
+    def change_logic(self, command: ChangeLogic) -> None:
+        """Accept a change of logic. Raise `CommandError` with the remedy where it is invalid."""
+        self._closed_times.next_time()
+        if command.time is not None:
+            self._closed_times.expect(command.time)
+        self.logics.check(command)
+        self.use(command.id)
+        self.logics.submit(command)
 
     def expect(self, command: MoveBins) -> None:
         """Check a command as if the worker that it names had joined. Raise `CommandError` where
@@ -276,16 +297,21 @@ class Coordinator:
             case BinUnreadableReport():
                 self.migrations.bin_unreadable(report)
             case BinSizes(operator, bins):
-                for bin, size, heat in bins:
-                    number = self._plan.groups.number(operator, bin)
-                    self.migrations.sizes.note(operator, number, size)
-                    self.migrations.sizes.note_heat(operator, number, heat)
+                self._note_sizes(operator, bins)
+            case LogicPrepared():
+                self.logics.report(worker, report)
             case ResultsSuppressed():
                 self._events += self.replays.report(worker, report)
             case LayerUnreadableReport(reason):
                 self._events.append(LayerUnreadable(worker, reason))
             case _:
                 self.checkpoints.report(worker, report)
+
+    def _note_sizes(self, operator: str, bins: Sequence[tuple[Bin, int, int]]) -> None:
+        for bin, size, heat in bins:
+            number = self._plan.groups.number(operator, bin)
+            self.migrations.sizes.note(operator, number, size)
+            self.migrations.sizes.note_heat(operator, number, heat)
 
     def receive(self, sender: WorkerId, frame: list[bytes]) -> None:
         """Handle one frame of a worker. Raise `MeanderError` for a frame that only workers may
@@ -296,6 +322,7 @@ class Coordinator:
             case MemberFrame() as news:
                 self._membership.receive(sender, news)
                 self.workers.remove(sender)
+                self.logics.forget(sender)
                 self._events.append(events.LastMessage(sender))
             case DataFrame():
                 raise MeanderError(member_name(sender), "it sent data to the coordinator")
@@ -316,6 +343,7 @@ class Coordinator:
             self.assignment.assign_new(self.workers.active)
             self._close_times()
             self._step_migrations()
+            self.logics.step(self.workers.all, self.closed_before, self._acknowledged)
             self._finish_transfers()
             self._release_leaving()
             self._step_checkpoint()
@@ -327,13 +355,13 @@ class Coordinator:
     def events(self) -> list[events.EngineEvent]:
         """Return the events since the last call."""
         drained, self._events = [*self.migrations.events(), *self._events], []
-        return drained
+        return [*drained, *self.logics.events()]
 
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
         over = self._progress.is_quiescent() and self.migrations.idle and self._outbox_drain.over
-        return over and not self.checkpoints.pending
+        return over and self.logics.idle and not self.checkpoints.pending
 
     @property
     def ready(self) -> bool:
@@ -408,6 +436,9 @@ class Coordinator:
         self.replays.join(worker)
         for moves in initial_moves(self._routing, closed_before):
             self._send_decision(worker, self._plan.migrator.inputs[0], moves)
+        for change in self.logics.welcome(worker, closed_before):
+            time = max(change.time, closed_before)
+            self._send(worker, self._plan.migrator.inputs[0], time, change)
         self._events.append(Joined(id, worker))
 
     def _send_instruction(self, worker: WorkerId, instruction: Instruction) -> None:
@@ -415,13 +446,18 @@ class Coordinator:
         if self.closed_before is not None:
             self._send(worker, self._plan.migrator.inputs[0], self.closed_before, instruction)
 
-    def _broadcast(self, at: Location, decision: Moves | Revoke | ReassignPartition) -> None:
+    def _broadcast(
+        self, at: Location, decision: Moves | Revoke | LogicChange | ReassignPartition
+    ) -> None:
         for worker in self.workers.all:
             if self.workers.receives(worker, decision.time):
                 self._send_decision(worker, at, decision)
 
     def _send_decision(
-        self, worker: WorkerId, at: Location, decision: Moves | Revoke | ReassignPartition
+        self,
+        worker: WorkerId,
+        at: Location,
+        decision: Moves | Revoke | LogicChange | ReassignPartition,
     ) -> None:
         self.workers.note_sent(worker, decision.time, self._closed_times.next_time())
         self._send(worker, at, decision.time, decision)
@@ -518,6 +554,11 @@ class Coordinator:
         if self.closed_before is not None:
             self._routing.compact(Antichain.of(self.closed_before))
 
+    def _acknowledged(self, time: int) -> bool:
+        """Whether every worker has received all decisions for a time."""
+        received = self._progress.frontier(self._plan.migrator.inputs[0])
+        return self._closed_times.passed(time) and not received.less_equal(time)
+
     def _completed_everywhere(self, time: int) -> bool:
         """Whether every stateful operator has passed a time, as far as the coordinator knows."""
         outputs = (self._plan.ports[one.name].outputs[0] for one in self._plan.stateful)
@@ -535,9 +576,10 @@ class Coordinator:
                 requested=[
                     *(round.time for round in sent if round.advance_request is not None),
                     *self.assignment.times,
+                    *self.logics.requested,
                 ],
                 leaving=list(self.workers.drained.values()),
-                waiting=bool(self._joining) or not self.migrations.idle,
+                waiting=bool(self._joining) or not self.migrations.idle or self.logics.waiting,
                 lead_share=self.migrations.lead_share(self._due),
             )
         )

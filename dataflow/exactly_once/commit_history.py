@@ -20,6 +20,7 @@ import numpy as np
 
 from meander.dataflow.control.decisions import Decision, StartDecision
 from meander.dataflow.control.instructions import Revoke
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
@@ -326,6 +327,18 @@ class History:
         past.recorded_overrides.extend(marker.overrides)
         if marker.sent:
             past.sent.add(SnapshotId(marker.execution, marker.sent, marker.worker))
+
+
+def logic_changes(decisions: Iterable[Written]) -> Iterator[LogicChange]:
+    """Yield the changes of logic of all executions. They hold for the times that they name,
+    whichever execution reads the records again."""
+    last = None
+    for execution, decision in effective(decisions):
+        match decision:
+            case StartDecision():
+                last = execution
+            case LogicChange() if execution == last:
+                yield decision
 
 
 def effective(decisions: Iterable[Written]) -> Iterator[Written]:

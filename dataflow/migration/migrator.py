@@ -23,8 +23,10 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, PrepareLogic
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer
+from meander.dataflow.logic.worker_logics import WorkerLogics
 from meander.dataflow.migration.pre_copy import PreCopyWriter
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.exchange import Exchange
@@ -121,8 +123,10 @@ class Migrator(BaseOperator):
         routing: Routing,
         groups: ColocationGroups,
         ordered: Mapping[str, Sequence[Ordered]],
+        logics: WorkerLogics,
     ) -> None:
         """`ordered` maps each colocation group to the sinks that receive its results."""
+        self._logics = logics
         self._me, self._throttle = context.me, context.throttle
         self._control, self._outgoing, self._ordered = control, outgoing, ordered
         self._exchanges, self._routing, self._groups = exchanges, routing, groups
@@ -230,6 +234,8 @@ class Migrator(BaseOperator):
                     self._cancel_move(self._groups.group_of_bin(bin), self._groups.local_bin(bin))
                 case Rewrite() as rewrite:
                     self._rewrite(rewrite, message)
+                case PrepareLogic() | LogicChange() as logic:
+                    self._logics.receive(logic)
         return received
 
     def _prefetch(self, prefetch: Prefetch, time: Time) -> None:

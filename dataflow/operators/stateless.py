@@ -8,7 +8,7 @@ position of each output to the index, 20 bits per level.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol
 
@@ -184,6 +184,12 @@ class KeyBy:
         )
 
 
+def step_with(step: Step, function: Callable[[Any], Any]) -> Step:
+    """Return a step with another function."""
+    assert isinstance(step, Map | Filter | Inspect | FlatMap | KeyBy)
+    return replace(step, function=function)
+
+
 class Steps(BaseOperator):
     """A chain that applies stateless steps as one operator."""
 
@@ -215,16 +221,23 @@ class Steps(BaseOperator):
     def _apply_chain(self, message: Message, batch: Batch) -> int:
         """Apply the chain to a batch and send the result. Return about the bytes of its largest
         output."""
-        output_bytes = 0
         with self._output.mint(message) as capability:
-            for step, guard in self._chain:
-                if len(batch):
-                    batch = step.apply(batch, guard)
-                    if isinstance(step, Map | FlatMap):
-                        output_bytes = max(output_bytes, batch.estimated_weight)
+            batch, output_bytes = apply_chain(self._chain, batch)
             if len(batch):
                 self._output.send(capability, message.time, batch)
         return output_bytes
+
+
+def apply_chain(chain: Iterable[tuple[Step, Guard]], batch: Batch) -> tuple[Batch, int]:
+    """Return the batch after a chain of steps, and about the bytes of the largest output of a
+    step."""
+    output_bytes = 0
+    for step, guard in chain:
+        if len(batch):
+            batch = step.apply(batch, guard)
+            if isinstance(step, Map | FlatMap):
+                output_bytes = max(output_bytes, batch.estimated_weight)
+    return batch, output_bytes
 
 
 def _encodable(rows: Batch, keys: list[object], guard: Guard) -> tuple[Batch, list[bytes]]:

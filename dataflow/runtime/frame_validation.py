@@ -20,6 +20,7 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
@@ -131,6 +132,8 @@ def _disorder(plan: Plan, time: int, payload: Payload | Manifest) -> str:
             | Rewrite(operator=name)
         ) if not any(name == one.name for one in plan.stateful):
             return f"it names the state of operator {name!r}, which this flow does not have"
+        case LogicChange(operator=name) | PrepareLogic(operator=name) if name not in plan.logics:
+            return f"it names the logic of operator {name!r}, which this flow cannot change"
         case ReassignPartition(source) if not 0 <= source < len(plan.sources):
             return f"it sent an order for source {source}, which this flow does not have"
         case ReassignPartition(partition=partition) | PartitionHandoff(partition) if (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+from meander.dataflow.api.logics import expect_replaces, with_logic
 from meander.dataflow.api.nodes import (
     ChangesNode,
     CollectionNode,
@@ -39,9 +40,11 @@ from meander.dataflow.backpressure.inflight import InFlightBytes
 from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.collections.dictionary import Dictionary
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.reports import SendReport
 from meander.dataflow.control.routing import Routing
+from meander.dataflow.control.timeline import Timeline
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
@@ -58,17 +61,27 @@ from meander.dataflow.interfaces import (
     SourceReader,
 )
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
+from meander.dataflow.logic.changeable import ChangeableLogic
+from meander.dataflow.logic.worker_logics import WorkerLogics
 from meander.dataflow.migration.incremental_snapshots import Snapshots
 from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
+from meander.dataflow.operators.changeable_steps import ChangeableSteps
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
-from meander.dataflow.operators.keyed.logic import Fold, Logic, Process, Sealing
+from meander.dataflow.operators.keyed.logic import (
+    Fold,
+    Logic,
+    Process,
+    Sealing,
+    Upgrade,
+    UpgradingSealing,
+)
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import EndlessLoop, Feedback, LoopEntry
 from meander.dataflow.operators.ports import Channels, InputPort, Operator, OutputPort
@@ -76,7 +89,7 @@ from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
 from meander.dataflow.operators.split import Split
-from meander.dataflow.operators.stateless import Steps
+from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
@@ -158,6 +171,7 @@ class OperatorFactory:
     """The dead letters of the ordered sinks."""
     start: RestorePlan = field(init=False)
     routing: Routing = field(init=False)
+    logics: WorkerLogics = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
     inflight: InFlightBytes = field(init=False)
@@ -184,6 +198,7 @@ class OperatorFactory:
         self.inflight = InFlightBytes(flow.max_inflight, self.throttle.note_passed)
         self.disk = SpillBudget(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
+        self.logics = WorkerLogics(flow.module, self.report)
         self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
         self.migrator = migrator = Migrator(
             self._context(self.plan.migrator.name),
@@ -193,7 +208,10 @@ class OperatorFactory:
             self.routing,
             self.plan.groups,
             self.order_keepers,
+            self.logics,
         )
+        for change in self.start.logic_changes:
+            self.logics.apply(change)
         context = self._context(self.plan.snapshots.name)
         snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
         # The migrator comes first, so operators know every move that the control frontier has
@@ -229,10 +247,7 @@ class OperatorFactory:
             case SourceNode():
                 return self._source(node)
             case StepsNode():
-                chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
-                return Steps(
-                    self._inputs(node)[0], self._output(node), chain, self.environment.clock
-                )
+                return self._steps(node)
             case SplitNode():
                 guard = self._guard(node.name, node.on_error)
                 outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
@@ -253,6 +268,29 @@ class OperatorFactory:
                 return self._operator(node)
             case collection:
                 return self._collection(collection)
+
+    def _steps(self, node: StepsNode) -> Steps | ChangeableSteps:
+        chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
+        ports = self._inputs(node)[0], self._output(node)
+        if not any(step.name in self.plan.logics for step in node.steps):
+            return Steps(*ports, chain, self.environment.clock)
+        context = self._context(node.name, scope_of(node))
+        timed = [(self._step_timeline(node, step), guard) for step, guard in chain]
+        return ChangeableSteps(context, *ports, timed)
+
+    def _step_timeline(self, node: StepsNode, step: Step) -> Timeline[Step]:
+        timeline = Timeline(step)
+
+        def install(change: LogicChange, _: ChangeableLogic, logic: ChangeableLogic) -> None:
+            changed = self.plan.flow.wrap(
+                replace(node, steps=(step_with(step, cast(Callable[[Any], Any], logic)),))
+            )
+            assert isinstance(changed, StepsNode)
+            timeline.add(change.time, changed.steps[0])
+
+        if step.name in self.plan.logics:
+            self.logics.add(step.name, partial(expect_replaces, step), install)
+        return timeline
 
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
@@ -424,7 +462,7 @@ class OperatorFactory:
             data,
             pointers,
             self._outputs(node),
-            self._logic(node),
+            self._timeline(node),
             self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
             self._max_handoff_bytes,
@@ -433,8 +471,23 @@ class OperatorFactory:
         self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
 
-    def _logic(self, node: KeyedNode) -> Logic:
-        guard, sealing = self._guard(node.name, node.on_error), Sealing(node.codec)
+    def _timeline(self, node: KeyedNode) -> Timeline[Logic]:
+        guard, upgrades = self._guard(node.name, node.on_error), list[Upgrade]()
+        timeline = Timeline(self._logic(node, guard, Sealing(node.codec)))
+
+        def install(change: LogicChange, before: ChangeableLogic, logic: ChangeableLogic) -> None:
+            if change.generation > len(upgrades):
+                upgrades.append(Upgrade(change.generation, partial(_upgraded, logic, before)))
+            sealing = UpgradingSealing(node.codec, [*upgrades]) if upgrades else Sealing(node.codec)
+            changed = self.plan.flow.wrap(with_logic(node, logic))
+            assert isinstance(changed, KeyedNode)
+            timeline.add(change.time, self._logic(changed, guard, sealing))
+
+        if node.name in self.plan.logics:
+            self.logics.add(node.name, partial(expect_replaces, node), install)
+        return timeline
+
+    def _logic(self, node: KeyedNode, guard: Guard, sealing: Sealing) -> Logic:
         match node.logic:
             case FoldLogic(init, step):
                 return Fold(init, step, sealing, guard)
@@ -546,6 +599,10 @@ class OperatorFactory:
 
     def _pointer_output(self, node: StatefulNode) -> Location:
         return self.plan.migrator.outputs[[n.name for n in self.plan.stateful].index(node.name)]
+
+
+def _upgraded(logic: ChangeableLogic, before: ChangeableLogic, state: object) -> object:
+    return logic.upgrade(state, before)
 
 
 def _bin_hashes(batch: Batch) -> UInt64s:

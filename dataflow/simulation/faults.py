@@ -167,6 +167,7 @@ class FaultInjector:
         """Return a copy of a flow with wrapped functions."""
         instrumented = copy(flow)
         instrumented.nodes = [self._instrument_node(node) for node in flow.nodes]
+        instrumented.wrap = self._instrument_node
         return instrumented
 
     def arm(self, operator: str, calls: int) -> None:
@@ -206,8 +207,8 @@ class FaultInjector:
         self, name: str, logic: FoldLogic | ProcessLogic | ColumnFold
     ) -> FoldLogic | ProcessLogic | ColumnFold:
         match logic:
-            case FoldLogic(init, step):
-                return FoldLogic(init, self._wrap(name, step))
+            case FoldLogic(step=step):
+                return replace(logic, step=self._wrap(name, step))
             case ProcessLogic(on_values=on_values, on_timer=on_timer, on_notify=on_notify):
                 wrapped = tuple(self._wrap(name, on_value) for on_value in on_values)
                 timed = on_timer and self._wrap(name, on_timer)

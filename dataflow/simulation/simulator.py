@@ -19,13 +19,13 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import ChangeLogic, MoveBins
 from meander.dataflow.control.decisions import Decision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent
-from meander.dataflow.exactly_once.commit_history import History, Written
+from meander.dataflow.exactly_once.commit_history import History, Written, logic_changes
 from meander.dataflow.interfaces import Clock, Frame, Links
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
@@ -278,7 +278,8 @@ class DurableWorld:
         self.decisions.append((self.execution, begins))
         self.durable_decisions = len(self.decisions)
         history = History(plan.flow.space, self.decisions, self.ledger.markers, override_history)
-        self.start = RestorePlan.of(plan, workers, self.restored, history)
+        changes = [*logic_changes(self.decisions)]
+        self.start = RestorePlan.of(plan, workers, self.restored, history, changes)
         orphans = Orphans.of([*restorable, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(orphans)
@@ -398,7 +399,16 @@ class TakeCheckpoint:
     """The name of the savepoint, or ''."""
 
 
-Command = MoveBins | AbortMoves | Join | Leave | MovePartition | AddPartition | TakeCheckpoint
+Command = (
+    MoveBins
+    | ChangeLogic
+    | AbortMoves
+    | Join
+    | Leave
+    | MovePartition
+    | AddPartition
+    | TakeCheckpoint
+)
 Build = Callable[[WorkerId, "SimLinks", SimClock, "SimTopic", bool], Worker]
 """Builds one worker with its links, clock and state topic. The last argument tells whether the
 worker joins a running flow."""
@@ -490,6 +500,8 @@ class Simulation:
         match command:
             case MoveBins():
                 self.coordinator.submit(command)
+            case ChangeLogic():
+                self.coordinator.change_logic(command)
             case TakeCheckpoint(policy, savepoint):
                 self.coordinator.checkpoint(policy=policy, savepoint=savepoint)
             case AbortMoves(id, other):

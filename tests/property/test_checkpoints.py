@@ -16,6 +16,7 @@ from tests.support.property.cases import (
     checked,
     random_case,
     with_aborts,
+    with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
     with_some_full_bins,
@@ -42,6 +43,7 @@ def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
 
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed)))
+        case = with_some_changing_logic(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         found.update(

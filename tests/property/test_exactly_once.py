@@ -16,6 +16,7 @@ from tests.support.property.cases import (
     checked,
     random_case,
     with_aborts,
+    with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
     with_some_full_bins,
@@ -40,6 +41,7 @@ def test_double_crash_all_executions_together_commit_the_reference(
 
     for seed in seeds(ONCE, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
+        case = with_some_changing_logic(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         found.update(

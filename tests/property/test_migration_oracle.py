@@ -19,6 +19,7 @@ from tests.support.property.cases import (
     random_case,
     with_aborts,
     with_some_bins_to_and_fro,
+    with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
     with_some_full_bins,
@@ -46,6 +47,7 @@ def test_results_and_state_equal_the_reference(
 
     for seed in seeds(ORACLE, FLOOR):
         case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
+        case = with_some_changing_logic(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
         run = checked(case, ran)
         kinds[case.kind] += 1

@@ -97,10 +97,11 @@ _next = KeyedOperator._next
 
 def _behind_a_slice(keyed: Any, frontier: Antichain, most: int) -> Any:
     """Timers wait until the records that are applied in one pass are through."""
-    rows, calls = _next(keyed, frontier, most)
-    return rows, keyed._calls(Antichain.of(MIN_TIME), calls.iterations, most) if len(
-        rows
-    ) else calls
+    logic, rows, calls = _next(keyed, frontier, most)
+    if len(rows):
+        version = keyed._version_at(int(rows.batch.times[0]))
+        calls = keyed._calls(Antichain.of(MIN_TIME), calls.iterations, most, version)
+    return logic, rows, calls
 
 
 _send = Outputs.send

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgpack
 import numpy as np
 
 from meander.dataflow.operators.buffer.rows import Rows
@@ -82,6 +83,9 @@ class StateTooLargeError(MeanderError):
 class Sealing:
     """A sealing of one operator's states, by the plain codec or the user's own."""
 
+    as_is = True
+    """Whether a stored state without a seal is the state itself."""
+
     def __init__(self, codec_: StateCodec) -> None:
         self.codec = codec_
         self.plain = codec_.name == codec.PLAIN.name
@@ -90,12 +94,15 @@ class Sealing:
     def seal(self, state: object, key: bytes) -> object:
         """Return the state of a key in a form that cannot change in place. Raises MeanderError for
         a state that cannot move, so results do not depend on moves."""
-        sealed = codec.seal(state) if self.plain else self._own(state)
+        sealed = self._sealed(state)
         room = LARGEST - len(key)
         # Its size in memory costs less than its bytes, and exceeds half of them.
         if weigh(sealed) > room // 2 and (size := len(codec.encode_sealed(sealed))) > room:
             raise StateTooLargeError(size, len(key))
         return sealed
+
+    def _sealed(self, state: object) -> object:
+        return codec.seal(state) if self.plain else self._own(state)
 
     def _own(self, state: object) -> codec.Sealed:
         data: object = self.codec.encode(state)
@@ -114,6 +121,72 @@ class Sealing:
         return codec.decode(sealed.data) if self.plain else self.codec.decode(sealed.data)
 
 
+UPGRADED = b"\xc1"
+"""The first byte of a state that a version has upgraded. No encoded plain value begins with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """The upgrade of states to the form of a later version of the logic."""
+
+    generation: int
+    """The number of upgrades of the operator, up to this one."""
+    function: Callable[[Any], object]
+    """From a state of the generation before to one of this generation."""
+
+
+class UpgradingSealing(Sealing):
+    """A sealing that upgrades a state when its key is next needed. A state of a generation behind
+    the first one carries the number of its generation.
+
+    >>> first, second = Upgrade(1, lambda n: (n, 0)), Upgrade(2, lambda pair: [*pair, "x"])
+    >>> sealing = UpgradingSealing(codec.PLAIN, [first])
+    >>> sealed = sealing.seal(sealing.unseal(7), b"key")
+    >>> UpgradingSealing(codec.PLAIN, [first, second]).unseal(sealed)
+    [7, 0, 'x']
+    """
+
+    as_is = False
+
+    def __init__(self, codec_: StateCodec, upgrades: Sequence[Upgrade]) -> None:
+        """`upgrades` are those up to the version of the logic, in order of their generations."""
+        super().__init__(codec_)
+        self._upgrades = upgrades
+        self._mark = UPGRADED + codec.encode(upgrades[-1].generation)
+
+    def _sealed(self, state: object) -> object:
+        return codec.Sealed(self._mark + codec.encode(state))
+
+    def unseal(self, sealed: object) -> object:
+        """Return the state in the form of the version."""
+        generation, state = 0, sealed
+        if isinstance(sealed, codec.Sealed):
+            generation, state = unmarked(sealed.data)
+        for upgrade in self._upgrades:
+            if upgrade.generation > generation:
+                state = upgrade.function(state)
+        return state
+
+
+def unmarked(data: bytes) -> tuple[int, object]:
+    """Return the generation and the value of a plain state's bytes.
+
+    >>> unmarked(codec.encode([3])), unmarked(UPGRADED + codec.encode(2) + codec.encode([3]))
+    ((0, [3]), (2, [3]))
+    """
+    if not data.startswith(UPGRADED):
+        return 0, codec.decode(data)
+    length = len(UPGRADED) + len(codec.encode(_generation(data)))
+    return _generation(data), codec.decode(data[length:])
+
+
+def _generation(data: bytes) -> int:
+    """Return the number behind the mark of an upgraded state."""
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data[len(UPGRADED) :])
+    return int(unpacker.unpack())
+
+
 class Fold:
     """A fold that computes one result per record: `(state, value) -> (state, result)`."""
 
@@ -127,7 +200,7 @@ class Fold:
         guard: Guard,
     ) -> None:
         self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
-        self._plain = sealing.plain
+        self._plain, self._as_is = sealing.plain and sealing.as_is, sealing.as_is
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record that the function processed."""
@@ -144,6 +217,7 @@ class Fold:
         failed: list[int] = []
         results: list[object] = []
         keepalive, append, plain = self._guard.keepalive, results.append, self._plain
+        as_is = self._as_is
         for row, (slot, value) in enumerate(zip(slots, batch.values, strict=True)):
             if keepalive.due:
                 keepalive.send()
@@ -151,7 +225,7 @@ class Fold:
                 state = states[slot]
                 if state is ABSENT:
                     state = self._init()
-                elif type(state) is codec.Sealed:
+                elif type(state) is codec.Sealed or not as_is:
                     state = unseal(state)
                 state, result = step(state, value)
                 # Most folds have numbers as states, which need no check.

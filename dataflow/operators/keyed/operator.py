@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
 import numpy as np
 
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
+from meander.dataflow.control.timeline import Timeline
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
@@ -40,11 +42,19 @@ from meander.dataflow.records.loop_times import (
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import Time, to_millis
+from meander.state.times.time import MIN_TIME, Time, to_millis
 
 Order = Literal["event", "processing"]
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A version of the logic, and the time of the change behind it, or None."""
+
+    logic: Logic
+    until: int | None
 
 
 class KeyedOperator(StatefulOperator):
@@ -57,7 +67,7 @@ class KeyedOperator(StatefulOperator):
         inputs: Sequence[InputPort],
         handoffs: InputPort,
         outputs: Sequence[OutputPort],
-        logic: Logic,
+        logic: Timeline[Logic],
         store: Store,
         order: Order,
         max_handoff_bytes: int,
@@ -67,7 +77,7 @@ class KeyedOperator(StatefulOperator):
         super().__init__(context, handoffs, outputs, store, max_handoff_bytes, downstream_passed)
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
-        self._logic, self._order = logic, order
+        self._timeline, self._order = logic, order
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
@@ -227,12 +237,12 @@ class KeyedOperator(StatefulOperator):
     def _apply_some(self, frontier: Antichain, max_count: int) -> int:
         """Apply the next records, and make the calls before, between and behind them. Return the
         number of both."""
-        rows, calls = self._next(frontier, max_count)
+        logic, rows, calls = self._next(frontier, max_count)
         if calls.next() is None and not len(rows):
             return 0
         started_at = self._clock.monotonic()
         bins = self._bins(rows.batch)
-        applied = self._logic.apply(self.store, bins, rows, calls)
+        applied = logic.apply(self.store, bins, rows, calls)
         np.add.at(self.heat, bins[: applied.rows], 1)
         if applied.called is not None:
             np.add.at(self.heat, self._bins(applied.called), 1)
@@ -247,33 +257,56 @@ class KeyedOperator(StatefulOperator):
         self._batch_size.adapt(count, self._clock.monotonic() - started_at)
         return count
 
-    def _next(self, frontier: Antichain, max_count: int) -> tuple[Rows, Calls]:
-        """Return the first queued records and the calls among them. The records stay queued."""
+    def _next(self, frontier: Antichain, max_count: int) -> tuple[Logic, Rows, Calls]:
+        """Return the first queued records and the calls among them, with the version of the logic
+        that all of them have. The records stay queued."""
         if self._order == "event" and not self._is_in_loop:
             rows = self._peek(max_count)
-            calls = self._calls(self._call_frontier(frontier, len(rows)), (), max_count)
-            if not self._logic.call_kinds:
-                return rows, calls
-            fit = calls.count_before_calls(rows.batch.times)
-            return (rows if fit == len(rows) else rows.take(np.arange(fit))), calls
+            version = self._version_at(*rows.batch.times[:1].tolist(), *self._first_calls())
+            if version.until is not None:
+                rows = _before(rows, int(np.searchsorted(rows.batch.times, version.until)))
+            bound = self._call_frontier(frontier, len(rows))
+            calls = self._calls(bound, (), max_count, version)
+            if not version.logic.call_kinds:
+                return version.logic, rows, calls
+            return version.logic, _before(rows, calls.count_before_calls(rows.batch.times)), calls
         # Records on arrival are in no order of time, and a loop separates records of one time:
         # calls come before them.
         bound = self._call_frontier(frontier)
-        calls = self._calls(bound, self._notifications.iterations, max_count)
+        version = self._version_at(*self._first_calls())
+        calls = self._calls(bound, self._notifications.iterations, max_count, version)
         if calls.next() is not None:
-            return EMPTY, calls
+            return version.logic, EMPTY, calls
         rows = self._peek(max_count)
-        return rows, self._calls(bound, rows.iterations, max_count)
+        rows = _before(rows, self._timeline.count_equal(rows.batch.times))
+        version = self._version_at(*rows.batch.times[:1].tolist())
+        return version.logic, rows, self._calls(bound, rows.iterations, max_count, version)
+
+    def _version_at(self, *times: int) -> _Version:
+        """Return the version at the least of some times; any one where there is no time."""
+        time = min(times, default=MIN_TIME)
+        return _Version(self._timeline.at(time), self._timeline.next_change(time))
+
+    def _first_calls(self) -> Iterator[int]:
+        """Yield the outer times of the first timer and the first notification."""
+        for first in (self.timers.first, self._notifications.first):
+            if first is not None:
+                yield outer_time(first[0])
 
     @property
     def _is_in_loop(self) -> bool:
         iterations = self._notifications.iterations
         return bool(iterations or (self._queue and self._queue[0][1].iterations))
 
-    def _calls(self, bound: Antichain, iterations: Iterations, max_count: int) -> Calls:
+    def _calls(
+        self, bound: Antichain, iterations: Iterations, max_count: int, version: _Version
+    ) -> Calls:
+        until = passed_frontier(bound, iterations)
+        if version.until is not None:
+            until = Antichain.of(*map(outer_time, until), version.until)
         return Calls(
             self.name, self._origin, self._space, self.timers, self._notifications,
-            self._logic.call_kinds, iterations, passed_frontier(bound, iterations), max_count,
+            version.logic.call_kinds, iterations, until, max_count,
         )  # fmt: skip
 
     def _call_frontier(self, frontier: Antichain, applied: int = 0) -> Antichain:
@@ -333,3 +366,8 @@ class KeyedOperator(StatefulOperator):
 
     def _call_times(self) -> tuple[Time, ...]:
         return least_of(self.timers.least, *self._notifications.least_times)
+
+
+def _before(rows: Rows, count: int) -> Rows:
+    """Return the first `count` records."""
+    return rows if count >= len(rows) else rows.take(np.arange(count))

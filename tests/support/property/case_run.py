@@ -11,6 +11,8 @@ from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.colocation import DEFAULT_GROUP
+from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -25,6 +27,7 @@ from meander.state.times.time import from_millis, to_millis
 from meander.testing import Result, TestFlow
 from tests.support.property import flows, reference, shapes
 from tests.support.property.cases import Case
+from tests.support.property.changing import Versions
 from tests.support.property.flows import stages_of
 from tests.support.property.reference import OWN, Record, Refusals, States, in_order
 from tests.support.sim.manual_flow import batchers, loops
@@ -98,6 +101,9 @@ class CaseRun:
         self.sink = ListSink(SLOW, shapes.unwritable if case.kind == "faulty" else None)
         self.changes: Counter[str] = Counter()
         """How often each event came."""
+        self.decided = list[LogicChange]()
+        """The changes of logic."""
+        self.versions = Versions()
         self.begun: dict[tuple[str, int], int] = {}
         """The time from which each new partition of a source is read."""
         self.flow = Flow(
@@ -145,6 +151,7 @@ class CaseRun:
                 (str(e["source"]), int(str(e["partition"]))): int(str(e["at"])) for e in added
             }
             assert len(self.begun) == len(added), "each new partition is given away once"
+            self.note_decisions(run.sim.decisions)
             self.check_times(run)
             if self.case.kind == "arrival":
                 self.check_arrival(run)
@@ -154,6 +161,10 @@ class CaseRun:
             self.check_owners(run)
             self.check_commands(run)
             self.check_timed(run)
+
+    def note_decisions(self, decisions: Sequence[Decision]) -> None:
+        """Note what the engine decided about logic."""
+        self.decided = [one for one in decisions if isinstance(one, LogicChange)]
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
         return shapes.define(self.case.kind, keyed, other)
@@ -166,7 +177,8 @@ class CaseRun:
             refused += [(WRITTEN, one.value) for one in unwritable]
             return [one for one in results if one not in unwritable], states, refused
         if self.case.kind in flows.GENERATED:
-            looped = flows.Reference(self.stages)
+            looped = flows.Reference(self.stages, self.decided)
+            self.versions = looped.versions
             return looped.run(records), looped.states, looped.refused
         return *reference.expected(self.case.kind, records, self.records(self.other_raw)), []
 
@@ -219,7 +231,9 @@ class CaseRun:
         wanted = sorted(repr((r.order, r.value)) for r in results)
         assert sorted(map(repr, got)) == wanted, DIFFERS
         self.check_written(self.sink.results, results)
-        assert run.state() == encoded(states), "states are the reference's (I4)"
+        assert self.versions.final(run.state()) == encoded(states), (
+            "states are the reference's (I4)"
+        )
         self.check_refused(run, refused)
 
     def check_written(self, results: Sequence[Result], wanted: Sequence[Record]) -> None:

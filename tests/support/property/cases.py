@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy
+from meander.dataflow.control.command import ChangeLogic, MoveBins, Order, Overlap, Strategy
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.simulator import (
     AbortMoves,
@@ -20,6 +20,8 @@ from meander.dataflow.simulation.simulator import (
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from tests.support.property import shrinking
+from tests.support.property.changing import random_changes
+from tests.support.property.flows import changeable, stages_of
 
 R = TypeVar("R")
 Entry = tuple[int, dict[str, Any]]
@@ -41,7 +43,9 @@ class Case:
     move_memory: int
     room: int
     """Bytes of records that may wait in memory at one operator."""
-    staff: tuple[tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves], ...] = ()
+    staff: tuple[
+        tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves | ChangeLogic], ...
+    ] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""
 
@@ -188,6 +192,25 @@ def with_some_loops(case: Case) -> Case:
     if case.seed % 10 == 4:
         return replace(case, kind="controlled")
     return replace(case, kind="loops") if case.seed % 5 == 2 else case
+
+
+def with_some_changing_logic(case: Case) -> Case:
+    """One of ten cases has it in a flow with loops, and one of ten in a flow with timers."""
+    kinds = {3: "changing", 9: "ringing"}
+    kind = kinds.get(case.seed % 10)
+    return case if kind is None else with_changing_logic(replace(case, kind=kind))
+
+
+def with_changing_logic(case: Case) -> Case:
+    """The same case, whose logic changes some times."""
+    rng = random.Random(f"logic {case.seed}")
+    operators = changeable(stages_of(case.seed, case.kind))
+    span = max((ms for records in case.partitions for ms, _ in records), default=50)
+    if not operators:
+        return case
+    changes = random_changes(rng, operators, span, rng.randint(1, 5))
+    staff = tuple((rng.randint(0, len(case.commands) + n), one) for n, one in enumerate(changes))
+    return replace(case, staff=(*case.staff, *staff))
 
 
 def with_some_bins_to_and_fro(case: Case) -> Case:

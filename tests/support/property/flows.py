@@ -8,16 +8,20 @@ the total order, so a stage need only keep its state from call to call.
 from __future__ import annotations
 
 import random
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 from meander import KeyedStream, Stream, flow_control
+from meander.dataflow.control.logic_change import LogicChange
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
+from tests.support.property import changing as changing_logic
 from tests.support.property import shapes
-from tests.support.property.reference import Order, Record, Refusals, States
+from tests.support.property.reference import Ask, Order, Record, Refusals, States
 
 Ends = tuple[Stream[Any], Stream[Any]]
 LOOPS = ("loop", "early")
@@ -38,14 +42,37 @@ class Stage:
     """Whether it takes records without keys; any other gives those that come without one theirs."""
 
 
-GENERATED = ("loops", "controlled")
+GENERATED = ("loops", "controlled", "changing", "ringing")
 """The kinds of cases whose flows are made of random stages."""
+CHANGING = ("changing", "ringing")
+"""Those whose logic changes; of the latter with timers, and so without loops."""
+CHANGED = {"map": "turn", "fold": "tally", "sum": "gather"}
+"""What the stages of other flows become where their logic changes."""
 
 
 def stages_of(seed: int, kind: str = "loops") -> tuple[Stage, ...]:
     """Of the flow of a case with loops, or with flow control in it."""
+    if kind == "ringing":
+        return ringing(random.Random(f"ring {seed}"))
     stages = random_stages(random.Random(seed))
+    if kind == "changing":
+        return changing(stages)
     return stages if kind == "loops" else controlled(random.Random(f"control {seed}"), stages)
+
+
+def changing(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The same flow, with logic that can change."""
+    return tuple(
+        replace(one, kind=CHANGED.get(one.kind, one.kind), first=changing(one.first))
+        for one in stages
+    )
+
+
+def ringing(rng: random.Random) -> tuple[Stage, ...]:
+    """A flow with timers, all of whose logic can change: also ahead of the first exchange."""
+    kinds = [*rng.choices(["turn", "ring", "tally"], k=rng.randint(0, 2)), "ring", "turn"]
+    head = Stage("turn", "head", keyless=True)
+    return (head, *(Stage(kind, f"s{n}") for n, kind in enumerate(kinds)))
 
 
 WIDE = 1 << 20
@@ -192,6 +219,8 @@ def _define(stage: Stage, stream: Stream[Any], outside: Stream[Any]) -> Stream[A
     match stage.kind:
         case "map":
             return stream.map(onward)
+        case "turn":
+            return stream.map(changing_logic.first_logic("turn"), name=stage.name)
         case "parts":
             return stream.flat_map(parts)
         case "loop" | "early":
@@ -222,6 +251,10 @@ def _with_keys(stage: Stage, stream: KeyedStream[Any], outside: Stream[Any]) -> 
             return stream.key_by(lambda value: bucket(stage.number, value))
         case "fold":
             return stream.fold(stage.name, shapes.zero, shapes.total)
+        case "tally":
+            return stream.fold(stage.name, changing_logic.first_logic("tally"))
+        case "gather" | "ring":
+            return stream.process(stage.name, changing_logic.first_logic(stage.kind))
         case "sum":
             return stream.process(stage.name, shapes.empty, gather, on_notify=sum_up)
         case "outside":
@@ -293,8 +326,14 @@ class Keyed:
 class Reference:
     """What a flow answers, keeps and sets aside."""
 
-    def __init__(self, stages: tuple[Stage, ...]) -> None:
+    def __init__(self, stages: tuple[Stage, ...], changes: Sequence[LogicChange] = ()) -> None:
         self.stages = stages
+        self.versions = changing_logic.Versions(
+            {name: changing_logic.first_logic(kind) for name, kind in changeable(stages).items()},
+            changes,
+        )
+        self._upgrades = {name: self.versions.upgrades(name) for name in changeable(stages)}
+        self._timers: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         self.states: States = {}
         self.refused: Refusals = []
         # Operators are numbered behind the one source.
@@ -302,14 +341,32 @@ class Reference:
         self.states.update((name, {}) for name in self.origins)
 
     def run(self, records: list[Record]) -> list[Record]:
-        results = []
-        for time in sorted({record.order[0] for record in records}):
+        results, times = [], sorted({record.order[0] for record in records}, reverse=True)
+        while times or any(self._timers.values()):
+            due = [some[0][0] for some in self._timers.values() if some]
+            time = min([*times[-1:], *due])
+            if time in times[-1:]:
+                times.pop()
+            self._upgrade(time)
             now = [
                 Keyed(record, lane=record.order[2]) for record in records if record.order[0] == time
             ]
+            self._now = time
             made = self._stages(self.stages, now, now)
             results += [replace(one.record, lane=one.whole_lane) for one in made]
+        self._upgrade(None)
         return results
+
+    def _upgrade(self, time: int | None) -> None:
+        """Upgrade all states by the changes up to a time, or by all."""
+        for name, changes in self._upgrades.items():
+            while changes and (time is None or changes[0].time <= time):
+                change = changes.pop(0)
+                if name in self.states:
+                    self.states[name] = {
+                        key: changing_logic.upgraded(change, deepcopy(state))
+                        for key, state in self.states[name].items()
+                    }
 
     def _stages(
         self, stages: tuple[Stage, ...], records: list[Keyed], outside: list[Keyed]
@@ -320,6 +377,11 @@ class Reference:
         return records
 
     def _stage(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
+        if stage.kind in changing_logic.CHOICES:
+            return self._changeable_stage(stage, records, self._version(stage))
+        return self._fixed_stage(stage, records, outside)
+
+    def _fixed_stage(self, stage: Stage, records: list[Keyed], outside: list[Keyed]) -> list[Keyed]:
         match stage.kind:
             case "map":
                 return [r.made(onward(r.record.value)) for r in records]
@@ -369,15 +431,63 @@ class Reference:
             records, outside = again, []
         return left
 
-    def _fold(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+    def _changeable_stage(self, stage: Stage, records: list[Keyed], logic: Any) -> list[Keyed]:
+        match stage.kind:
+            case "turn":
+                return [r.made(logic(r.record.value)) for r in records]
+            case "tally":
+                return self._fold(stage, records, logic.init, logic.step)
+            case "gather":
+                return self._sum(stage, records, logic.on_notify)
+            case _:
+                return self._ring(stage, records, logic)
+
+    def _version(self, stage: Stage) -> Any:
+        return self.versions.at(stage.name, self._now)
+
+    def _ring(self, stage: Stage, records: list[Keyed], logic: Any) -> list[Keyed]:
+        """Apply the records of a time, then its timers in the order of their keys."""
+        time = self._now
+        states, timers, results = self.states[stage.name], self._timers[stage.name], list[Keyed]()
+
+        def call(key: bytes, order: Order, *value: object) -> None:
+            ask = Ask(key, time)
+            function = logic.step if value else logic.on_timer
+            states[key] = function(ask, deepcopy(states.get(key, logic.init())), *value)
+            for due in ask.timers:
+                if (due, key) not in timers:
+                    insort(timers, (due, key))
+            own = Keyed(Record(order, None), key, key)
+            results.extend(own.made(value, i) for i, value in enumerate(ask.emitted.get(None, [])))
+
+        for _, r in _in_order(records, []):
+            call(r.own, r.record.order, deepcopy(r.record.value))
+        while timers and timers[0][0] == time:
+            _, key = timers.pop(0)
+            hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
+            call(key, (time, self.origins[stage.name], hashed, 0, 0))
+        return results
+
+    def _fold(
+        self,
+        stage: Stage,
+        records: list[Keyed],
+        init: Callable[[], object] = shapes.zero,
+        step: Callable[[Any, Any], tuple[object, object]] = shapes.total,
+    ) -> list[Keyed]:
         states, results = self.states[stage.name], list[Keyed]()
         for _, r in _in_order(records, []):
             value = deepcopy(r.record.value)
-            states[r.own], result = shapes.total(states.get(r.own, shapes.zero()), value)
+            states[r.own], result = step(deepcopy(states.get(r.own, init())), value)
             results.append(replace(r.made(result), lane=r.own))
         return results
 
-    def _sum(self, stage: Stage, records: list[Keyed]) -> list[Keyed]:
+    def _sum(
+        self,
+        stage: Stage,
+        records: list[Keyed],
+        total: Callable[[Any, Any], object] = sum_up,
+    ) -> list[Keyed]:
         states, results = self.states[stage.name], []
         for _, r in _in_order(records, []):
             state: Any = states.get(r.own, [])
@@ -387,7 +497,7 @@ class Reference:
             time = records[0].record.order[0]
             fired = Record((time, self.origins[stage.name], hashed, 1, 0), None)
             emitted: list[object] = []
-            states[key] = sum_up(_Context(emitted), states[key])
+            states[key] = total(_Context(emitted), states[key])
             results += [Keyed(fired, key, key).made(value, i) for i, value in enumerate(emitted)]
         return results
 
@@ -421,8 +531,14 @@ def stateful(stages: tuple[Stage, ...]) -> Iterator[str]:
     """In the order in which a flow defines them."""
     for stage in stages:
         yield from stateful(stage.first)
-        if stage.kind in ("fold", "sum", "outside", "meet"):
+        if stage.kind in ("fold", "tally", "sum", "gather", "ring", "outside", "meet"):
             yield stage.name
+
+
+def changeable(stages: tuple[Stage, ...]) -> dict[str, str]:
+    """The kind of each stage whose logic can change, by name."""
+    kinds = {one.name: one.kind for one in all_stages(stages)}
+    return {name: kind for name, kind in kinds.items() if kind in changing_logic.CHOICES}
 
 
 def all_stages(stages: tuple[Stage, ...]) -> Iterator[Stage]:

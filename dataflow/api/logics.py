@@ -1,0 +1,122 @@
+"""The changeable logics of a flow: where they stand, and what a version must have to replace one.
+
+Guarantees that an operator gets only versions with the functions that it needs. A version may not
+drop a function that pending calls need. Cost: once per definition, and once per change and worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from inspect import unwrap
+
+from meander.dataflow.api.determinism import is_nondeterministic
+from meander.dataflow.api.nodes import (
+    FoldLogic,
+    KeyedNode,
+    Node,
+    ProcessLogic,
+    StepsNode,
+)
+from meander.dataflow.logic.changeable import ChangeableLogic
+from meander.dataflow.operators.stateless import Step
+from meander.schemas.errors import SetupError
+from meander.state.encoding.codec import PLAIN
+
+OPTIONAL = "on_timer", "on_notify"
+"""The functions of a process function that a logic may leave out."""
+
+
+def fold_of(name: str, logic: ChangeableLogic) -> FoldLogic:
+    """Return the fold of a logic. Raises SetupError, about the operator, where a function is
+    missing."""
+    _expect_functions(name, logic, ("init", "step"))
+    return FoldLogic(getattr(logic, "init"), getattr(logic, "step"), logic)  # noqa: B009
+
+
+def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> ProcessLogic:
+    """Return the process function of a logic. Raises SetupError, about the operator, where a
+    function is missing."""
+    _expect_functions(name, logic, ("init", "step"))
+    init, step, on_timer, on_notify = (
+        getattr(logic, function, None) for function in ("init", "step", *OPTIONAL)
+    )
+    assert init is not None
+    assert step is not None
+    return ProcessLogic(init, (step,), on_timer, on_notify, side, logic)
+
+
+def changeable_logics(nodes: Iterable[Node]) -> Mapping[str, ChangeableLogic]:
+    """Return the changeable logics of a flow, by operator. A step of a chain is an operator."""
+    return dict(_changeable_logics(nodes))
+
+
+def _changeable_logics(nodes: Iterable[Node]) -> Iterator[tuple[str, ChangeableLogic]]:
+    for node in nodes:
+        match node:
+            case StepsNode(steps=steps):
+                for step in steps:
+                    # A test may have wrapped it.
+                    if isinstance(logic := unwrap(step.function), ChangeableLogic):
+                        yield step.name, logic
+            case KeyedNode(logic=FoldLogic(changeable=ChangeableLogic() as logic)):
+                yield node.name, logic
+            case KeyedNode(logic=ProcessLogic(changeable=ChangeableLogic() as logic)):
+                yield node.name, logic
+
+
+def with_logic(node: KeyedNode, logic: ChangeableLogic) -> KeyedNode:
+    """Return a stateful operator with another version of its logic. Raises SetupError where a
+    function is missing."""
+    match node.logic:
+        case FoldLogic():
+            return replace(node, logic=fold_of(node.name, logic))
+        case ProcessLogic(side=side):
+            return replace(node, logic=process_of(node.name, logic, side))
+    raise AssertionError(f"operator {node.name!r} has a changeable logic")
+
+
+def expect_replaces(
+    node: KeyedNode | Step, before: ChangeableLogic, logic: ChangeableLogic
+) -> None:
+    """Raise SetupError where a version cannot replace the one before it at an operator."""
+    subject = f"operator {node.name!r}"
+    if not isinstance(node, KeyedNode):
+        _expect_functions(node.name, logic, ("__call__",))
+        functions = ["__call__"]
+    else:
+        with_logic(node, logic)
+        functions = ["init", "step", *OPTIONAL]
+        dropped = [one for one in OPTIONAL if hasattr(before, one) and not hasattr(logic, one)]
+        if isinstance(node.logic, ProcessLogic) and dropped:
+            raise SetupError(
+                subject, f"{type(logic).__name__} has no {dropped[0]}, and calls may be pending",
+                f"keep {dropped[0]}",
+            )  # fmt: skip
+        if logic.upgrades and node.order == "processing":
+            raise SetupError(
+                subject, "it applies records in the order of arrival, so a record of an earlier"
+                " time may follow the upgrade of its state", "leave out `upgrade`",
+            )  # fmt: skip
+        if logic.upgrades and node.codec.name != PLAIN.name:
+            raise SetupError(
+                subject, f"its states have the codec {node.codec.name!r}, and only plain states"
+                " can be upgraded", "leave out `upgrade`",
+            )  # fmt: skip
+    if any(is_nondeterministic(getattr(logic, one, None)) for one in functions) and not any(
+        is_nondeterministic(getattr(before, one, None)) for one in functions
+    ):
+        raise SetupError(
+            subject, f"{type(logic).__name__} is declared nondeterministic, and results of the"
+            " version before it do not wait for checkpoints",
+            "change it by a restart",
+        )  # fmt: skip
+
+
+def _expect_functions(name: str, logic: ChangeableLogic, functions: Iterable[str]) -> None:
+    for function in functions:
+        if not callable(getattr(logic, function, None)):
+            raise SetupError(
+                f"operator {name!r}", f"its logic {type(logic).__name__} has no {function}",
+                f"give the class a method {function}",
+            )  # fmt: skip

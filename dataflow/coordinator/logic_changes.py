@@ -1,0 +1,253 @@
+"""Changes of logic at the coordinator: prepared on all workers, then decided at one logical time.
+
+Guarantees that a version takes effect at the same time on every worker, or nowhere: the decision is
+taken once each worker has loaded and checked it. A worker that joins meanwhile prepares it too.
+Invariant: the changes of one operator have ascending times, so its states are upgraded in the order
+of the decisions. Cost: one instruction and one report per worker and operator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+
+from meander.dataflow.control.command import ChangeLogic
+from meander.dataflow.control.decisions import PendingDecisions
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
+from meander.dataflow.control.reports import LogicPrepared
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.migration.events import round_ms
+from meander.dataflow.progress.capability import Capability
+from meander.schemas.control import CommandError
+from meander.schemas.status import CommandRejected, Event, LogicChanged
+from meander.state.keys.ids import WorkerId, member_name
+from meander.state.times.time import to_millis
+
+ENDED = "the flow's sources have ended: send commands before that"
+
+
+@dataclass(slots=True)
+class RunningChange:
+    """A command that changes logic, under way."""
+
+    command: ChangeLogic
+    started_at: float
+    preparations: dict[int, PrepareLogic]
+    """What each worker has to load, by number."""
+    awaited: set[tuple[int, WorkerId]] = field(default_factory=set)
+    """The preparations that workers have not reported."""
+    upgrading: set[int] = field(default_factory=set)
+    """The preparations whose version upgrades the states of the operator."""
+    error: str = ""
+    time: int | None = None
+    """The time of the decision, once it is taken."""
+    advance_request: Capability | None = None
+
+
+class LogicChanges:
+    """All changes of logic of a flow, in the order of their decisions."""
+
+    def __init__(
+        self,
+        defined: Mapping[str, LogicVersion],
+        earlier: Sequence[LogicChange],
+        decisions: PendingDecisions,
+        clock: Clock,
+        send: Callable[[WorkerId, PrepareLogic], None],
+        broadcast: Callable[[LogicChange], None],
+        request_advance: Callable[[int], Capability],
+    ) -> None:
+        """`defined` are the versions in the definition of the flow; `earlier` the changes that
+        earlier executions have decided."""
+        self._defined, self._decided = defined, list(earlier)
+        self._decisions, self._clock, self._send = decisions, clock, send
+        self._broadcast, self._request_advance = broadcast, request_advance
+        self._numbers = count()
+        self._queue = deque[ChangeLogic]()
+        self._running: list[RunningChange] = []
+        self._events: list[Event] = []
+
+    # -- commands
+
+    def check(self, command: ChangeLogic) -> None:
+        """Raise `CommandError` where a command names an operator without a changeable logic, or
+        comes before a change that is decided or prepared."""
+        for operator in command.versions:
+            if operator not in self._defined:
+                known = ", ".join(map(repr, self._defined))
+                raise CommandError(
+                    f"operator {operator!r} has no logic that can change: "
+                    + (f"name one of {known}" if known else "derive it from ChangeableLogic")
+                )
+            last = self._last(operator)
+            if last is not None and command.time is not None and command.time <= last.time:
+                raise CommandError(
+                    f"the logic of operator {operator!r} changes at {to_millis(last.time)} ms by"
+                    f" command {last.command!r}: name a later time"
+                )
+
+    def submit(self, command: ChangeLogic) -> None:
+        """Queue a checked command. The commands are prepared one after another."""
+        self._queue.append(command)
+
+    def _start(self, command: ChangeLogic, workers: Iterable[WorkerId]) -> None:
+        """Let all workers prepare the versions of a command."""
+        try:
+            self.check(command)
+        except CommandError as error:
+            self._events.append(CommandRejected(command.id, command.offset, str(error)))
+            return
+        numbered = zip(self._numbers, command.versions.items(), strict=False)
+        preparations = {
+            number: PrepareLogic(number, operator, self.version(operator), version)
+            for number, (operator, version) in numbered
+        }
+        running = RunningChange(command, self._clock.monotonic(), preparations)
+        self._running.append(running)
+        for worker in workers:
+            self._prepare(running, worker)
+
+    def welcome(self, worker: WorkerId, closed_before: int) -> list[LogicChange]:
+        """Return the changes that a joining worker needs; it also prepares those under way."""
+        for running in self._running:
+            if running.time is None:
+                self._prepare(running, worker)
+        return [one for one in self._decided if self._is_needed(one, closed_before)]
+
+    def forget(self, worker: WorkerId) -> None:
+        """Await nothing of a worker that has left."""
+        for running in self._running:
+            running.awaited = {one for one in running.awaited if one[1] != worker}
+
+    def report(self, worker: WorkerId, report: LogicPrepared) -> None:
+        """Note that a worker has prepared a version, or cannot."""
+        for running in self._running:
+            if report.number in running.preparations:
+                running.awaited.discard((report.number, worker))
+                if report.upgrades:
+                    running.upgrading.add(report.number)
+                if report.error and not running.error:
+                    running.error = f"{member_name(worker)}: {report.error}"
+
+    # -- the steps of a turn
+
+    def step(
+        self,
+        workers: Iterable[WorkerId],
+        closed_before: int | None,
+        acknowledged: Callable[[int], bool],
+    ) -> None:
+        """Decide prepared changes, report those that are in force everywhere, and start the next
+        one.
+
+        `acknowledged` returns whether every worker has received all decisions for a time.
+        """
+        if self._queue and not any(one.time is None for one in self._running):
+            self._start(self._queue.popleft(), workers)
+        for running in list(self._running):
+            if running.time is None:
+                self._decide(running, closed_before)
+            elif acknowledged(running.time):
+                self._end(running)
+
+    def _decide(self, running: RunningChange, closed_before: int | None) -> None:
+        command = running.command
+        if closed_before is None:
+            running.error = running.error or ENDED
+        elif command.time is not None and command.time < closed_before:
+            running.error = running.error or (
+                f"time {to_millis(command.time)} ms was closed before all workers had loaded the"
+                " logic: name a later time, or leave it out for as soon as possible"
+            )
+        if running.error:
+            self._running.remove(running)
+            self._events.append(CommandRejected(command.id, command.offset, running.error))
+        elif not running.awaited:
+            assert closed_before is not None
+            self._take_effect(running, command.time or self._earliest(command, closed_before))
+
+    def _earliest(self, command: ChangeLogic, closed_before: int) -> int:
+        """Return the earliest time that is not closed, behind all changes of the operators."""
+        lasts = (self._last(operator) for operator in command.versions)
+        return max([closed_before, *(one.time + 1 for one in lasts if one is not None)])
+
+    def _take_effect(self, running: RunningChange, time: int) -> None:
+        """Decide that the versions of a command take effect at a time."""
+        running.time = time
+        if running.command.time is None:
+            running.advance_request = self._request_advance(time)
+        for number, one in running.preparations.items():
+            last = self._last(one.operator)
+            generation = 0 if last is None else last.generation
+            generation += number in running.upgrading
+            change = LogicChange(
+                running.command.id, one.operator, time, one.before, one.version, generation
+            )
+            self._decided.append(change)
+            self._decisions.add(change, partial(self._broadcast, change))
+
+    def _end(self, running: RunningChange) -> None:
+        self._running.remove(running)
+        if running.advance_request is not None:
+            running.advance_request.drop()
+        assert running.time is not None
+        command, seconds = running.command, self._clock.monotonic() - running.started_at
+        versions = {operator: str(one) for operator, one in command.versions.items()}
+        self._events.append(
+            LogicChanged(
+                id=command.id, offset=command.offset, time=to_millis(running.time),
+                at=running.time, versions=versions, ms=round_ms(seconds),
+            )
+        )  # fmt: skip
+
+    # -- queries
+
+    def version(self, operator: str) -> LogicVersion:
+        """Return the last version of an operator that is decided."""
+        last = self._last(operator)
+        return self._defined[operator] if last is None else last.version
+
+    @property
+    def idle(self) -> bool:
+        """Whether no change is under way."""
+        return not (self._running or self._queue)
+
+    @property
+    def requested(self) -> list[int]:
+        """The times to which sources advance for a change."""
+        return [
+            one.time
+            for one in self._running
+            if one.time is not None and one.advance_request is not None
+        ]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a change still waits for its time."""
+        return bool(self._queue) or any(one.time is None for one in self._running)
+
+    def events(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def _prepare(self, running: RunningChange, worker: WorkerId) -> None:
+        for number, preparation in running.preparations.items():
+            running.awaited.add((number, worker))
+            self._send(worker, preparation)
+
+    def _last(self, operator: str) -> LogicChange | None:
+        changes = [one for one in self._decided if one.operator == operator]
+        return changes[-1] if changes else None
+
+    def _is_needed(self, change: LogicChange, closed_before: int) -> bool:
+        """Return whether records from `closed_before` on, or stored states, need a change."""
+        later = (
+            one
+            for one in self._decided
+            if one.operator == change.operator and change.time < one.time < closed_before
+        )
+        return change.generation > 0 or next(later, None) is None

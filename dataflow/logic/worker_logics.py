@@ -1,0 +1,69 @@
+"""The changeable logics of one worker: versions that it has loaded, and timelines that get them.
+
+Guarantees that a decided version was loaded and checked before its decision, except where a worker
+joins or restarts. Cost: an import at the first use of a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
+from meander.dataflow.control.reports import LogicPrepared, SendReport
+from meander.dataflow.logic.changeable import ChangeableLogic, load
+from meander.dataflow.operators.error_policy import describe, failure
+
+Check = Callable[[ChangeableLogic, ChangeableLogic], None]
+"""Raises SetupError where the second version cannot replace the first one."""
+Install = Callable[[LogicChange, ChangeableLogic, ChangeableLogic], None]
+"""Adds the second version of a change to the timeline of an operator."""
+
+
+class WorkerLogics:
+    """The changeable logics of one worker."""
+
+    def __init__(self, home: str, report: SendReport) -> None:
+        """`home` is the module that defines the flow."""
+        self._home, self._report = home, report
+        self._loaded: dict[tuple[str, LogicVersion], ChangeableLogic] = {}
+        self._operators: dict[str, tuple[Check, Install]] = {}
+
+    def add(self, operator: str, check: Check, install: Install) -> None:
+        """Add an operator with a changeable logic."""
+        self._operators[operator] = check, install
+
+    def receive(self, message: PrepareLogic | LogicChange) -> None:
+        """Prepare a version, or let one take effect at its time."""
+        if isinstance(message, PrepareLogic):
+            self._prepare(message)
+        else:
+            self.apply(message)
+
+    def _prepare(self, instruction: PrepareLogic) -> None:
+        """Load and check a version, and report whether it can take effect."""
+        operator, version = instruction.operator, instruction.version
+        upgrades, error = False, ""
+        try:
+            check, _ = self._operators[operator]
+            logic = self._load(operator, version)
+            check(self._load(operator, instruction.before), logic)
+            upgrades = logic.upgrades and version.name != instruction.before.name
+        except failure() as problem:
+            error = str(problem) or describe(problem)
+        self._report(LogicPrepared(instruction.number, upgrades, error))
+
+    def apply(self, change: LogicChange) -> None:
+        """Let a version take effect at its time. Raises SetupError where it cannot be loaded."""
+        before = self._load(change.operator, change.before)
+        version = self._load(change.operator, change.version)
+        _, install = self._operators[change.operator]
+        install(change, before, version)
+        kept = change.operator, change.version
+        self._loaded = {at: one for at, one in self._loaded.items() if at[0] != kept[0]}
+        self._loaded[kept] = version
+
+    def _load(self, operator: str, version: LogicVersion) -> ChangeableLogic:
+        at = operator, version
+        if at not in self._loaded:
+            self._loaded[at] = load(version, self._home, f"operator {operator!r}")
+        return self._loaded[at]
