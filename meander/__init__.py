@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from meander.dataflow.generic_join.matches import Matches
     from meander.dataflow.generic_join.pattern import Pattern, pattern
     from meander.dataflow.interfaces import SourceOptions
+    from meander.dataflow.logic.changeable import ChangeableLogic
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
 
 __all__ = [
-    "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink", "KafkaSource",
-    "KeyedStream", "Matches", "MeanderError", "ObjectColumn", "Options", "Pattern", "SetupError",
-    "SourceOptions",
-    "Stream", "bootstrap", "columns", "field", "flow_control", "header", "nondeterministic",
-    "pattern",
+    "ChangeableLogic", "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink",
+    "KafkaSource", "KeyedStream", "Matches", "MeanderError", "ObjectColumn", "Options", "Pattern",
+    "SetupError", "SourceOptions", "Stream", "bootstrap", "columns", "field", "flow_control",
+    "header", "nondeterministic", "pattern",
 ]  # fmt: skip
 
 _MODULES = {
@@ -59,6 +59,7 @@ _MODULES = {
     "dataflow.generic_join.matches": ["Matches"],
     "dataflow.generic_join.pattern": ["Pattern", "pattern"],
     "dataflow.interfaces": ["SourceOptions"],
+    "dataflow.logic.changeable": ["ChangeableLogic"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
     "schemas.errors": ["MeanderError", "SetupError"],

@@ -1,10 +1,11 @@
 """Commands on the control topic: JSON that a person can type, validated before it takes effect.
 
-Guarantees that a `Migrate` names existing bins or keys, and a `Rescale` a number of workers, and
-nothing else. Any other command is rejected with one sentence that names the remedy. A record
-without the marker is no command (`is_command`). Texts and quotations are bounded, so an answer fits
-into a record. The published schemas are `migrate.schema.json`, `rescale.schema.json`,
-`abort.schema.json`, `checkpoint.schema.json` and `stop.schema.json`. The coordinator checks the
+Guarantees that a `Migrate` names existing bins or keys, a `ChangeLogic` operators and their logic,
+and a `Rescale` a number of workers, and nothing else. Any other command is rejected with one
+sentence that names the remedy. A record without the marker is no command (`is_command`). Texts and
+quotations are bounded, so an answer fits into a record. The published schemas are
+`migrate.schema.json`, `change_logic.schema.json`, `rescale.schema.json`, `abort.schema.json`,
+`checkpoint.schema.json` and `stop.schema.json`. The coordinator checks the
 conditions that depend on the past of a flow: repeated ids, closed times and active workers.
 """
 
@@ -181,6 +182,46 @@ class Abort(_Command):
     ]
 
 
+class NewLogic(BaseModel):
+    """Another version of the logic of one operator."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    logic: Annotated[
+        Annotated[str, Field(min_length=1, max_length=MAX_ID)] | None,
+        Field(
+            description="A class of the flow's module, or module:Class of a module beside it; null:"
+            " the class that the operator has."
+        ),
+    ] = None
+    parameters: Annotated[
+        dict[str, JsonValue],
+        Field(
+            description="Values for fields of the class. The others keep their values where the"
+            " class stays, and else have their defaults."
+        ),
+    ] = Field(default_factory=dict)
+
+
+class ChangeLogic(_Command):
+    """Replace the logic of operators at one logical time, while the flow runs."""
+
+    type: Literal["change_logic"]
+    id: Id
+    operators: Annotated[
+        dict[str, NewLogic],
+        Field(min_length=1, description="The new logic of each operator, by its name."),
+    ]
+    time: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=MAX_MILLIS,
+            description="The time of the change, milliseconds since 1970; null: at once.",
+        ),
+    ] = None
+
+
 class Rescale(_Command):
     """Add workers to the running flow, or remove the workers that joined last."""
 
@@ -209,11 +250,12 @@ class Stop(_Command):
     savepoint: Savepoint = None
 
 
-Command = Migrate | Rescale | Abort | RequestCheckpoint | Stop
+Command = Migrate | ChangeLogic | Rescale | Abort | RequestCheckpoint | Stop
 
 
 _TYPES: Mapping[object, type[Command]] = {
     "rescale": Rescale, "abort": Abort, "checkpoint": RequestCheckpoint, "stop": Stop,
+    "change_logic": ChangeLogic,
 }  # fmt: skip
 
 
@@ -283,7 +325,10 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 _REMEDIES = {
     MARKER: 'write "meander": "command"',
-    "type": "the known types are 'migrate', 'rescale', 'abort', 'checkpoint' and 'stop'",
+    "type": "the known types are 'migrate', 'change_logic', 'rescale', 'abort', 'checkpoint' and"
+    " 'stop'",
+    "operators": 'give the new logic of each operator, such as {"alert": {"parameters": {"limit":'
+    " 5}}}",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",
     "worker": "give a worker's number, such as 1",
     "workers": "give the new number of workers, such as 3",

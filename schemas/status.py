@@ -123,12 +123,19 @@ class Completed(_CommandEvent, tag="completed"):
     """The bins that have not moved, as the sources have ended or a layer was unreadable."""
 
 
+class LogicAccepted(_CommandEvent, tag="logic_accepted"):
+    """An event that reports the acceptance of a command that changes logic. All workers load and
+    check the versions next."""
+
+    offset: int
+    """The offset of the command on the control topic."""
+    operators: list[str]
+
+
 class LogicChanged(_CommandEvent, tag="logic_changed"):
     """An event that reports that operators apply another version of their logic from a logical time
     on, on every worker."""
 
-    offset: int
-    """The offset of the command on the control topic."""
     time: int
     """Milliseconds since 1970."""
     at: int
@@ -589,7 +596,7 @@ class Failed(_DriverEvent, tag="failed"):
 
 Event = (
     Queued | Accepted | Planned | BinMoved | BinUnreadable | LayerUnreadable | Completed | Aborted
-    | LogicChanged | CommandRejected | ReplayChecked
+    | LogicAccepted | LogicChanged | CommandRejected | ReplayChecked
     | Rescaling | Joined | JoinFailed | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed

@@ -37,6 +37,8 @@ from meander.schemas.status import (
     Failed,
     Finished,
     Heartbeat,
+    LogicAccepted,
+    LogicChanged,
     Planned,
     Queued,
     Recovering,
@@ -148,7 +150,7 @@ def show_end(output: CommandOutput, events: Iterator[Event], said: Callable[[Eve
 
 def _begins(event: Event, offset: int) -> bool:
     """Return whether an event accepts the command at an offset, or shows its plan."""
-    begins = Accepted | Rescaling | Queued | Planned | CheckpointAccepted
+    begins = Accepted | Rescaling | Queued | Planned | CheckpointAccepted | LogicAccepted
     return isinstance(event, begins) and event.offset == offset
 
 
@@ -163,7 +165,7 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
             return id == command.id
         case Checkpointed(id=id):
             return id == command.id and not isinstance(command, Stop)
-        case Completed() | Rescaled():
+        case Completed() | Rescaled() | LogicChanged():
             return accepted and event.id == command.id
         case Aborted(id=id, by=by):
             # A command that waits for its turn is aborted before its acceptance.

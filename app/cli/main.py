@@ -1,5 +1,5 @@
-"""The command line: `meander run | bootstrap | status | migrate | rescale | checkpoint |
-checkpoints | stop | reset | trace | topics | config | broker | demo`.
+"""The command line: `meander run | bootstrap | status | migrate | rescale | change |
+checkpoint | checkpoints | stop | reset | trace | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. An expected error is one sentence on
@@ -17,6 +17,7 @@ import typer
 from meander.app.cli import (
     bootstrap,
     broker,
+    change,
     checkpoints,
     migrate,
     rescale,
@@ -65,6 +66,7 @@ app.command(epilog=status.EXAMPLE)(status.status)
 app.command(epilog=migrate.EXAMPLE)(migrate.migrate)
 app.command(epilog=migrate.ABORT_EXAMPLE)(migrate.abort)
 app.command(epilog=rescale.EXAMPLE)(rescale.rescale)
+app.command(epilog=change.EXAMPLE)(change.change)
 app.command(epilog="Example: meander checkpoint counts --savepoint v1")(checkpoints.checkpoint)
 app.command(epilog="Example: meander checkpoints counts --drop v1")(checkpoints.checkpoints)
 app.command(epilog="Example: meander stop counts --savepoint v1")(checkpoints.stop)

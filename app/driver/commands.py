@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import ChangeLogic, MoveBins
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
@@ -31,6 +31,8 @@ from meander.schemas.status import (
     CommandRejected,
     Completed,
     Event,
+    LogicAccepted,
+    LogicChanged,
     Planned,
     Queued,
     Rescaled,
@@ -58,6 +60,7 @@ class OpenCommands:
 
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
+        self._logic = set[str]()
         self.done: CommandsDoneDecision | None = None
         """The commands that are done; None before they are known."""
         self.answered: set[int] = set()
@@ -71,14 +74,21 @@ class OpenCommands:
     def note(self, event: Event) -> None:
         """Note an event that starts or ends a command."""
         match event:
-            case Accepted() | Queued() | Rescaling() | CheckpointAccepted():
+            case Accepted() | Queued() | Rescaling() | CheckpointAccepted() | LogicAccepted():
                 self._offsets[event.id] = event.offset
-            case Completed() | Rescaled() | Checkpointed() | CheckpointFailed():
+                if isinstance(event, LogicAccepted):
+                    self._logic.add(event.id)
+            case Completed() | Rescaled() | Checkpointed() | CheckpointFailed() | LogicChanged():
                 self._end(event.id)
             case Aborted() | CommandRejected():
                 self._end(event.id, event.offset)
             case Planned(last=True):
                 self._end(event.id, event.offset)
+
+    @property
+    def logic(self) -> set[str]:
+        """The ids of commands that change logic."""
+        return {*self._logic}
 
     def end(self, reason: str, waiting: Mapping[str, int] | None = None) -> Iterator[Aborted]:
         """End all commands that are done, with those that wait for their turn; yield an event for
@@ -89,11 +99,16 @@ class OpenCommands:
         ended, self._offsets = {**self._offsets, **(waiting or {})}, {}
         for id, offset in ended.items():
             if self.done is not None and self.done.covers(offset):
+                if id in self._logic:
+                    # Its decision holds for the next execution too.
+                    self._offsets[id] = offset
+                    continue
                 yield Aborted(id=id, by="", reason=reason, offset=offset)
 
     def _end(self, id: str, offset: int | None = None) -> None:
         """Note the final answer to the command of an id, or to another one at an offset."""
         started = self._offsets.get(id)
+        self._logic.discard(id)
         offset = started if offset is None else offset
         # A user may have given another command the same id by mistake.
         if started == offset:
@@ -121,6 +136,7 @@ class CommandHandler:
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
+        coordinator.logics.resume(commands.logic)
         self._unread = {*self._done.pending}
         """The offsets of commands that an earlier execution has left, and that come again."""
         self._pending: dict[int, int | None] = {}
@@ -171,6 +187,8 @@ class CommandHandler:
                     yield CheckpointAccepted(id=name, offset=offset)
                 self._stop, self._saved = command, savepoint is None
                 self._stop_offset = offset
+            case control.ChangeLogic():
+                self._controller.change_logic(ChangeLogic.from_command(command, offset))
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
@@ -180,7 +198,7 @@ class CommandHandler:
 
     def _note_handled(self) -> None:
         """Log the commands that wait for no turn and whose decisions are durable."""
-        queued = self._rescaler.queued
+        queued = self._queued
         for offset, decisions in self._pending.items():
             if decisions is None and offset not in queued:
                 self._pending[offset] = self._decision_log.started
@@ -190,6 +208,11 @@ class CommandHandler:
             for offset, decisions in self._pending.items()
             if decisions is not None and decisions <= durable
         )
+
+    @property
+    def _queued(self) -> dict[int, str]:
+        """The offsets of commands that wait for their turn, or for a decision, with their ids."""
+        return self._rescaler.queued | self._controller.logics.undecided
 
     def _log_done(self, done: Iterable[int]) -> None:
         """Start to write that commands are done."""
@@ -217,7 +240,7 @@ class CommandHandler:
         queued commands again.
         """
         yield from self.events()
-        queued = {id: offset for offset, id in self._rescaler.queued.items()}
+        queued = {id: offset for offset, id in self._queued.items()}
         self._log_done([*self._pending])
         flush()
         yield from self._commands.end(FLOW_ENDED, queued)

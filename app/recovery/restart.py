@@ -39,6 +39,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits, renumbered
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
 from meander.dataflow.control.decisions import CommandsDoneDecision, JoinDecision, StartDecision
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import (
     NO_HISTORY,
@@ -243,9 +244,18 @@ def start_execution(
     expect_ours()
     decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
     history = needed_history(plan, options.kafka, names, prepared.execution)
-    decided = up_to_start(read_decisions(options.kafka, names.decisions), prepared.execution)
-    changes = logic_changes(decided)
-    return RestorePlan.of(plan, options.workers, checkpoint, history, [*changes])
+    changes = earlier_changes(plan, options.kafka, names, prepared.execution)
+    return RestorePlan.of(plan, options.workers, checkpoint, history, changes)
+
+
+def earlier_changes(
+    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId
+) -> list[LogicChange]:
+    """Return the changes of logic that were decided before a started execution."""
+    if not plan.logics:
+        return []
+    decided = read_decisions(settings, names.decisions)
+    return [*logic_changes(up_to_start(decided, execution))]
 
 
 def needed_history(

@@ -49,7 +49,7 @@ from meander.app.protocol.messages import (
     WorkerHeartbeat,
 )
 from meander.app.protocol.registration import join, own_host
-from meander.app.recovery.restart import needed_history
+from meander.app.recovery.restart import earlier_changes, needed_history
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
@@ -385,11 +385,14 @@ def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> Resto
     """Return the restore plan of the execution. A joining worker restores no states."""
     execution = ExecutionId(arguments.execution)
     history = needed_history(plan, arguments.kafka, topics, execution)
-    if arguments.checkpoint is None or arguments.joins:
+    if arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
+    changes = earlier_changes(plan, arguments.kafka, topics, execution)
+    if arguments.checkpoint is None:
+        return RestorePlan.of(plan, arguments.workers, history=history, logic_changes=changes)
     with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:
         found = reader.at(arguments.checkpoint)
-    return RestorePlan.of(plan, arguments.workers, found, history)
+    return RestorePlan.of(plan, arguments.workers, found, history, changes)
 
 
 def _writer(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP, ColocationGroups
-from meander.dataflow.control.logic_change import LogicVersion
+from meander.dataflow.control.logic_change import LogicUpdate
 from meander.schemas import control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
@@ -24,11 +24,21 @@ class ChangeLogic:
     """A command that replaces the logic of operators at one time, or as soon as possible."""
 
     id: str
-    versions: Mapping[str, LogicVersion]
-    """The new version of each operator."""
+    updates: Mapping[str, LogicUpdate]
+    """What changes about each operator."""
     time: int | None = None
     offset: int = 0
     """The offset of the command on the control topic."""
+
+    @staticmethod
+    def from_command(command: control.ChangeLogic, offset: int = 0) -> ChangeLogic:
+        """Convert a command of the control topic."""
+        updates = {
+            operator: LogicUpdate(new.logic, new.parameters)
+            for operator, new in command.operators.items()
+        }
+        time = None if command.time is None else from_millis(command.time)
+        return ChangeLogic(command.id, updates, time, offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,28 @@ class LogicVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class LogicUpdate:
+    """What a command changes about a version.
+
+    >>> version = LogicVersion.of("Above", {"limit": 3, "strict": True})
+    >>> str(LogicUpdate(None, {"limit": 5}).of(version))
+    'Above(limit=5, strict=true)'
+    >>> str(LogicUpdate("Below", {"limit": 5}).of(version))
+    'Below(limit=5)'
+    """
+
+    name: str | None
+    """The class; None for that of the version before."""
+    parameters: Mapping[str, object]
+
+    def of(self, before: LogicVersion) -> LogicVersion:
+        """Return the version that follows. Parameters keep their values where the class stays."""
+        if self.name is None or self.name == before.name:
+            return LogicVersion.of(before.name, before.values | dict(self.parameters))
+        return LogicVersion.of(self.name, self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareLogic:
     """An instruction that lets a worker load a version for an operator before it takes effect.
 

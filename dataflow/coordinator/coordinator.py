@@ -125,6 +125,7 @@ class Coordinator:
         self.logics = LogicChanges(
             plan.logics,
             start.logic_changes,
+            start.time,
             self.decisions,
             clock,
             self._send_instruction,

@@ -22,7 +22,7 @@ from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration.events import round_ms
 from meander.dataflow.progress.capability import Capability
 from meander.schemas.control import CommandError
-from meander.schemas.status import CommandRejected, Event, LogicChanged
+from meander.schemas.status import CommandRejected, Event, LogicAccepted, LogicChanged
 from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.time import to_millis
 
@@ -54,6 +54,7 @@ class LogicChanges:
         self,
         defined: Mapping[str, LogicVersion],
         earlier: Sequence[LogicChange],
+        start: int,
         decisions: PendingDecisions,
         clock: Clock,
         send: Callable[[WorkerId, PrepareLogic], None],
@@ -61,7 +62,7 @@ class LogicChanges:
         request_advance: Callable[[int], Capability],
     ) -> None:
         """`defined` are the versions in the definition of the flow; `earlier` the changes that
-        earlier executions have decided."""
+        earlier executions have decided. Those at `start` or later have not been reported."""
         self._defined, self._decided = defined, list(earlier)
         self._decisions, self._clock, self._send = decisions, clock, send
         self._broadcast, self._request_advance = broadcast, request_advance
@@ -69,13 +70,14 @@ class LogicChanges:
         self._queue = deque[ChangeLogic]()
         self._running: list[RunningChange] = []
         self._events: list[Event] = []
+        self.resume(dict.fromkeys(one.command for one in earlier if one.time >= start))
 
     # -- commands
 
     def check(self, command: ChangeLogic) -> None:
         """Raise `CommandError` where a command names an operator without a changeable logic, or
         comes before a change that is decided or prepared."""
-        for operator in command.versions:
+        for operator in command.updates:
             if operator not in self._defined:
                 known = ", ".join(map(repr, self._defined))
                 raise CommandError(
@@ -92,6 +94,7 @@ class LogicChanges:
     def submit(self, command: ChangeLogic) -> None:
         """Queue a checked command. The commands are prepared one after another."""
         self._queue.append(command)
+        self._events.append(LogicAccepted(command.id, command.offset, sorted(command.updates)))
 
     def _start(self, command: ChangeLogic, workers: Iterable[WorkerId]) -> None:
         """Let all workers prepare the versions of a command."""
@@ -100,10 +103,11 @@ class LogicChanges:
         except CommandError as error:
             self._events.append(CommandRejected(command.id, command.offset, str(error)))
             return
-        numbered = zip(self._numbers, command.versions.items(), strict=False)
+        numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
-            number: PrepareLogic(number, operator, self.version(operator), version)
-            for number, (operator, version) in numbered
+            number: PrepareLogic(number, operator, before, update.of(before))
+            for number, (operator, update) in numbered
+            for before in [self.version(operator)]
         }
         running = RunningChange(command, self._clock.monotonic(), preparations)
         self._running.append(running)
@@ -116,6 +120,23 @@ class LogicChanges:
             if running.time is None:
                 self._prepare(running, worker)
         return [one for one in self._decided if self._is_needed(one, closed_before)]
+
+    def resume(self, ids: Iterable[str]) -> None:
+        """Report the end of commands that an earlier execution has decided, once all workers know
+        their changes."""
+        for id in set(ids) - {running.command.id for running in self._running}:
+            changes = [one for one in self._decided if one.command == id]
+            if changes:
+                command = ChangeLogic(id, {})
+                preparations = {
+                    n: PrepareLogic(n, one.operator, one.before, one.version)
+                    for n, one in enumerate(changes)
+                }
+                self._running.append(
+                    RunningChange(
+                        command, self._clock.monotonic(), preparations, time=changes[0].time
+                    )
+                )
 
     def forget(self, worker: WorkerId) -> None:
         """Await nothing of a worker that has left."""
@@ -171,7 +192,7 @@ class LogicChanges:
 
     def _earliest(self, command: ChangeLogic, closed_before: int) -> int:
         """Return the earliest time that is not closed, behind all changes of the operators."""
-        lasts = (self._last(operator) for operator in command.versions)
+        lasts = (self._last(operator) for operator in command.updates)
         return max([closed_before, *(one.time + 1 for one in lasts if one is not None)])
 
     def _take_effect(self, running: RunningChange, time: int) -> None:
@@ -195,11 +216,11 @@ class LogicChanges:
             running.advance_request.drop()
         assert running.time is not None
         command, seconds = running.command, self._clock.monotonic() - running.started_at
-        versions = {operator: str(one) for operator, one in command.versions.items()}
+        versions = {one.operator: str(one.version) for one in running.preparations.values()}
         self._events.append(
             LogicChanged(
-                id=command.id, offset=command.offset, time=to_millis(running.time),
-                at=running.time, versions=versions, ms=round_ms(seconds),
+                id=command.id, time=to_millis(running.time), at=running.time,
+                versions=versions, ms=round_ms(seconds),
             )
         )  # fmt: skip
 
@@ -228,6 +249,12 @@ class LogicChanges:
     def waiting(self) -> bool:
         """Whether a change still waits for its time."""
         return bool(self._queue) or any(one.time is None for one in self._running)
+
+    @property
+    def undecided(self) -> dict[int, str]:
+        """The offsets of commands that are not decided, with their ids."""
+        preparing = (one.command for one in self._running if one.time is None)
+        return {one.offset: one.id for one in (*self._queue, *preparing)}
 
     def events(self) -> list[Event]:
         """Return the events since the last call."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meander.dataflow.control.command import ChangeLogic
-from meander.dataflow.control.logic_change import LogicChange, LogicVersion
+from meander.dataflow.control.logic_change import LogicChange, LogicUpdate, LogicVersion
 from meander.dataflow.logic.changeable import ChangeableLogic, load
 from meander.dataflow.operators.keyed.logic import unmarked
 from meander.state.encoding import codec
@@ -160,15 +160,16 @@ def random_changes(
         if rng.random() < 0.5:
             last = max(last + 1, rng.randint(0, span))
             time = from_millis(last)
-        versions = {name: _random_version(rng, kinds[name]) for name in some}
+        versions = {name: _random_update(rng, kinds[name]) for name in some}
         found.append(ChangeLogic(f"c{n}", versions, time))
     return found
 
 
-def _random_version(rng: random.Random, kind: str) -> LogicVersion:
+def _random_update(rng: random.Random, kind: str) -> LogicUpdate:
     chosen = rng.choice(CHOICES[kind])
     (parameter, *_) = chosen.__struct_fields__
-    return LogicVersion.of(f"{HOME}:{chosen.__name__}", {parameter: rng.randint(1, 9)})
+    name = None if chosen is CHOICES[kind][0] and rng.random() < 0.2 else chosen.__name__
+    return LogicUpdate(name and f"{HOME}:{name}", {parameter: rng.randint(1, 9)})
 
 
 class Versions:
