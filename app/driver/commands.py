@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from meander.app.loading.flow_code import FlowCode
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
@@ -21,6 +22,7 @@ from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.schemas import control
+from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
@@ -131,8 +133,12 @@ class CommandHandler:
         coordinator: Coordinator,
         rescaler: Rescaler,
         commands: OpenCommands,
+        code: FlowCode,
+        has_all_files: Callable[[], bool],
     ) -> None:
-        self._commands = commands
+        """`has_all_files` returns whether each worker has all files of the flow's code."""
+        self._commands, self._code, self._has_all_files = commands, code, has_all_files
+        self._awaiting_files: list[ChangeLogic] = []
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
@@ -169,7 +175,19 @@ class CommandHandler:
                 name = error.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(error))
         yield from self._rescaler.step()
+        yield from self._change_logic()
         self._note_handled()
+
+    def _change_logic(self) -> Iterator[Event]:
+        """Submit the changes of logic once all workers have the files that came before them."""
+        if not (self._awaiting_files and self._has_all_files()):
+            return
+        changes, self._awaiting_files = self._awaiting_files, []
+        for change in changes:
+            try:
+                self._controller.change_logic(change)
+            except control.CommandError as error:
+                yield CommandRejected(id=change.id, offset=change.offset, reason=str(error))
 
     def _handle(self, command: control.Command, offset: int) -> Iterator[Event]:
         """Start a command, or let it wait for its turn. Raises CommandError."""
@@ -188,7 +206,11 @@ class CommandHandler:
                 self._stop, self._saved = command, savepoint is None
                 self._stop_offset = offset
             case control.ChangeLogic():
-                self._controller.change_logic(ChangeLogic.from_command(command, offset))
+                try:
+                    self._code.add_new_files()
+                except SetupError as error:
+                    raise control.CommandError(str(error)) from error
+                self._awaiting_files.append(ChangeLogic.from_command(command, offset))
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
@@ -212,7 +234,8 @@ class CommandHandler:
     @property
     def _queued(self) -> dict[int, str]:
         """The offsets of commands that wait for their turn, or for a decision, with their ids."""
-        return self._rescaler.queued | self._controller.logics.undecided
+        awaiting = {change.offset: change.id for change in self._awaiting_files}
+        return self._rescaler.queued | self._controller.logics.undecided | awaiting
 
     def _log_done(self, done: Iterable[int]) -> None:
         """Start to write that commands are done."""

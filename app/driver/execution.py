@@ -20,6 +20,7 @@ from meander.app.driver.commands import EXECUTION_ENDED, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
+from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
@@ -212,7 +213,7 @@ def _worker_pool(
     described = f"master {master} has {slots} in all"
     return WorkerPool(
         links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
-        described,
+        described, NewFiles(links, prepared.code),
     )  # fmt: skip
 
 

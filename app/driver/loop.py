@@ -136,7 +136,7 @@ class DriverLoop:
         self._rescaler = Rescaler(self._controller, self._pool, SystemClock(), self._slots)
         commands = CommandHandler(
             self._prepared.plan, self._topics.control, self._decision_log, self._controller,
-            self._rescaler, self._commands,
+            self._rescaler, self._commands, self._prepared.code, lambda: self._pool.has_all_files,
         )  # fmt: skip
         signal = self._drive(commands, signals)
         self._end_commands(commands)

@@ -14,7 +14,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
@@ -67,6 +67,19 @@ class Source:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
         return folder / self.entry
+
+
+def add_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write the files that a flow's folder does not have, so that imports find them."""
+    for name, content in files.items():
+        target = folder / name
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+            # A package that came since has not been looked into.
+            finder = FileFinder(str(target.parent), (_Sources, SOURCE_SUFFIXES))
+            sys.path_importer_cache[str(target.parent)] = finder
+    importlib.invalidate_caches()
 
 
 def collect(module: Path) -> Source:

@@ -16,7 +16,8 @@ from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.loading.loader import Source, collect, load_flow
+from meander.app.loading.flow_code import FlowCode
+from meander.app.loading.loader import Source, load_flow
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
@@ -52,7 +53,7 @@ class PreparedFlow:
     """A flow that has passed the preflight, with everything that workers need."""
 
     plan: Plan
-    source: Source
+    code: FlowCode
     options: Options
     names: TopicNames
     topics: tuple[str, ...]
@@ -80,6 +81,11 @@ class PreparedFlow:
         )  # fmt: skip
 
     @property
+    def source(self) -> Source:
+        """The files that a worker gets at its launch."""
+        return self.code.source
+
+    @property
     def flow(self) -> str:
         """The flow's name."""
         return self.plan.flow.name
@@ -93,7 +99,7 @@ class PreparedFlow:
 def prepare(module: Path, options: Options) -> PreparedFlow:
     """Load a flow and check its topics. Raises SetupError for the first failed check."""
     parse_start(options.start)
-    source = collect(module)
+    code = FlowCode(module)
     plan = Plan(load_flow(module))
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
@@ -113,7 +119,7 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
         _compile_loops(plan)
-    return PreparedFlow(plan, source, options, names, _read(admin, plan), outside)
+    return PreparedFlow(plan, code, options, names, _read(admin, plan), outside)
 
 
 def _compile_loops(plan: Plan) -> None:

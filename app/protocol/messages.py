@@ -126,6 +126,21 @@ class PeerAdded(_Message):
     worker: int
 
 
+class AddFiles(_Message):
+    """A message with files that a user has added beside the flow's module since its start."""
+
+    number: int
+    """The number of files."""
+    files: dict[str, bytes]
+    """The files by path below the folder of the flow."""
+
+
+class FilesAdded(_Message):
+    """A message of a worker that has written the files of a message."""
+
+    number: int
+
+
 class DropPeer(_Message):
     """A message that tells a member to drop a worker that did not join."""
 
@@ -286,8 +301,10 @@ class Restart(_Message):
 
 Request = Register | Ready | Alive
 Reply = MemberList | Rejection | Connect | HeartbeatAck
-ToWorker = WorkerHeartbeat | AddPeer | DropPeer | StopExecution | Exit | Restart
-FromWorker = WorkerHeartbeat | Log | Report | PeerAdded | PeerLeftAck | Failure | Done | Stopped
+ToWorker = WorkerHeartbeat | AddPeer | AddFiles | DropPeer | StopExecution | Exit | Restart
+FromWorker = (
+    WorkerHeartbeat | Log | Report | PeerAdded | FilesAdded | PeerLeftAck | Failure | Done | Stopped
+)
 
 
 class Reader(Generic[M]):

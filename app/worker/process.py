@@ -29,12 +29,14 @@ from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import (
     FROM_PEER,
     TO_WORKER,
+    AddFiles,
     AddPeer,
     Done,
     DropPeer,
     Durations,
     Exit,
     Failure,
+    FilesAdded,
     FromWorker,
     OperatorStats,
     PeerAdded,
@@ -306,6 +308,9 @@ class WorkerProcess:
                     self._links.admit([peer])
                     self._links.connect([peer], joining=True)
                     self._send(PeerAdded(worker=info.worker))
+                case AddFiles(number=number, files=files):
+                    self._state.add_files(files)
+                    self._send(FilesAdded(number=number))
                 case DropPeer(worker=worker):
                     self._links.release(WorkerId(worker))
                 case WorkerHeartbeat():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from meander.app.loading.loader import Source, load_flow
+from meander.app.loading.loader import Source, add_files, load_flow
 from meander.dataflow.api.plan import Plan
 from meander.state.store.store import Database
 
@@ -20,7 +21,15 @@ class ProcessState:
     @cached_property
     def plan(self) -> Plan:
         """The plan of the flow. Raises SetupError where the flow cannot be loaded."""
-        return Plan(load_flow(self._source.unpack(self.folder / "flow")))
+        return Plan(load_flow(self._source.unpack(self._code)))
+
+    def add_files(self, files: Mapping[str, bytes]) -> None:
+        """Add files to the flow's code."""
+        add_files(self._code, files)
+
+    @property
+    def _code(self) -> Path:
+        return self.folder / "flow"
 
     @cached_property
     def database(self) -> Database:

@@ -41,7 +41,12 @@ def test_records_meet_the_version_of_their_time_while_workers_come_and_go(
         assert logic.change("total", "--parameter", "factor=7").exit_code() == 0
         logic.feed()
         logic.command("migrate", "--bins", "0-127", "--worker", "1")
+        absent = logic.change("total", "--logic", "later:Counted")
+        assert "No module named 'later'" in str(absent.of("rejected"))
+        logic.add_later()
         assert logic.change("total", "--logic", "later:Counted").exit_code() == 0
+        logic.feed()
+        logic.command("rescale", "--workers", "4")
         logic.feed()
         logic.command("rescale", "--workers", "2")
         logic.feed()
@@ -58,6 +63,7 @@ def test_changes_hold_though_a_worker_and_the_driver_are_killed(
     logic.feed()
     with meander(tmp_path, broker.bootstrap, *logic.run("--workers", "2")) as flow:
         flow.until_event("checkpointed")
+        logic.add_later()
         assert logic.change("total", "--logic", "later:Counted").exit_code() == 0
         logic.feed()
         kill(flow.workers[1])

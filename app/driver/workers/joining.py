@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
@@ -52,7 +53,9 @@ class JoiningWorkers:
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
+        files: NewFiles,
     ) -> None:
+        self._files = files
         self._links, self._server, self._task_of = links, server, task_of
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
         self._slots = slots
@@ -74,7 +77,8 @@ class JoiningWorkers:
     @property
     def ready(self) -> list[WorkerId]:
         """The joining workers that can become members now."""
-        return [worker for worker in self.linked if self._workers[worker].handle.working]
+        handles = (self._workers[worker].handle for worker in self.linked)
+        return [one.id for one in handles if one.working and self._files.reached(one)]
 
     def launch(self, workers: Iterable[WorkerId]) -> None:
         """Submit a Spark task for each worker."""
@@ -100,6 +104,7 @@ class JoiningWorkers:
         for worker, one in list(self._workers.items()):
             if why := self._why_lost(one, now):
                 self.drop(worker, why, members)
+        self._files.send(self._workers[worker].handle for worker in self.linked)
         registered = [one for one in self._workers.items() if one[1].stage > JoinStage.LAUNCHED]
         for worker, one in registered or self._workers.items():
             self._advance(worker, one, members)

@@ -30,5 +30,9 @@ class WorkerHandle:
     """Its last heartbeat."""
     leaving: bool = False
     """Whether it has left the flow, and exits once all others have its final message."""
+    files_sent: int = 0
+    """The number of new files that it has been sent."""
+    files: int = 0
+    """The number of new files that it has acknowledged."""
     acknowledged_by: set[WorkerId] = field(default_factory=set)
     """The workers that have acknowledged its final message."""

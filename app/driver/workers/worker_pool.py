@@ -17,6 +17,7 @@ from enum import IntEnum
 from msgspec import structs
 
 from meander.app.driver.workers.joining import JoiningWorkers
+from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end
 from meander.app.driver.workers.worker_handle import WorkerHandle
@@ -25,6 +26,7 @@ from meander.app.protocol.messages import (
     Done,
     Exit,
     Failure,
+    FilesAdded,
     FromWorker,
     Log,
     PeerAdded,
@@ -78,14 +80,15 @@ class WorkerPool:
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
+        files: NewFiles,
     ) -> None:
-        self._links, self._server = links, server
+        self._links, self._server, self._files = links, server, files
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
         self._slots = slots
         self._heartbeat_every = min(1.0, heartbeat_timeout / 5)
         self.handles = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
         self.joining = JoiningWorkers(
-            links, server, task_of, heartbeat_timeout, startup_timeout, slots
+            links, server, task_of, heartbeat_timeout, startup_timeout, slots, files
         )
         self._left = WorkerStats()
         self._removed: list[tuple[WorkerId, dict[str, int]]] = []
@@ -112,6 +115,11 @@ class WorkerPool:
     def working(self) -> bool:
         """Whether every worker has opened its topics and runs its loop."""
         return all(handle.working for handle in self.handles.values())
+
+    @property
+    def has_all_files(self) -> bool:
+        """Whether every worker has all files of the flow's code."""
+        return all(map(self._files.reached, self.handles.values()))
 
     @property
     def done(self) -> bool:
@@ -177,6 +185,7 @@ class WorkerPool:
         self._receive(report)
         if self._server.connected:
             self.joining.attend(self.handles)
+            self._files.send(handle for handle in self.handles.values() if not handle.leaving)
         self._remove_left()
         now = time.monotonic()
         if self._server.connected and now >= self._heartbeat_at:
@@ -267,20 +276,25 @@ class WorkerPool:
                 case Done(counters=counters):
                     handle.done = True
                     handle.heartbeat = structs.replace(handle.heartbeat, counters=counters)
-                case PeerAdded() | PeerLeftAck() as answer:
-                    self._receive_answer(sender, answer)
+                case PeerAdded() | PeerLeftAck() | FilesAdded() as answer:
+                    self._receive_answer(handle, answer)
                 case Stopped():
                     handle.stopped = True
                 case Failure() as failure:
                     self._receive_failure(handle, failure)
 
-    def _receive_answer(self, sender: WorkerId, answer: PeerAdded | PeerLeftAck) -> None:
-        """Note that a member has opened its link to a joining worker, or closed it to one."""
-        worker = WorkerId(answer.worker)
-        if isinstance(answer, PeerAdded):
-            self.joining.note_link(worker, sender)
-        elif worker in self.handles:
-            self.handles[worker].acknowledged_by.add(sender)
+    def _receive_answer(
+        self, handle: WorkerHandle, answer: PeerAdded | PeerLeftAck | FilesAdded
+    ) -> None:
+        """Note that a member has opened its link to a joining worker, has closed it to one, or has
+        new files."""
+        match answer:
+            case FilesAdded(number=number):
+                handle.files = number
+            case PeerAdded(worker=worker):
+                self.joining.note_link(WorkerId(worker), handle.id)
+            case PeerLeftAck(worker=worker) if WorkerId(worker) in self.handles:
+                self.handles[WorkerId(worker)].acknowledged_by.add(handle.id)
 
     def _receive_failure(self, handle: WorkerHandle, failure: Failure) -> None:
         if failure.trace:

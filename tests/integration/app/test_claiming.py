@@ -49,7 +49,7 @@ def first(bootstrap: str, prefix: str, tmp_path: Path) -> PreparedFlow:
 def another(prepared: PreparedFlow, **options: object) -> PreparedFlow:
     """The same flow as a later driver prepares it."""
     made = PreparedFlow(
-        prepared.plan, prepared.source, prepared.options, prepared.names, prepared.topics
+        prepared.plan, prepared.code, prepared.options, prepared.names, prepared.topics
     )
     return replace(made, options=replace(prepared.options, **options))  # type: ignore[arg-type]
 

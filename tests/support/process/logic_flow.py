@@ -84,9 +84,12 @@ class LogicFlow:
         self._fed, self._ids = 0, 0
         self.module = folder / "flow.py"
         self.module.write_text(MODULE.format(prefix=prefix, keys=KEYS))
-        (folder / "later.py").write_text(LATER.format(keys=KEYS))
         for topic in ("numbers", "numbers-read", "totals"):
             create_topic(self._bootstrap, prefix + topic, PARTITIONS)
+
+    def add_later(self) -> None:
+        """Add the module of the later version, also while the flow runs."""
+        (self._folder / "later.py").write_text(LATER.format(keys=KEYS))
 
     def run(self, *options: str) -> list[str]:
         """Return the words that run the flow."""

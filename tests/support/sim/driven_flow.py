@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar, cast
 
 from meander import Flow
 from meander.app.driver.commands import CommandHandler, OpenCommands
+from meander.app.loading.flow_code import FlowCode
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
@@ -104,7 +106,7 @@ class Driven:
         self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS)
         self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
-            self.coordinator, self.rescaler, open_commands,
+            self.coordinator, self.rescaler, open_commands, FlowCode(Path(__file__)), lambda: True,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0

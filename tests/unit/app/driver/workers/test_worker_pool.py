@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
+from meander.app.loading.flow_code import FlowCode
 from meander.app.protocol.messages import WorkerHeartbeat
 from meander.app.protocol.registration import RegistrationServer, join
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
@@ -21,6 +24,14 @@ ZERO = WorkerId(0)
 LOCAL = "127.0.0.1"
 
 
+def pool_of(
+    links: CurveLinks, door: RegistrationServer, task: object, startup_timeout: float
+) -> WorkerPool:
+    files = NewFiles(links, FlowCode(Path(__file__)))
+    one = cast(SparkTask, task)
+    return WorkerPool(links, door, lambda _: one, [ZERO], 5.0, startup_timeout, "", files)
+
+
 def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
     """However late the driver looks: all may have ended by then, so nobody is waited for."""
     task = SimpleNamespace(ended=None)
@@ -28,7 +39,7 @@ def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
         closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
-        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        crew = pool_of(links, door, task, 5.0)
         task.ended = TaskEnd(MeanderError("worker 0", "Spark's JVM has ended"))
         crew.stop(within=5.0)
         cause = crew.cause(LinkBroken(ZERO, "the connection was lost"))
@@ -52,7 +63,7 @@ def test_a_worker_whose_lease_is_over_as_its_link_breaks_is_named() -> None:
         closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
-        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 60.0, "")
+        crew = pool_of(links, door, task, 60.0)
         with closing(CurveLinks(ZERO, CurveKeys.generate(), LOCAL, 5.0)) as own:
             here, there = (Peer(one.me, one.address, one.public) for one in (links, own))
             links.admit([there])
@@ -80,7 +91,7 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once_and_na
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
         ThreadPoolExecutor(1) as worker,
     ):
-        crew = WorkerPool(links, door, lambda _: cast(SparkTask, task), [ZERO], 5.0, 5.0, "")
+        crew = pool_of(links, door, task, 5.0)
         ticket = door.expect(ZERO)
 
         def comes() -> None:
