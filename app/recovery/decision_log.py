@@ -20,6 +20,7 @@ from meander.dataflow.control.decisions import (
     FirstCheckpointDecision,
     JoinDecision,
     LeaveDecision,
+    LogicDecision,
     SavepointDecision,
     StartDecision,
 )
@@ -90,12 +91,8 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "start", **start, **names, "replay_from": dict(replay_from)}
         case Moves(command, _, target, bins):
             return {"type": "moves", "id": command, "worker": target, "bins": pack_numbers(bins)}
-        case LogicChange(command, operator, _, before, version, generation):
-            return {
-                "type": "logic", "id": command, "operator": operator, "generation": generation,
-                "before": {"name": before.name, "parameters": before.values},
-                "version": {"name": version.name, "parameters": version.values},
-            }  # fmt: skip
+        case LogicDecision(changes):
+            return {"type": "logic", "changes": [*map(_written_change, changes)]}
         case Revoke(command):
             return {"type": "revoke", "id": command}
         case ReassignPartition(source, partition, _, target, offset):
@@ -113,6 +110,20 @@ def written(decision: Decision) -> dict[str, object]:
             | CommandsDoneDecision()
         ):
             return _reference(decision)
+
+
+def _written_change(change: LogicChange) -> dict[str, object]:
+    before, version = change.before, change.version
+    return {
+        "id": change.command, "operator": change.operator, "generation": change.generation,
+        "before": {"name": before.name, "parameters": before.values},
+        "version": {"name": version.name, "parameters": version.values},
+    }  # fmt: skip
+
+
+def _read_change(fields: dict[str, Any], at: int) -> LogicChange:
+    before, version = (LogicVersion.of(**fields[one]) for one in ("before", "version"))
+    return LogicChange(fields["id"], fields["operator"], at, before, version, fields["generation"])
 
 
 def _reference(
@@ -143,9 +154,8 @@ def _read(fields: dict[str, Any]) -> Decision:
             )
         case {"type": "moves", "id": id, "worker": worker, "bins": bins}:
             return Moves(id, at, WorkerId(worker), tuple(map(Bin, unpack_numbers(bins))))
-        case {"type": "logic", "id": id, "operator": operator, "generation": generation}:
-            before, version = (LogicVersion.of(**fields[one]) for one in ("before", "version"))
-            return LogicChange(id, operator, at, before, version, generation)
+        case {"type": "logic", "changes": [*changes]}:
+            return LogicDecision(tuple(_read_change(one, at) for one in changes))
         case {"type": "revoke", "id": id}:
             return Revoke(id, at)
         case {

@@ -147,8 +147,14 @@ class Plan:
     @cached_property
     def logics(self) -> dict[str, LogicVersion]:
         """Return the changeable logics in the definition of the flow, by operator."""
-        home = self.flow.module
-        return {name: version_of(one, home) for name, one in changeable_logics(self.nodes).items()}
+        logics = changeable_logics(self.nodes)
+        return {name: version_of(one, self.home_of(name)) for name, one in logics.items()}
+
+    def home_of(self, operator: str) -> str:
+        """Return the module in which versions of an operator's logic have bare names: that of the
+        flow, or that of the logic where no loader has loaded the flow."""
+        logic = changeable_logics(self.nodes)[operator]
+        return self.flow.module or type(logic).__module__
 
     @cached_property
     def remote_payloads(self) -> dict[EdgeId, tuple[type, ...]]:

@@ -90,6 +90,20 @@ class DropDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class LogicDecision:
+    """A decision that replaces the logic of operators. One record holds all changes of a command,
+    so none of them holds alone."""
+
+    changes: tuple[LogicChange, ...]
+    """The changes, which have one time."""
+
+    @property
+    def time(self) -> int:
+        """The time from which on they hold."""
+        return self.changes[0].time
+
+
+@dataclass(frozen=True, slots=True)
 class CommandsDoneDecision:
     """A decision that records which commands of the control topic are done.
 
@@ -126,7 +140,7 @@ Decision = (
     StartDecision
     | Moves
     | Revoke
-    | LogicChange
+    | LogicDecision
     | ReassignPartition
     | JoinDecision
     | LeaveDecision

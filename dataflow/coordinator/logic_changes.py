@@ -15,7 +15,7 @@ from functools import partial
 from itertools import count
 
 from meander.dataflow.control.command import ChangeLogic
-from meander.dataflow.control.decisions import PendingDecisions
+from meander.dataflow.control.decisions import LogicDecision, PendingDecisions
 from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.reports import LogicPrepared
 from meander.dataflow.interfaces import Clock
@@ -119,7 +119,8 @@ class LogicChanges:
         for running in self._running:
             if running.time is None:
                 self._prepare(running, worker)
-        return [one for one in self._decided if self._is_needed(one, closed_before)]
+        self._forget_before(closed_before)
+        return [*self._decided]
 
     def resume(self, ids: Iterable[str]) -> None:
         """Report the end of commands that an earlier execution has decided, once all workers know
@@ -188,6 +189,7 @@ class LogicChanges:
             self._events.append(CommandRejected(command.id, command.offset, running.error))
         elif not running.awaited:
             assert closed_before is not None
+            self._forget_before(closed_before)
             self._take_effect(running, command.time or self._earliest(command, closed_before))
 
     def _earliest(self, command: ChangeLogic, closed_before: int) -> int:
@@ -200,15 +202,24 @@ class LogicChanges:
         running.time = time
         if running.command.time is None:
             running.advance_request = self._request_advance(time)
-        for number, one in running.preparations.items():
-            last = self._last(one.operator)
-            generation = 0 if last is None else last.generation
-            generation += number in running.upgrading
-            change = LogicChange(
-                running.command.id, one.operator, time, one.before, one.version, generation
-            )
-            self._decided.append(change)
-            self._decisions.add(change, partial(self._broadcast, change))
+        changes = [
+            self._change(running, number, one) for number, one in running.preparations.items()
+        ]
+        self._decided += changes
+        self._decisions.add(LogicDecision(tuple(changes)), partial(self._send_all, changes))
+
+    def _change(self, running: RunningChange, number: int, one: PrepareLogic) -> LogicChange:
+        assert running.time is not None
+        last = self._last(one.operator)
+        generation = 0 if last is None else last.generation
+        generation += number in running.upgrading
+        return LogicChange(
+            running.command.id, one.operator, running.time, one.before, one.version, generation
+        )
+
+    def _send_all(self, changes: Iterable[LogicChange]) -> None:
+        for change in changes:
+            self._broadcast(change)
 
     def _end(self, running: RunningChange) -> None:
         self._running.remove(running)
@@ -270,11 +281,16 @@ class LogicChanges:
         changes = [one for one in self._decided if one.operator == operator]
         return changes[-1] if changes else None
 
-    def _is_needed(self, change: LogicChange, closed_before: int) -> bool:
-        """Return whether records from `closed_before` on, or stored states, need a change."""
-        later = (
+    def _forget_before(self, closed_before: int) -> None:
+        """Forget the changes that neither records from `closed_before` on nor stored states
+        need."""
+        passed = {one.operator: one for one in self._decided if one.time < closed_before}
+        upgrades = {
+            (one.operator, one.generation): one for one in reversed(self._decided) if one.generation
+        }
+        needed = [*passed.values(), *upgrades.values()]
+        self._decided = [
             one
             for one in self._decided
-            if one.operator == change.operator and change.time < one.time < closed_before
-        )
-        return change.generation > 0 or next(later, None) is None
+            if one.time >= closed_before or any(one is other for other in needed)
+        ]

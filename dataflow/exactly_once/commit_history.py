@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meander.dataflow.control.decisions import Decision, StartDecision
+from meander.dataflow.control.decisions import Decision, LogicDecision, StartDecision
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
@@ -337,8 +337,8 @@ def logic_changes(decisions: Iterable[Written]) -> Iterator[LogicChange]:
         match decision:
             case StartDecision():
                 last = execution
-            case LogicChange() if execution == last:
-                yield decision
+            case LogicDecision(changes) if execution == last:
+                yield from changes
 
 
 def effective(decisions: Iterable[Written]) -> Iterator[Written]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,7 +70,7 @@ def load(version: LogicVersion, home: str, subject: str) -> ChangeableLogic:
     about `subject`, where there is no such class, or its fields do not take the parameters."""
     module, colon, name = version.name.rpartition(":")
     try:
-        found: object = _module(module if colon else home)
+        found: object = _module(module if colon else home, home)
         for part in name.split("."):
             found = getattr(found, part)
     except failure() as error:
@@ -91,7 +93,19 @@ def load(version: LogicVersion, home: str, subject: str) -> ChangeableLogic:
         ) from error  # fmt: skip
 
 
-def _module(name: str) -> ModuleType:
-    """Return a module. The module of a flow is loaded already, under a name that no import
-    finds."""
-    return sys.modules[name] if name in sys.modules else import_module(name)
+def _module(name: str, home: str) -> ModuleType:
+    """Return a module. The module of a flow is loaded already, under a name that no import finds.
+    Raises ImportError for one that neither lies beside it nor is loaded."""
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = find_spec(name.partition(".")[0])
+    beside = _root(home)
+    if beside is not None and spec is not None and beside not in Path(spec.origin or "").parents:
+        raise ImportError(f"{name!r} does not lie beside the flow's module, which may import it")
+    return import_module(name)
+
+
+def _root(home: str) -> Path | None:
+    """Return the folder of a module, above its packages; None for a module without a file."""
+    file = getattr(sys.modules.get(home), "__file__", None)
+    return None if file is None else Path(file).parents[home.count(".")]

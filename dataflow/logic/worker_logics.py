@@ -22,9 +22,9 @@ Install = Callable[[LogicChange, ChangeableLogic, ChangeableLogic], None]
 class WorkerLogics:
     """The changeable logics of one worker."""
 
-    def __init__(self, home: str, report: SendReport) -> None:
-        """`home` is the module that defines the flow."""
-        self._home, self._report = home, report
+    def __init__(self, home_of: Callable[[str], str], report: SendReport) -> None:
+        """`home_of` returns the module in which versions of an operator's logic have bare names."""
+        self._home_of, self._report = home_of, report
         self._loaded: dict[tuple[str, LogicVersion], ChangeableLogic] = {}
         self._operators: dict[str, tuple[Check, Install]] = {}
 
@@ -65,5 +65,5 @@ class WorkerLogics:
     def _load(self, operator: str, version: LogicVersion) -> ChangeableLogic:
         at = operator, version
         if at not in self._loaded:
-            self._loaded[at] = load(version, self._home, f"operator {operator!r}")
+            self._loaded[at] = load(version, self._home_of(operator), f"operator {operator!r}")
         return self._loaded[at]

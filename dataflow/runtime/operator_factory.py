@@ -198,7 +198,7 @@ class OperatorFactory:
         self.inflight = InFlightBytes(flow.max_inflight, self.throttle.note_passed)
         self.disk = SpillBudget(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
-        self.logics = WorkerLogics(flow.module, self.report)
+        self.logics = WorkerLogics(self.plan.home_of, self.report)
         self.nodes = {node.name: self._build(node) for node in self.plan.nodes}
         self.migrator = migrator = Migrator(
             self._context(self.plan.migrator.name),
@@ -287,6 +287,7 @@ class OperatorFactory:
             )
             assert isinstance(changed, StepsNode)
             timeline.add(change.time, changed.steps[0])
+            timeline.forget_before(self._least_time(node))
 
         if step.name in self.plan.logics:
             self.logics.add(step.name, partial(expect_replaces, step), install)
@@ -482,6 +483,7 @@ class OperatorFactory:
             changed = self.plan.flow.wrap(with_logic(node, logic))
             assert isinstance(changed, KeyedNode)
             timeline.add(change.time, self._logic(changed, guard, sealing))
+            timeline.forget_before(self._least_time(node))
 
         if node.name in self.plan.logics:
             self.logics.add(node.name, partial(expect_replaces, node), install)
@@ -496,6 +498,10 @@ class OperatorFactory:
                 return Process(init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
+
+    def _least_time(self, node: Node) -> int:
+        """Return the least outer time of records that may still come to a node, or wait there."""
+        return self._outer_time(self.plan.ports[node.name].outputs[:1])
 
     def _outer_time(self, places: Sequence[Location]) -> int:
         """Return the least outer time that may still come at some locations, on any worker, or

@@ -11,7 +11,7 @@ from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.decisions import Decision, LogicDecision
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.operators.buffer.spill import SpillBudget
@@ -164,7 +164,8 @@ class CaseRun:
 
     def note_decisions(self, decisions: Sequence[Decision]) -> None:
         """Note what the engine decided about logic."""
-        self.decided = [one for one in decisions if isinstance(one, LogicChange)]
+        logic = (one for one in decisions if isinstance(one, LogicDecision))
+        self.decided = [change for one in logic for change in one.changes]
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
         return shapes.define(self.case.kind, keyed, other)

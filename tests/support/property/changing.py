@@ -169,7 +169,9 @@ def _random_update(rng: random.Random, kind: str) -> LogicUpdate:
     chosen = rng.choice(CHOICES[kind])
     (parameter, *_) = chosen.__struct_fields__
     name = None if chosen is CHOICES[kind][0] and rng.random() < 0.2 else chosen.__name__
-    return LogicUpdate(name and f"{HOME}:{name}", {parameter: rng.randint(1, 9)})
+    if name is not None and rng.random() < 0.5:
+        name = f"{HOME}:{name}"
+    return LogicUpdate(name, {parameter: rng.randint(1, 9)})
 
 
 class Versions:

@@ -119,7 +119,7 @@ class ExactlyOnceRun(RecoveryRun):
 
     def check_results(self, run: TestFlow) -> None:
         """Compare results and states with the reference."""
-        self.note_decisions([*logic_changes(run.world.decisions)])
+        self.decided = [*logic_changes(run.world.decisions)]
         results, states, refused = self.expected()
         self.check_dead_letters(refused)
         assert self.versions.final(run.state()) == encoded(states), (

@@ -217,7 +217,7 @@ class RecoveryRun(CaseRun):
         if self.case.kind == "arrival":
             self.check_counts(run, chain)
             return
-        self.note_decisions([*logic_changes(run.world.decisions)])
+        self.decided = [*logic_changes(run.world.decisions)]
         results, states, refused = self.expected()
         self.check_dead_letters(refused)
         assert self.versions.final(run.state()) == encoded(states), (
