@@ -16,7 +16,7 @@ from meander.app.loading.flow_code import FlowCode
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic
 from meander.dataflow.api.plan import Plan
-from meander.dataflow.control.command import ChangeLogic, MoveBins
+from meander.dataflow.control.command import MoveBins, SwitchLogic
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage
@@ -138,7 +138,7 @@ class CommandHandler:
     ) -> None:
         """`has_all_files` returns whether each worker has all files of the flow's code."""
         self._commands, self._code, self._has_all_files = commands, code, has_all_files
-        self._awaiting_files: list[ChangeLogic] = []
+        self._awaiting_files: list[SwitchLogic] = []
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
@@ -210,7 +210,7 @@ class CommandHandler:
                     self._code.add_new_files()
                 except SetupError as error:
                     raise control.CommandError(str(error)) from error
-                self._awaiting_files.append(ChangeLogic.from_command(command, offset))
+                self._awaiting_files.append(SwitchLogic.from_command(command, offset))
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:

@@ -36,9 +36,15 @@ from meander.connectors.topics.control import ControlTopic, DecisionTopic
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.internal_topics import TopicNames
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.api.redefinitions import redefinitions
 from meander.dataflow.checkpoint.compatibility import duplicated_results, expect_fits, renumbered
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_results
-from meander.dataflow.control.decisions import CommandsDoneDecision, JoinDecision, StartDecision
+from meander.dataflow.control.decisions import (
+    CommandsDoneDecision,
+    JoinDecision,
+    LogicDecision,
+    StartDecision,
+)
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import (
@@ -244,18 +250,30 @@ def start_execution(
     expect_ours()
     decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
     history = needed_history(plan, options.kafka, names, prepared.execution)
-    changes = earlier_changes(plan, options.kafka, names, prepared.execution)
-    return RestorePlan.of(plan, options.workers, checkpoint, history, changes)
+    changes = earlier_changes(options.kafka, names, prepared.execution)
+    restored = RestorePlan.of(plan, options.workers, checkpoint, history)
+    if redefined := redefinitions(plan, changes, restored.time):
+        decision = to_bytes(prepared.execution, LogicDecision(tuple(redefined)))
+        decisions.write(decision, options.heartbeat_timeout)
+    return replace(restored, logic_changes=(*changes, *redefined))
 
 
 def earlier_changes(
-    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId
+    settings: Settings, names: TopicNames, execution: ExecutionId
 ) -> list[LogicChange]:
-    """Return the changes of logic that were decided before a started execution."""
-    if not plan.logics:
-        return []
+    """Return the changes of logic that were decided before a started execution, or by its
+    start."""
     decided = read_decisions(settings, names.decisions)
-    return [*logic_changes(up_to_start(decided, execution))]
+    return [*logic_changes(_up_to_redefinitions(decided, execution))]
+
+
+def _up_to_redefinitions(decided: Iterable[Written], execution: ExecutionId) -> Iterator[Written]:
+    """Yield the decisions up to the start of an execution, and those of the start itself."""
+    remaining = iter(decided)
+    yield from up_to_start(remaining, execution)
+    for author, decision in remaining:
+        if author == execution and isinstance(decision, LogicDecision) and decision.by_start:
+            yield author, decision
 
 
 def needed_history(

@@ -392,7 +392,7 @@ def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> Resto
     history = needed_history(plan, arguments.kafka, topics, execution)
     if arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
-    changes = earlier_changes(plan, arguments.kafka, topics, execution)
+    changes = earlier_changes(arguments.kafka, topics, execution) if plan.logics else ()
     if arguments.checkpoint is None:
         return RestorePlan.of(plan, arguments.workers, history=history, logic_changes=changes)
     with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:

@@ -49,7 +49,7 @@ from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.command import ChangeLogic, MoveBins
+from meander.dataflow.control.command import MoveBins, SwitchLogic
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
@@ -302,7 +302,7 @@ class TestFlow:
                 case control.Abort(command=other):
                     self._report(self._rescaler.abort(other, name))
                 case control.ChangeLogic():
-                    self._submit(ChangeLogic.from_command(parsed, self._commands))
+                    self._submit(SwitchLogic.from_command(parsed, self._commands))
                 case control.Migrate():
                     self._submit(MoveBins.from_command(parsed, space, self._commands))
         except CommandError as error:

@@ -16,7 +16,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import restorable_parts
 from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.decisions import StartDecision
-from meander.dataflow.control.logic_change import LogicChange, applicable
+from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import initial_owners
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
@@ -78,7 +78,7 @@ class RestorePlan:
             override_history=history.override_history(plan.reached_sinks),
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
-            logic_changes=tuple(applicable(plan.logics, logic_changes)),
+            logic_changes=tuple(one for one in logic_changes if one.operator in plan.logics),
         )  # fmt: skip
         if cut == INITIAL_CUT:
             return plan_start

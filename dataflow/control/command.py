@@ -20,7 +20,7 @@ Order = Literal["as-listed", "hottest", "coldest"]
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeLogic:
+class SwitchLogic:
     """A command that replaces the logic of operators at one time, or as soon as possible."""
 
     id: str
@@ -31,14 +31,14 @@ class ChangeLogic:
     """The offset of the command on the control topic."""
 
     @staticmethod
-    def from_command(command: control.ChangeLogic, offset: int = 0) -> ChangeLogic:
+    def from_command(command: control.ChangeLogic, offset: int = 0) -> SwitchLogic:
         """Convert a command of the control topic."""
         updates = {
             operator: LogicUpdate(new.logic, new.parameters)
             for operator, new in command.operators.items()
         }
         time = None if command.time is None else from_millis(command.time)
-        return ChangeLogic(command.id, updates, time, offset)
+        return SwitchLogic(command.id, updates, time, offset)
 
 
 @dataclass(frozen=True, slots=True)

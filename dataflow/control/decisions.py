@@ -102,6 +102,11 @@ class LogicDecision:
         """The time from which on they hold."""
         return self.changes[0].time
 
+    @property
+    def by_start(self) -> bool:
+        """Whether the start of an execution has made the changes, and no command."""
+        return not self.changes[0].command
+
 
 @dataclass(frozen=True, slots=True)
 class CommandsDoneDecision:

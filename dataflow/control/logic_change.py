@@ -8,8 +8,7 @@ the right types. Cost: some microseconds per message.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgpack
@@ -130,28 +129,6 @@ class LogicChange:
         before, version = _versions(texts)
         named = _text(command), _text(operator)
         return LogicChange(*named, expect_int(time), before, version, expect_count(generation))
-
-
-def applicable(
-    defined: Mapping[str, LogicVersion], changes: Iterable[LogicChange]
-) -> list[LogicChange]:
-    """Return the changes that apply to the versions in the definition of a flow. Where a user has
-    defined another version, the changes of the former one have no effect.
-
-    >>> one, two, three = map(LogicVersion, ["One", "Two", "Three"])
-    >>> changes = [LogicChange("c", "a", 5, one, two), LogicChange("d", "a", 9, two, three)]
-    >>> len(applicable({"a": one}, changes)), applicable({"a": two}, changes)
-    (2, [])
-    """
-    by_operator = defaultdict[str, list[LogicChange]](list)
-    for change in changes:
-        by_operator[change.operator].append(change)
-    return [
-        change
-        for operator, some in by_operator.items()
-        if some[0].before == defined.get(operator)
-        for change in some
-    ]
 
 
 def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:

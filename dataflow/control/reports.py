@@ -131,6 +131,10 @@ class LogicPrepared(_Report):
 
     number: int
     """The number of the preparation."""
+    name: str
+    """The class of the version, as all workers name it."""
+    parameters: str
+    """All parameters of the version, also those that the command left out."""
     upgrades: bool
     """Whether the version upgrades the states of the one before it."""
     error: str

@@ -18,7 +18,7 @@ from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordin
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.command import ChangeLogic, MoveBins, id_in_use
+from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
     LeaveDecision,
@@ -151,12 +151,12 @@ class Coordinator:
         self._check(command)
         self.migrations.submit(command, self._closed_times.next_time())
 
-    def change_logic(self, command: ChangeLogic) -> None:
+    def change_logic(self, command: SwitchLogic) -> None:
         """Accept a change of logic. Raise `CommandError` with the remedy where it is invalid."""
-        self._closed_times.next_time()
+        closed_before = self._closed_times.next_time()
         if command.time is not None:
             self._closed_times.expect(command.time)
-        self.logics.check(command)
+        self.logics.check(command, max(closed_before, self.logics.soon + 1))
         self.use(command.id)
         self.logics.submit(command)
 

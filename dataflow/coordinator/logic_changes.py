@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from meander.dataflow.control.command import ChangeLogic
+from meander.dataflow.control.command import SwitchLogic
 from meander.dataflow.control.decisions import LogicDecision, PendingDecisions
 from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.reports import LogicPrepared
@@ -33,7 +33,7 @@ ENDED = "the flow's sources have ended: send commands before that"
 class RunningChange:
     """A command that changes logic, under way."""
 
-    command: ChangeLogic
+    command: SwitchLogic
     started_at: float
     preparations: dict[int, PrepareLogic]
     """What each worker has to load, by number."""
@@ -45,6 +45,12 @@ class RunningChange:
     time: int | None = None
     """The time of the decision, once it is taken."""
     advance_request: Capability | None = None
+
+    @property
+    def is_soon(self) -> bool:
+        """Whether the next command waits: until the decision, and without a time until all workers
+        know it."""
+        return self.time is None or self.advance_request is not None
 
 
 class LogicChanges:
@@ -67,41 +73,48 @@ class LogicChanges:
         self._decisions, self._clock, self._send = decisions, clock, send
         self._broadcast, self._request_advance = broadcast, request_advance
         self._numbers = count()
-        self._queue = deque[ChangeLogic]()
+        self._queue = deque[SwitchLogic]()
         self._running: list[RunningChange] = []
         self._events: list[Event] = []
-        self.resume(dict.fromkeys(one.command for one in earlier if one.time >= start))
+        ahead = (one.command for one in earlier if one.time >= start and one.command)
+        self.resume(dict.fromkeys(ahead))
 
     # -- commands
 
-    def check(self, command: ChangeLogic) -> None:
+    def check(self, command: SwitchLogic, closed_before: int) -> None:
         """Raise `CommandError` where a command names an operator without a changeable logic, or
-        comes before a change that is decided or prepared."""
+        comes before a change that is decided."""
+        if error := self._error(command, closed_before):
+            raise CommandError(error)
+
+    def _error(self, command: SwitchLogic, closed_before: int) -> str:
+        """Return why a command cannot take effect at its time, or ''."""
         for operator in command.updates:
             if operator not in self._defined:
                 known = ", ".join(map(repr, self._defined))
-                raise CommandError(
-                    f"operator {operator!r} has no logic that can change: "
-                    + (f"name one of {known}" if known else "derive it from ChangeableLogic")
+                return f"operator {operator!r} has no logic that can change: " + (
+                    f"name one of {known}" if known else "derive it from ChangeableLogic"
                 )
             last = self._last(operator)
-            if last is not None and command.time is not None and command.time <= last.time:
-                raise CommandError(
+            if last is not None and (command.time or closed_before) <= last.time:
+                return (
                     f"the logic of operator {operator!r} changes at {to_millis(last.time)} ms by"
                     f" command {last.command!r}: name a later time"
                 )
+        return ""
 
-    def submit(self, command: ChangeLogic) -> None:
+    def submit(self, command: SwitchLogic) -> None:
         """Queue a checked command. The commands are prepared one after another."""
         self._queue.append(command)
         self._events.append(LogicAccepted(command.id, command.offset, sorted(command.updates)))
 
-    def _start(self, command: ChangeLogic, workers: Iterable[WorkerId]) -> None:
+    def _start(
+        self, command: SwitchLogic, workers: Iterable[WorkerId], closed_before: int | None
+    ) -> None:
         """Let all workers prepare the versions of a command."""
-        try:
-            self.check(command)
-        except CommandError as error:
-            self._events.append(CommandRejected(command.id, command.offset, str(error)))
+        error = ENDED if closed_before is None else self._error(command, closed_before)
+        if error:
+            self._events.append(CommandRejected(command.id, command.offset, error))
             return
         numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
@@ -128,7 +141,7 @@ class LogicChanges:
         for id in set(ids) - {running.command.id for running in self._running}:
             changes = [one for one in self._decided if one.command == id]
             if changes:
-                command = ChangeLogic(id, {})
+                command = SwitchLogic(id, {})
                 preparations = {
                     n: PrepareLogic(n, one.operator, one.before, one.version)
                     for n, one in enumerate(changes)
@@ -149,6 +162,9 @@ class LogicChanges:
         for running in self._running:
             if report.number in running.preparations:
                 running.awaited.discard((report.number, worker))
+                one = running.preparations[report.number]
+                version = LogicVersion(report.name, report.parameters)
+                running.preparations[report.number] = replace(one, version=version)
                 if report.upgrades:
                     running.upgrading.add(report.number)
                 if report.error and not running.error:
@@ -167,8 +183,8 @@ class LogicChanges:
 
         `acknowledged` returns whether every worker has received all decisions for a time.
         """
-        if self._queue and not any(one.time is None for one in self._running):
-            self._start(self._queue.popleft(), workers)
+        if self._queue and not any(one.is_soon for one in self._running):
+            self._start(self._queue.popleft(), workers, closed_before)
         for running in list(self._running):
             if running.time is None:
                 self._decide(running, closed_before)
@@ -190,12 +206,7 @@ class LogicChanges:
         elif not running.awaited:
             assert closed_before is not None
             self._forget_before(closed_before)
-            self._take_effect(running, command.time or self._earliest(command, closed_before))
-
-    def _earliest(self, command: ChangeLogic, closed_before: int) -> int:
-        """Return the earliest time that is not closed, behind all changes of the operators."""
-        lasts = (self._last(operator) for operator in command.updates)
-        return max([closed_before, *(one.time + 1 for one in lasts if one is not None)])
+            self._take_effect(running, command.time or closed_before)
 
     def _take_effect(self, running: RunningChange, time: int) -> None:
         """Decide that the versions of a command take effect at a time."""
@@ -241,6 +252,11 @@ class LogicChanges:
         """Return the last version of an operator that is decided."""
         last = self._last(operator)
         return self._defined[operator] if last is None else last.version
+
+    @property
+    def soon(self) -> int:
+        """The last time of a change without a time of its own; later commands wait for it."""
+        return max((one.time or 0 for one in self._running if one.is_soon), default=0)
 
     @property
     def idle(self) -> bool:

@@ -55,6 +55,11 @@ class ChangeableLogic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Return whether the class upgrades the states of an earlier version."""
         return type(self).upgrade is not ChangeableLogic.upgrade
 
+    def upgrades_from(self, before: ChangeableLogic) -> bool:
+        """Return whether states of the version before it need an upgrade: it is of another class,
+        and says how."""
+        return self.upgrades and type(self) is not type(before)
+
 
 def version_of(logic: ChangeableLogic, home: str) -> LogicVersion:
     """Return the version of a logic, as seen from the module `home` that defines the flow."""

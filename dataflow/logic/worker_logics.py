@@ -6,12 +6,18 @@ joins or restarts. Cost: an import at the first use of a module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.reports import LogicPrepared, SendReport
-from meander.dataflow.logic.changeable import ChangeableLogic, load
+from meander.dataflow.logic.changeable import (
+    ChangeableLogic,
+    load,
+    version_of,
+)
 from meander.dataflow.operators.error_policy import describe, failure
+from meander.state.times.time import MIN_TIME
 
 Check = Callable[[ChangeableLogic, ChangeableLogic], None]
 """Raises SetupError where the second version cannot replace the first one."""
@@ -32,6 +38,17 @@ class WorkerLogics:
         """Add an operator with a changeable logic."""
         self._operators[operator] = check, install
 
+    def start(self, changes: Iterable[LogicChange]) -> None:
+        """Let the changes of earlier executions take effect. Before the first one an operator has
+        the version that it had then, whatever its flow defines now."""
+        known = set[str]()
+        for change in changes:
+            if change.operator not in known:
+                known.add(change.operator)
+                first = change.before
+                self.apply(replace(change, time=MIN_TIME, version=first, generation=0))
+            self.apply(change)
+
     def receive(self, message: PrepareLogic | LogicChange) -> None:
         """Prepare a version, or let one take effect at its time."""
         if isinstance(message, PrepareLogic):
@@ -46,11 +63,17 @@ class WorkerLogics:
         try:
             check, _ = self._operators[operator]
             logic = self._load(operator, version)
-            check(self._load(operator, instruction.before), logic)
-            upgrades = logic.upgrades and version.name != instruction.before.name
+            before = self._load(operator, instruction.before)
+            check(before, logic)
+            version, upgrades = (
+                version_of(logic, self._home_of(operator)),
+                logic.upgrades_from(before),
+            )
         except failure() as problem:
             error = str(problem) or describe(problem)
-        self._report(LogicPrepared(instruction.number, upgrades, error))
+        self._report(
+            LogicPrepared(instruction.number, version.name, version.parameters, upgrades, error)
+        )
 
     def apply(self, change: LogicChange) -> None:
         """Let a version take effect at its time. Raises SetupError where it cannot be loaded."""

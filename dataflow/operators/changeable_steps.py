@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from meander.dataflow.control.timeline import Timeline
+from meander.dataflow.control.logic_timeline import LogicTimeline
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.context import OperatorContext
@@ -32,7 +32,7 @@ class ChangeableSteps(BaseOperator):
         context: OperatorContext,
         source: InputPort,
         output: OutputPort,
-        steps: Sequence[tuple[Timeline[Step], Guard]],
+        steps: Sequence[tuple[LogicTimeline[Step], Guard]],
     ) -> None:
         self._input, self._output, self._steps = source, output, steps
         self._control, self._max_waiting = context.control, context.max_waiting

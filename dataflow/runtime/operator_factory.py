@@ -41,10 +41,10 @@ from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.collections.dictionary import Dictionary
 from meander.dataflow.control.logic_change import LogicChange
+from meander.dataflow.control.logic_timeline import LogicTimeline
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.reports import SendReport
 from meander.dataflow.control.routing import Routing
-from meander.dataflow.control.timeline import Timeline
 from meander.dataflow.exactly_once.interfaces import ChecksummedWriter, DeferredWriter, Transactions
 from meander.dataflow.exactly_once.ordered_sink import OrderedSink
 from meander.dataflow.exactly_once.outbox_sink import OutboxSink
@@ -210,8 +210,7 @@ class OperatorFactory:
             self.order_keepers,
             self.logics,
         )
-        for change in self.start.logic_changes:
-            self.logics.apply(change)
+        self.logics.start(self.start.logic_changes)
         context = self._context(self.plan.snapshots.name)
         snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
         # The migrator comes first, so operators know every move that the control frontier has
@@ -278,8 +277,8 @@ class OperatorFactory:
         timed = [(self._step_timeline(node, step), guard) for step, guard in chain]
         return ChangeableSteps(context, *ports, timed)
 
-    def _step_timeline(self, node: StepsNode, step: Step) -> Timeline[Step]:
-        timeline = Timeline(step)
+    def _step_timeline(self, node: StepsNode, step: Step) -> LogicTimeline[Step]:
+        timeline = LogicTimeline(step)
 
         def install(change: LogicChange, _: ChangeableLogic, logic: ChangeableLogic) -> None:
             changed = self.plan.flow.wrap(
@@ -472,9 +471,9 @@ class OperatorFactory:
         self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
 
-    def _timeline(self, node: KeyedNode) -> Timeline[Logic]:
+    def _timeline(self, node: KeyedNode) -> LogicTimeline[Logic]:
         guard, upgrades = self._guard(node.name, node.on_error), list[Upgrade]()
-        timeline = Timeline(self._logic(node, guard, Sealing(node.codec)))
+        timeline = LogicTimeline(self._logic(node, guard, Sealing(node.codec)))
 
         def install(change: LogicChange, before: ChangeableLogic, logic: ChangeableLogic) -> None:
             if change.generation > len(upgrades):

@@ -16,11 +16,12 @@ from typing import Literal, Self, TypeVar
 
 from meander.dataflow.api.checkpointing import Policy
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.api.redefinitions import redefinitions
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.command import ChangeLogic, MoveBins
-from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.command import MoveBins, SwitchLogic
+from meander.dataflow.control.decisions import Decision, LogicDecision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
@@ -278,8 +279,12 @@ class DurableWorld:
         self.decisions.append((self.execution, begins))
         self.durable_decisions = len(self.decisions)
         history = History(plan.flow.space, self.decisions, self.ledger.markers, override_history)
+        restored = RestorePlan.of(plan, workers, self.restored, history)
         changes = [*logic_changes(self.decisions)]
-        self.start = RestorePlan.of(plan, workers, self.restored, history, changes)
+        if redefined := redefinitions(plan, changes, restored.time):
+            self.decisions.append((self.execution, LogicDecision(tuple(redefined))))
+            self.durable_decisions = len(self.decisions)
+        self.start = replace(restored, logic_changes=(*changes, *redefined))
         orphans = Orphans.of([*restorable, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(orphans)
@@ -401,7 +406,7 @@ class TakeCheckpoint:
 
 Command = (
     MoveBins
-    | ChangeLogic
+    | SwitchLogic
     | AbortMoves
     | Join
     | Leave
@@ -500,7 +505,7 @@ class Simulation:
         match command:
             case MoveBins():
                 self.coordinator.submit(command)
-            case ChangeLogic():
+            case SwitchLogic():
                 self.coordinator.change_logic(command)
             case TakeCheckpoint(policy, savepoint):
                 self.coordinator.checkpoint(policy=policy, savepoint=savepoint)

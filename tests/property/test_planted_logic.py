@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.timeline import Timeline
+from meander.dataflow.control.logic_timeline import LogicTimeline
+from meander.dataflow.logic.worker_logics import WorkerLogics
 from meander.dataflow.operators.changeable_steps import ChangeableSteps
 from meander.dataflow.operators.keyed.logic import UpgradingSealing
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -67,21 +67,18 @@ def _as_it_is(sealing: Any, sealed: Any) -> object:
 _unseal = UpgradingSealing.unseal
 
 
-_of = RestorePlan.of
-
-
-def _without_changes(plan: Any, workers: int, *rest: Any, **named: Any) -> RestorePlan:
-    return _of(plan, workers, *rest[:2], **{k: v for k, v in named.items() if k == "history"})
+def _without_changes(*_: object) -> None:
+    return None
 
 
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "steps apply logic before they know it": (ChangeableSteps, "schedule", _without_waiting),
-    "records of several versions count as one": (Timeline, "count_equal", lambda _, t: len(t)),
+    "records of several versions count as one": (LogicTimeline, "count_equal", lambda _, t: len(t)),
     "a slice goes on behind a change": (KeyedOperator, "_version_at", _without_an_end),
-    "a change takes effect at once": (Timeline, "at", _of_the_first),
+    "a change takes effect at once": (LogicTimeline, "at", _of_the_first),
     "records that wait are left out of checkpoints": (ChangeableSteps, "in_flight", _nothing),
     "states are read as they are": (UpgradingSealing, "unseal", _as_it_is),
-    "a restart forgets the changes": (RestorePlan, "of", staticmethod(_without_changes)),
+    "a restart forgets the changes": (WorkerLogics, "start", _without_changes),
 }
 
 

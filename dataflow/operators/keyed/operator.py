@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
-from meander.dataflow.control.timeline import Timeline
+from meander.dataflow.control.logic_timeline import LogicTimeline
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
@@ -67,7 +67,7 @@ class KeyedOperator(StatefulOperator):
         inputs: Sequence[InputPort],
         handoffs: InputPort,
         outputs: Sequence[OutputPort],
-        logic: Timeline[Logic],
+        logic: LogicTimeline[Logic],
         store: Store,
         order: Order,
         max_handoff_bytes: int,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from meander.dataflow.control.command import ChangeLogic, MoveBins, Order, Overlap, Strategy
+from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy, SwitchLogic
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.simulator import (
     AbortMoves,
@@ -44,7 +44,7 @@ class Case:
     room: int
     """Bytes of records that may wait in memory at one operator."""
     staff: tuple[
-        tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves | ChangeLogic], ...
+        tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves | SwitchLogic], ...
     ] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from meander.dataflow.control.command import ChangeLogic
+from meander.dataflow.control.command import SwitchLogic
 from meander.dataflow.control.logic_change import LogicChange, LogicUpdate, LogicVersion
 from meander.dataflow.logic.changeable import ChangeableLogic, load
 from meander.dataflow.operators.keyed.logic import unmarked
@@ -151,9 +151,9 @@ def first_logic(kind: str) -> Any:
 
 def random_changes(
     rng: random.Random, kinds: Mapping[str, str], span: int, number: int
-) -> list[ChangeLogic]:
+) -> list[SwitchLogic]:
     """Changes of operators, given their kinds by name."""
-    found, last = list[ChangeLogic](), 0
+    found, last = list[SwitchLogic](), 0
     for n in range(number):
         some = rng.sample(sorted(kinds), rng.randint(1, min(2, len(kinds))))
         time = None
@@ -161,7 +161,7 @@ def random_changes(
             last = max(last + 1, rng.randint(0, span))
             time = from_millis(last)
         versions = {name: _random_update(rng, kinds[name]) for name in some}
-        found.append(ChangeLogic(f"c{n}", versions, time))
+        found.append(SwitchLogic(f"c{n}", versions, time))
     return found
 
 

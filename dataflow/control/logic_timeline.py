@@ -18,10 +18,10 @@ from meander.state.times.time import MIN_TIME
 T = TypeVar("T")
 
 
-class Timeline(Generic[T]):
+class LogicTimeline(Generic[T]):
     """The versions of one logic.
 
-    >>> timeline = Timeline("old")
+    >>> timeline = LogicTimeline("old")
     >>> timeline.add(5, "new")
     >>> timeline.at(4), timeline.at(5), timeline.next_change(4), timeline.next_change(5)
     ('old', 'new', 5, None)
