@@ -94,6 +94,8 @@ def test_an_error_of_the_operations_page_is_one_of_the_product() -> None:
 
 # -- settings
 
+BY_METHOD = object()
+"""The default value of an option that depends on its method."""
 SETTINGS = table(page("reference/settings.md"), "place", "setting", "unit", "default", "effect")
 EMPTY = inspect.Parameter.empty
 
@@ -104,6 +106,8 @@ def shown(default: object, unit: str) -> str:
         return "required"
     if default is None or default == ():
         return "none"
+    if default is BY_METHOD:
+        return "its method"
     if isinstance(default, bool):
         return "on" if default else "off"
     if default == "":
@@ -132,14 +136,17 @@ def defaults_of(kind: Callable[..., object]) -> dict[str, object]:
 
 
 def of_operators() -> dict[str, object]:
-    """Return the options that the methods of streams share, with their default values."""
+    """Return the options that the methods of streams share, with their default values. The default
+    name of a step or a sink is that of its method."""
     found = dict[str, object]()
     methods = {**vars(Stream), **vars(KeyedStream)}
     for name, method in [*methods.items(), *vars(Stream).items()]:
         if name.startswith("_") or not inspect.isfunction(method):
             continue
         for option in inspect.signature(method).parameters.values():
-            if option.kind is option.KEYWORD_ONLY or (name, option.name) == ("sink", "name"):
+            if option.name == "name" and option.default == name:
+                found["name"] = BY_METHOD
+            elif option.kind is option.KEYWORD_ONLY:
                 assert found.setdefault(option.name, option.default) == option.default
     return found
 
