@@ -95,7 +95,7 @@ def test_an_error_of_the_operations_page_is_one_of_the_product() -> None:
 # -- settings
 
 BY_METHOD = object()
-"""The default value of an option that depends on its method."""
+"""The default value of an option whose method gives it."""
 SETTINGS = table(page("reference/settings.md"), "place", "setting", "unit", "default", "effect")
 EMPTY = inspect.Parameter.empty
 
@@ -104,14 +104,11 @@ def shown(default: object, unit: str) -> str:
     """Return how the table shows a default value of a setting with this unit."""
     if default in (EMPTY, MISSING, PydanticUndefined):
         return "required"
-    if default is None or default == ():
-        return "none"
-    if default is BY_METHOD:
-        return "its method"
+    for value, word in (None, "none"), ((), "none"), ("", "empty"), (BY_METHOD, "its method"):
+        if default == value:
+            return word
     if isinstance(default, bool):
         return "on" if default else "off"
-    if default == "":
-        return "empty"
     if isinstance(default, str):
         return f'`"{default}"`'
     if isinstance(default, int) and unit == "bytes":
