@@ -94,6 +94,8 @@ def test_an_error_of_the_operations_page_is_one_of_the_product() -> None:
 
 # -- settings
 
+BY_METHOD = object()
+"""The default value of an option whose method gives it."""
 SETTINGS = table(page("reference/settings.md"), "place", "setting", "unit", "default", "effect")
 EMPTY = inspect.Parameter.empty
 
@@ -102,12 +104,11 @@ def shown(default: object, unit: str) -> str:
     """Return how the table shows a default value of a setting with this unit."""
     if default in (EMPTY, MISSING, PydanticUndefined):
         return "required"
-    if default is None or default == ():
-        return "none"
+    for value, word in (None, "none"), ((), "none"), ("", "empty"), (BY_METHOD, "its method"):
+        if default == value:
+            return word
     if isinstance(default, bool):
         return "on" if default else "off"
-    if default == "":
-        return "empty"
     if isinstance(default, str):
         return f'`"{default}"`'
     if isinstance(default, int) and unit == "bytes":
@@ -132,14 +133,17 @@ def defaults_of(kind: Callable[..., object]) -> dict[str, object]:
 
 
 def of_operators() -> dict[str, object]:
-    """Return the options that the methods of streams share, with their default values."""
+    """Return the options that the methods of streams share, with their default values. The default
+    name of a step or a sink is that of its method."""
     found = dict[str, object]()
     methods = {**vars(Stream), **vars(KeyedStream)}
     for name, method in [*methods.items(), *vars(Stream).items()]:
         if name.startswith("_") or not inspect.isfunction(method):
             continue
         for option in inspect.signature(method).parameters.values():
-            if option.kind is option.KEYWORD_ONLY or (name, option.name) == ("sink", "name"):
+            if option.name == "name" and option.default == name:
+                found["name"] = BY_METHOD
+            elif option.kind is option.KEYWORD_ONLY:
                 assert found.setdefault(option.name, option.default) == option.default
     return found
 
