@@ -16,7 +16,12 @@ from itertools import count
 
 from meander.dataflow.control.command import ChangeLogic
 from meander.dataflow.control.decisions import PendingDecisions
-from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
+from meander.dataflow.control.logic_change import (
+    LogicChange,
+    LogicUpdate,
+    LogicVersion,
+    PrepareLogic,
+)
 from meander.dataflow.control.reports import LogicPrepared
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration.events import round_ms
@@ -27,6 +32,8 @@ from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.time import to_millis
 
 ENDED = "the flow's sources have ended: send commands before that"
+MAX_PARAMETERS = 64 << 10
+"""The most characters of a version's parameters as JSON. The decision log and events hold them."""
 
 
 @dataclass(slots=True)
@@ -75,9 +82,9 @@ class LogicChanges:
     # -- commands
 
     def check(self, command: ChangeLogic) -> None:
-        """Raise `CommandError` where a command names an operator without a changeable logic, or
-        comes before a change that is decided or prepared."""
-        for operator in command.updates:
+        """Raise `CommandError` where a command names an operator without a changeable logic, comes
+        before a change that is decided, or has parameters that no record holds."""
+        for operator, update in command.updates.items():
             if operator not in self._defined:
                 known = ", ".join(map(repr, self._defined))
                 raise CommandError(
@@ -90,6 +97,7 @@ class LogicChanges:
                     f"the logic of operator {operator!r} changes at {to_millis(last.time)} ms by"
                     f" command {last.command!r}: name a later time"
                 )
+            self._updated(operator, update)
 
     def submit(self, command: ChangeLogic) -> None:
         """Queue a checked command. The commands are prepared one after another."""
@@ -105,9 +113,10 @@ class LogicChanges:
             return
         numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
-            number: PrepareLogic(number, operator, before, update.of(before))
+            number: PrepareLogic(
+                number, operator, self.version(operator), self._updated(operator, update)
+            )
             for number, (operator, update) in numbered
-            for before in [self.version(operator)]
         }
         running = RunningChange(command, self._clock.monotonic(), preparations)
         self._running.append(running)
@@ -124,19 +133,17 @@ class LogicChanges:
     def resume(self, ids: Iterable[str]) -> None:
         """Report the end of commands that an earlier execution has decided, once all workers know
         their changes."""
-        for id in set(ids) - {running.command.id for running in self._running}:
+        wanted = {*ids} - {running.command.id for running in self._running}
+        for id in dict.fromkeys(one.command for one in self._decided if one.command in wanted):
             changes = [one for one in self._decided if one.command == id]
-            if changes:
-                command = ChangeLogic(id, {})
-                preparations = {
-                    n: PrepareLogic(n, one.operator, one.before, one.version)
-                    for n, one in enumerate(changes)
-                }
-                self._running.append(
-                    RunningChange(
-                        command, self._clock.monotonic(), preparations, time=changes[0].time
-                    )
-                )
+            preparations = {
+                n: PrepareLogic(n, one.operator, one.before, one.version)
+                for n, one in enumerate(changes)
+            }
+            started_at, time = self._clock.monotonic(), changes[0].time
+            self._running.append(
+                RunningChange(ChangeLogic(id, {}), started_at, preparations, time=time)
+            )
 
     def forget(self, worker: WorkerId) -> None:
         """Await nothing of a worker that has left."""
@@ -265,6 +272,23 @@ class LogicChanges:
         for number, preparation in running.preparations.items():
             running.awaited.add((number, worker))
             self._send(worker, preparation)
+
+    def _updated(self, operator: str, update: LogicUpdate) -> LogicVersion:
+        """Return the version that an update leads to. Raise `CommandError` where its parameters are
+        no JSON, or too long."""
+        try:
+            version = update.of(self.version(operator))
+        except ValueError as error:  # JSON has large numbers that no float holds.
+            raise CommandError(
+                f"JSON cannot express the parameters of operator {operator!r} ({error}): give"
+                " finite numbers"
+            ) from None
+        if (length := len(version.parameters)) > MAX_PARAMETERS:
+            raise CommandError(
+                f"the parameters of operator {operator!r} take {length:,} characters as JSON, and"
+                f" may take {MAX_PARAMETERS:,}: have the class read the rest from a file"
+            )
+        return version
 
     def _last(self, operator: str) -> LogicChange | None:
         changes = [one for one in self._decided if one.operator == operator]

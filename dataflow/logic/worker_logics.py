@@ -15,6 +15,8 @@ from meander.dataflow.operators.error_policy import describe, failure
 
 Check = Callable[[ChangeableLogic, ChangeableLogic], None]
 """Raises SetupError where the second version cannot replace the first one."""
+MAX_ERROR = 4_000
+"""The most characters of an error that a worker reports. Events repeat it."""
 Install = Callable[[LogicChange, ChangeableLogic, ChangeableLogic], None]
 """Adds the second version of a change to the timeline of an operator."""
 
@@ -49,7 +51,7 @@ class WorkerLogics:
             check(self._load(operator, instruction.before), logic)
             upgrades = logic.upgrades and version.name != instruction.before.name
         except failure() as problem:
-            error = str(problem) or describe(problem)
+            error = (str(problem) or describe(problem))[:MAX_ERROR]
         self._report(LogicPrepared(instruction.number, upgrades, error))
 
     def apply(self, change: LogicChange) -> None:
