@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
-from meander.dataflow.control.command import ChangeLogic
+from meander.dataflow.control.command import ChangeLogic, id_in_use
 from meander.dataflow.control.decisions import PendingDecisions
 from meander.dataflow.control.logic_change import (
     LogicChange,
@@ -97,11 +97,28 @@ class LogicChanges:
                     f"the logic of operator {operator!r} changes at {to_millis(last.time)} ms by"
                     f" command {last.command!r}: name a later time"
                 )
-            self._updated(operator, update)
+            _updated(operator, self.version(operator), update)
+
+    def is_decided(self, command: ChangeLogic) -> bool:
+        """Return whether an earlier execution has decided a command, which comes again where no
+        record says that it is done. Raise `CommandError` where another command had its id."""
+        changes = [one for one in self._decided if one.command == command.id]
+        decided = {one.operator: one.version for one in changes}
+        repeated = {
+            one.operator: _updated(one.operator, one.before, update)
+            for one in changes
+            if (update := command.updates.get(one.operator)) is not None
+        }
+        if changes and (decided != repeated or decided.keys() != command.updates.keys()):
+            raise id_in_use(command.id)
+        return bool(changes)
 
     def submit(self, command: ChangeLogic) -> None:
         """Queue a checked command. The commands are prepared one after another."""
-        self._queue.append(command)
+        if self.is_decided(command):
+            self.resume([command.id])
+        else:
+            self._queue.append(command)
         self._events.append(LogicAccepted(command.id, command.offset, sorted(command.updates)))
 
     def _start(self, command: ChangeLogic, workers: Iterable[WorkerId]) -> None:
@@ -113,10 +130,9 @@ class LogicChanges:
             return
         numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
-            number: PrepareLogic(
-                number, operator, self.version(operator), self._updated(operator, update)
-            )
+            number: PrepareLogic(number, operator, before, _updated(operator, before, update))
             for number, (operator, update) in numbered
+            for before in [self.version(operator)]
         }
         running = RunningChange(command, self._clock.monotonic(), preparations)
         self._running.append(running)
@@ -273,23 +289,6 @@ class LogicChanges:
             running.awaited.add((number, worker))
             self._send(worker, preparation)
 
-    def _updated(self, operator: str, update: LogicUpdate) -> LogicVersion:
-        """Return the version that an update leads to. Raise `CommandError` where its parameters are
-        no JSON, or too long."""
-        try:
-            version = update.of(self.version(operator))
-        except ValueError as error:  # JSON has large numbers that no float holds.
-            raise CommandError(
-                f"JSON cannot express the parameters of operator {operator!r} ({error}): give"
-                " finite numbers"
-            ) from None
-        if (length := len(version.parameters)) > MAX_PARAMETERS:
-            raise CommandError(
-                f"the parameters of operator {operator!r} take {length:,} characters as JSON, and"
-                f" may take {MAX_PARAMETERS:,}: have the class read the rest from a file"
-            )
-        return version
-
     def _last(self, operator: str) -> LogicChange | None:
         changes = [one for one in self._decided if one.operator == operator]
         return changes[-1] if changes else None
@@ -302,3 +301,21 @@ class LogicChanges:
             if one.operator == change.operator and change.time < one.time < closed_before
         )
         return change.generation > 0 or next(later, None) is None
+
+
+def _updated(operator: str, before: LogicVersion, update: LogicUpdate) -> LogicVersion:
+    """Return the version that an update leads to. Raise `CommandError` where its parameters are
+    no JSON, or too long."""
+    try:
+        version = update.of(before)
+    except ValueError as error:  # JSON has large numbers that no float holds.
+        raise CommandError(
+            f"JSON cannot express the parameters of operator {operator!r} ({error}): give"
+            " finite numbers"
+        ) from None
+    if (length := len(version.parameters)) > MAX_PARAMETERS:
+        raise CommandError(
+            f"the parameters of operator {operator!r} take {length:,} characters as JSON, and"
+            f" may take {MAX_PARAMETERS:,}: have the class read the rest from a file"
+        )
+    return version

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from meander import ChangeableLogic, Flow, KafkaSink, KafkaSource
+from meander.connectors.testing.answers import Answer
 from meander.dataflow.control.logic_change import LogicVersion
 from meander.dataflow.coordinator.logic_changes import MAX_PARAMETERS
+from meander.dataflow.exactly_once.commit_history import logic_changes
 from meander.dataflow.logic.changeable import load
 from meander.dataflow.logic.worker_logics import MAX_ERROR
 from meander.dataflow.simulation.faults import Pause
+from meander.dataflow.simulation.simulator import DurableWorld
 from meander.schemas.errors import SetupError
 from meander.testing import TestFlow
 from tests.support.sim.tagged_flow import (
@@ -306,3 +310,47 @@ def test_a_change_of_a_far_time_holds_up_no_other_operator() -> None:
         run.run()
     assert tags(run) == [["first"]]
     assert events(run, "far") == events(run, "soon") == ["logic_accepted", "logic_changed"]
+
+
+def test_the_answer_to_a_change_is_its_last_event() -> None:
+    """A later command of the same id changes no answer, and an accepted one may be rejected."""
+    with TestFlow(tagged_flow()) as run:
+        answers = list[object]()
+        for id, logic in (("c1", "Listed"), ("c2", "Missing")):
+            run.control(change(id, logic=logic))
+            answers.append(run.answer(id))
+            run.run_until_idle()
+        run.control(change("c1", logic="Longer"))
+        run.run()
+    assert answers == [Answer("accepted"), Answer("accepted")]
+    assert run.answer("c1") == Answer("changed")
+    assert run.answer("c2") == Answer("rejected", reason(run, "c2"))
+    assert run.answer("c3") is None
+
+
+# -- the next execution
+
+
+@pytest.mark.parametrize("second", [None, 2])
+def test_a_command_that_comes_again_is_decided_once(second: int | None) -> None:
+    """Its time may be closed by then."""
+    world = DurableWorld.empty(random.Random(1))
+    for execution in range(3):
+        with TestFlow(tagged_flow(), seed=execution, world=world) as run:
+            if execution == 2:
+                read(run, 3)
+            run.control(change("c", second=second, logic="Listed"))
+            run.run_until_idle()
+            read(run, 4)
+            run.run()
+        assert events(run, "c")[-2:] == ["logic_accepted", "logic_changed"]
+        assert len([*logic_changes(world.decisions)]) == 1
+
+
+def test_another_command_with_the_id_of_an_earlier_execution_is_rejected() -> None:
+    world = DurableWorld.empty(random.Random(1))
+    for tag in ("second", "third"):
+        with TestFlow(tagged_flow(), world=world) as run:
+            run.control(change("c", tag=tag))
+            run.run()
+    assert reason(run, "c") == "id 'c' was used before: give each command an id of its own"

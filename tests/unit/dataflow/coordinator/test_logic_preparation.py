@@ -245,6 +245,35 @@ def test_commands_that_are_resumed_are_reported_once_in_the_order_of_decisions(
     assert found == ["x", "z"]
 
 
+def again(id: str, operator: str = "a", name: str | None = "Third", **more: object) -> ChangeLogic:
+    return ChangeLogic(id, {operator: LogicUpdate(name, more)}, 6)
+
+
+def test_a_command_that_is_decided_is_not_decided_again() -> None:
+    """It comes again where its decision is durable, and no record says that it is done."""
+    flow = Preparation(CHANGES, start=99)
+    assert flow.changes.is_decided(again("y"))
+    flow.changes.submit(again("y"))
+    flow.step(acknowledged=True)
+    kinds = [type(event) for event in flow.changes.events()]
+    assert kinds == [LogicAccepted, LogicChanged]
+    assert (flow.sent, flow.broadcast) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        again("y", operator="b"),
+        again("y", name="Fourth"),
+        again("y", limit=float("inf")),
+        ChangeLogic("y", {**again("y").updates, **again("y", operator="b").updates}, 6),
+    ],
+)
+def test_another_command_with_the_id_of_a_decided_one_is_rejected(command: ChangeLogic) -> None:
+    with pytest.raises(CommandError, match="id 'y' was used before|give finite numbers"):
+        Preparation(CHANGES, start=99).changes.is_decided(command)
+
+
 @pytest.mark.parametrize(
     ("closed_before", "needed"), [(2, "xyz"), (4, "xyz"), (7, "yz"), (10, "z"), (99, "z")]
 )
