@@ -209,7 +209,7 @@ class ChangeLogic(_Command):
     type: Literal["change_logic"]
     id: Id
     operators: Annotated[
-        dict[str, NewLogic],
+        dict[Annotated[str, Field(min_length=1, max_length=MAX_ID)], NewLogic],
         Field(min_length=1, description="The new logic of each operator, by its name."),
     ]
     time: Annotated[

@@ -98,23 +98,25 @@ class OpenCommands:
 
         A later execution handles the other commands again.
         """
-        ended, self._offsets = {**self._offsets, **(waiting or {})}, {}
+        waiting = waiting or {}
+        ended, self._offsets = {**self._offsets, **waiting}, {}
         for id, offset in ended.items():
             if self.done is not None and self.done.covers(offset):
-                if id in self._logic:
+                if id in self._logic and id not in waiting:
                     # Its decision holds for the next execution too.
                     self._offsets[id] = offset
                     continue
+                self._logic.discard(id)
                 yield Aborted(id=id, by="", reason=reason, offset=offset)
 
     def _end(self, id: str, offset: int | None = None) -> None:
         """Note the final answer to the command of an id, or to another one at an offset."""
         started = self._offsets.get(id)
-        self._logic.discard(id)
         offset = started if offset is None else offset
         # A user may have given another command the same id by mistake.
         if started == offset:
             self._offsets.pop(id, None)
+            self._logic.discard(id)
         # A rescale continues when a migration of its bins ends, which has the same offset.
         if offset is None or offset in self._offsets.values():
             return

@@ -116,6 +116,7 @@ def _written_change(change: LogicChange) -> dict[str, object]:
     before, version = change.before, change.version
     return {
         "id": change.command, "operator": change.operator, "generation": change.generation,
+        "offset": change.offset,
         "before": {"name": before.name, "parameters": before.values},
         "version": {"name": version.name, "parameters": version.values},
     }  # fmt: skip
@@ -123,7 +124,15 @@ def _written_change(change: LogicChange) -> dict[str, object]:
 
 def _read_change(fields: dict[str, Any], at: int) -> LogicChange:
     before, version = (LogicVersion.of(**fields[one]) for one in ("before", "version"))
-    return LogicChange(fields["id"], fields["operator"], at, before, version, fields["generation"])
+    return LogicChange(
+        fields["id"],
+        fields["operator"],
+        at,
+        before,
+        version,
+        fields["generation"],
+        fields["offset"],
+    )
 
 
 def _reference(

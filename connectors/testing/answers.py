@@ -12,13 +12,15 @@ from meander.schemas.status import (
     Accepted,
     CommandRejected,
     Completed,
+    LogicAccepted,
+    LogicChanged,
     Queued,
     Rescaled,
     Rescaling,
 )
 
 CommandState = Literal[
-    "queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "rejected"
+    "queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "changed", "rejected"
 ]
 _STATES = Queued | Accepted | Completed | Aborted | Rescaling | Rescaled
 
@@ -28,7 +30,7 @@ class Answer:
     """An answer that holds the last event of a command so far."""
 
     state: CommandState
-    """The type of the event."""
+    """The type of the event; a change of logic is "accepted", then "changed"."""
     reason: str = ""
     """The reason of a rejection, and the remedy."""
     moved: int = 0
@@ -42,14 +44,24 @@ class Answer:
 
         >>> Answer.of("m1", [Completed("m1", ms=2.0, bins=4, bytes=9)])
         Answer(state='completed', reason='', moved=4)
+        >>> Answer.of("c1", [LogicAccepted("c1", offset=3, operators=["alert"])])
+        Answer(state='accepted', reason='', moved=0)
         """
         answer, moved = None, 0
+        offset: int | None = None
         for event in events:
             if isinstance(event, Completed) and f"{event.id}/".startswith(f"{id}/"):
                 # The command may have started several migrations.
                 moved += event.bins
-            if isinstance(event, _STATES) and event.id == id:
-                answer = cls(cast(CommandState, event.type))
-            elif isinstance(event, CommandRejected) and event.id == id and answer is None:
-                answer = cls("rejected", event.reason)
+            match event:
+                case LogicAccepted(id=name) if name == id:
+                    answer, offset = cls("accepted"), event.offset
+                case LogicChanged(id=name) if name == id:
+                    answer = cls("changed")
+                case CommandRejected(id=name) if name == id and (
+                    answer is None or event.offset == offset
+                ):
+                    answer = cls("rejected", event.reason)
+                case _ if isinstance(event, _STATES) and event.id == id:
+                    answer = cls(cast(CommandState, event.type))
         return answer and replace(answer, moved=moved)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from inspect import unwrap
 from typing import Final, TypeVar
 
 from meander.schemas.errors import SetupError
@@ -42,7 +43,11 @@ def nondeterministic(function: F) -> F:
 
 
 def is_nondeterministic(function: object) -> bool:
-    """Return whether a function, or the function of a `partial`, is declared nondeterministic."""
+    """Return whether a function, the function of a `partial` or the `__call__` of an object is
+    declared nondeterministic."""
     if isinstance(function, partial) and is_nondeterministic(function.func):
         return True
-    return getattr(function, _ATTRIBUTE, False) is True
+    # A test may have wrapped it.
+    called = unwrap(function) if callable(function) else function
+    declared = called, getattr(called, "__call__", None)  # noqa: B004 (its attribute counts)
+    return any(getattr(one, _ATTRIBUTE, False) is True for one in declared)

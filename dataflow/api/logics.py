@@ -18,6 +18,7 @@ from meander.dataflow.api.nodes import (
     ProcessLogic,
     StepsNode,
 )
+from meander.dataflow.api.validation import check, expect_functions
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.stateless import Step
 from meander.schemas.errors import SetupError
@@ -30,14 +31,14 @@ OPTIONAL = "on_timer", "on_notify"
 def fold_of(name: str, logic: ChangeableLogic) -> FoldLogic:
     """Return the fold of a logic. Raises SetupError, about the operator, where a function is
     missing."""
-    _expect_functions(name, logic, ("init", "step"))
+    expect_functions(name, logic, ("init", "step"))
     return FoldLogic(getattr(logic, "init"), getattr(logic, "step"), logic)  # noqa: B009
 
 
 def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> ProcessLogic:
     """Return the process function of a logic. Raises SetupError, about the operator, where a
     function is missing."""
-    _expect_functions(name, logic, ("init", "step"))
+    expect_functions(name, logic, ("init", "step"))
     init, step, on_timer, on_notify = (
         getattr(logic, function, None) for function in ("init", "step", *OPTIONAL)
     )
@@ -82,11 +83,9 @@ def expect_replaces(
     """Raise SetupError where a version cannot replace the one before it at an operator."""
     subject = f"operator {node.name!r}"
     if not isinstance(node, KeyedNode):
-        _expect_functions(node.name, logic, ("__call__",))
-        functions = ["__call__"]
+        expect_functions(node.name, logic, ("__call__",))
     else:
-        with_logic(node, logic)
-        functions = ["init", "step", *OPTIONAL]
+        check(with_logic(node, logic))
         dropped = [one for one in OPTIONAL if hasattr(before, one) and not hasattr(logic, one)]
         if isinstance(node.logic, ProcessLogic) and dropped:
             raise SetupError(
@@ -103,9 +102,7 @@ def expect_replaces(
                 subject, f"its states have the codec {node.codec.name!r}, and only plain states"
                 " can be upgraded", "leave out `upgrade`",
             )  # fmt: skip
-    if any(is_nondeterministic(getattr(logic, one, None)) for one in functions) and not any(
-        is_nondeterministic(getattr(before, one, None)) for one in functions
-    ):
+    if _is_nondeterministic(node, logic) and not _is_nondeterministic(node, before):
         raise SetupError(
             subject, f"{type(logic).__name__} is declared nondeterministic, and results of the"
             " version before it do not wait for checkpoints",
@@ -113,10 +110,8 @@ def expect_replaces(
         )  # fmt: skip
 
 
-def _expect_functions(name: str, logic: ChangeableLogic, functions: Iterable[str]) -> None:
-    for function in functions:
-        if not callable(getattr(logic, function, None)):
-            raise SetupError(
-                f"operator {name!r}", f"its logic {type(logic).__name__} has no {function}",
-                f"give the class a method {function}",
-            )  # fmt: skip
+def _is_nondeterministic(node: KeyedNode | Step, logic: ChangeableLogic) -> bool:
+    if not isinstance(node, KeyedNode):
+        return is_nondeterministic(logic)
+    functions = (getattr(logic, one, None) for one in ("init", "step", *OPTIONAL))
+    return any(map(is_nondeterministic, functions))

@@ -9,7 +9,7 @@ Cost: once per operator, O(operators).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import get_args
 
 from meander.dataflow.api.determinism import is_nondeterministic
@@ -34,6 +34,7 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.graph.graph import ROOT
+from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.operator import Order
@@ -43,6 +44,8 @@ from meander.schemas.errors import SetupError
 def check(node: Node) -> None:
     """Raise SetupError for an operator that cannot work."""
     for role, function in functions_of(node):
+        if isinstance(function, ChangeableLogic):
+            expect_functions(node.name, function, ("__call__",))
         if not callable(function):
             raise SetupError(
                 f"operator {node.name!r}", f"its {role} is {function!r}", "give it a function"
@@ -73,6 +76,16 @@ def check_upstreams(node: Node, nodes: Sequence[Node]) -> None:
                 f"it reads {output.node.name!r} of another flow",
                 "connect operators of one flow",
             )
+
+
+def expect_functions(name: str, logic: ChangeableLogic, functions: Iterable[str]) -> None:
+    """Raise SetupError, about the operator of this name, where its logic lacks a function."""
+    for function in functions:
+        if not callable(getattr(logic, function, None)):
+            raise SetupError(
+                f"operator {name!r}", f"its logic {type(logic).__name__} has no {function}",
+                f"give the class a method {function}",
+            )  # fmt: skip
 
 
 def functions_of(node: Node) -> Iterator[tuple[str, object]]:

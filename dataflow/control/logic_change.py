@@ -116,19 +116,22 @@ class LogicChange:
     version: LogicVersion
     generation: int = 0
     """The number of changes of the operator that upgrade its states, up to this one."""
+    offset: int = 0
+    """The offset of the command on the control topic."""
 
     def to_bytes(self) -> bytes:
         """Encode the decision for the wire."""
-        head = self.command, self.operator, self.time, self.generation
+        head = self.command, self.operator, self.time, self.generation, self.offset
         return bytes(msgpack.packb((*head, *_texts(self))))
 
     @staticmethod
     def from_bytes(data: bytes) -> LogicChange:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        command, operator, time, generation, *texts = msgpack.unpackb(data)
-        before, version = _versions(texts)
-        named = _text(command), _text(operator)
-        return LogicChange(*named, expect_int(time), before, version, expect_count(generation))
+        command, operator, time, *numbers, one, its, other, others = msgpack.unpackb(data)
+        before, version = _versions([one, its, other, others])
+        generation, offset = map(expect_count, numbers)
+        named = _text(command), _text(operator), expect_int(time)
+        return LogicChange(*named, before, version, generation, offset)
 
 
 def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:

@@ -154,9 +154,10 @@ class Coordinator:
     def change_logic(self, command: SwitchLogic) -> None:
         """Accept a change of logic. Raise `CommandError` with the remedy where it is invalid."""
         closed_before = self._closed_times.next_time()
-        if command.time is not None:
-            self._closed_times.expect(command.time)
-        self.logics.check(command, max(closed_before, self.logics.soon + 1))
+        if not self.logics.is_decided(command):
+            if command.time is not None:
+                self._closed_times.expect(command.time)
+            self.logics.check(command, max(closed_before, self.logics.soon + 1))
         self.use(command.id)
         self.logics.submit(command)
 

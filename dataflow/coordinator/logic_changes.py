@@ -14,9 +14,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 
-from meander.dataflow.control.command import SwitchLogic
+from meander.dataflow.control.command import SwitchLogic, id_in_use
 from meander.dataflow.control.decisions import LogicDecision, PendingDecisions
-from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
+from meander.dataflow.control.logic_change import (
+    LogicChange,
+    LogicUpdate,
+    LogicVersion,
+    PrepareLogic,
+)
 from meander.dataflow.control.reports import LogicPrepared
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.migration.events import round_ms
@@ -27,6 +32,8 @@ from meander.state.keys.ids import WorkerId, member_name
 from meander.state.times.time import to_millis
 
 ENDED = "the flow's sources have ended: send commands before that"
+MAX_PARAMETERS = 64 << 10
+"""The most characters of a version's parameters as JSON. The decision log and events hold them."""
 
 
 @dataclass(slots=True)
@@ -82,43 +89,51 @@ class LogicChanges:
     # -- commands
 
     def check(self, command: SwitchLogic, closed_before: int) -> None:
-        """Raise `CommandError` where a command names an operator without a changeable logic, or
-        comes before a change that is decided."""
-        if error := self._error(command, closed_before):
-            raise CommandError(error)
-
-    def _error(self, command: SwitchLogic, closed_before: int) -> str:
-        """Return why a command cannot take effect at its time, or ''."""
-        for operator in command.updates:
+        """Raise `CommandError` where a command names an operator without a changeable logic, comes
+        before a change that is decided, or has parameters that no record holds."""
+        for operator, update in command.updates.items():
             if operator not in self._defined:
                 known = ", ".join(map(repr, self._defined))
-                return f"operator {operator!r} has no logic that can change: " + (
-                    f"name one of {known}" if known else "derive it from ChangeableLogic"
+                raise CommandError(
+                    f"operator {operator!r} has no logic that can change: "
+                    + (f"name one of {known}" if known else "derive it from ChangeableLogic")
                 )
             last = self._last(operator)
             if last is not None and (command.time or closed_before) <= last.time:
-                return (
+                raise CommandError(
                     f"the logic of operator {operator!r} changes at {to_millis(last.time)} ms by"
                     f" command {last.command!r}: name a later time"
                 )
-        return ""
+            _updated(operator, self.version(operator), update)
+
+    def is_decided(self, command: SwitchLogic) -> bool:
+        """Return whether an earlier execution has decided a command, which comes again where no
+        record says that it is done. Raise `CommandError` where another command had its id."""
+        offsets = {one.offset for one in self._decided if one.command == command.id}
+        if offsets - {command.offset}:
+            raise id_in_use(command.id)
+        return bool(offsets)
 
     def submit(self, command: SwitchLogic) -> None:
         """Queue a checked command. The commands are prepared one after another."""
-        self._queue.append(command)
+        if self.is_decided(command):
+            self.resume([command.id])
+        else:
+            self._queue.append(command)
         self._events.append(LogicAccepted(command.id, command.offset, sorted(command.updates)))
 
     def _start(
         self, command: SwitchLogic, workers: Iterable[WorkerId], closed_before: int | None
     ) -> None:
         """Let all workers prepare the versions of a command."""
-        error = ENDED if closed_before is None else self._error(command, closed_before)
-        if error:
-            self._events.append(CommandRejected(command.id, command.offset, error))
+        try:
+            self._check_again(command, closed_before)
+        except CommandError as error:
+            self._events.append(CommandRejected(command.id, command.offset, str(error)))
             return
         numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
-            number: PrepareLogic(number, operator, before, update.of(before))
+            number: PrepareLogic(number, operator, before, _updated(operator, before, update))
             for number, (operator, update) in numbered
             for before in [self.version(operator)]
         }
@@ -138,19 +153,23 @@ class LogicChanges:
     def resume(self, ids: Iterable[str]) -> None:
         """Report the end of commands that an earlier execution has decided, once all workers know
         their changes."""
-        for id in set(ids) - {running.command.id for running in self._running}:
+        wanted = {*ids} - {running.command.id for running in self._running}
+        for id in dict.fromkeys(one.command for one in self._decided if one.command in wanted):
             changes = [one for one in self._decided if one.command == id]
-            if changes:
-                command = SwitchLogic(id, {})
-                preparations = {
-                    n: PrepareLogic(n, one.operator, one.before, one.version)
-                    for n, one in enumerate(changes)
-                }
-                self._running.append(
-                    RunningChange(
-                        command, self._clock.monotonic(), preparations, time=changes[0].time
-                    )
-                )
+            preparations = {
+                n: PrepareLogic(n, one.operator, one.before, one.version)
+                for n, one in enumerate(changes)
+            }
+            started_at, time = self._clock.monotonic(), changes[0].time
+            self._running.append(
+                RunningChange(SwitchLogic(id, {}), started_at, preparations, time=time)
+            )
+
+    def _check_again(self, command: SwitchLogic, closed_before: int | None) -> None:
+        """Raise `CommandError` where a command has become invalid in the queue."""
+        if closed_before is None:
+            raise CommandError(ENDED)
+        self.check(command, closed_before)
 
     def forget(self, worker: WorkerId) -> None:
         """Await nothing of a worker that has left."""
@@ -225,7 +244,13 @@ class LogicChanges:
         generation = 0 if last is None else last.generation
         generation += number in running.upgrading
         return LogicChange(
-            running.command.id, one.operator, running.time, one.before, one.version, generation
+            running.command.id,
+            one.operator,
+            running.time,
+            one.before,
+            one.version,
+            generation,
+            running.command.offset,
         )
 
     def _send_all(self, changes: Iterable[LogicChange]) -> None:
@@ -310,3 +335,21 @@ class LogicChanges:
             for one in self._decided
             if one.time >= closed_before or any(one is other for other in needed)
         ]
+
+
+def _updated(operator: str, before: LogicVersion, update: LogicUpdate) -> LogicVersion:
+    """Return the version that an update leads to. Raise `CommandError` where its parameters are
+    no JSON, or too long."""
+    try:
+        version = update.of(before)
+    except ValueError as error:  # JSON has large numbers that no float holds.
+        raise CommandError(
+            f"JSON cannot express the parameters of operator {operator!r} ({error}): give"
+            " finite numbers"
+        ) from None
+    if (length := len(version.parameters)) > MAX_PARAMETERS:
+        raise CommandError(
+            f"the parameters of operator {operator!r} take {length:,} characters as JSON, and"
+            f" may take {MAX_PARAMETERS:,}: have the class read the rest from a file"
+        )
+    return version

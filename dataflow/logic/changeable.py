@@ -62,12 +62,19 @@ class ChangeableLogic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def version_of(logic: ChangeableLogic, home: str) -> LogicVersion:
-    """Return the version of a logic, as seen from the module `home` that defines the flow."""
+    """Return the version of a logic, as seen from the module `home` that defines the flow. Raises
+    SetupError where JSON cannot express a parameter."""
     kind = type(logic)
     name = kind.__qualname__
     module = kind.__module__
-    parameters = msgspec.to_builtins(logic)
-    return LogicVersion.of(name if module == home else f"{module}:{name}", parameters)
+    try:
+        parameters = msgspec.to_builtins(logic, str_keys=True)
+        return LogicVersion.of(name if module == home else f"{module}:{name}", parameters)
+    except (ValueError, TypeError) as error:
+        raise SetupError(
+            f"logic {name!r}", f"JSON cannot express its parameters: {error}",
+            "give it numbers, texts, lists and objects",
+        ) from error  # fmt: skip
 
 
 def load(version: LogicVersion, home: str, subject: str) -> ChangeableLogic:
@@ -89,7 +96,7 @@ def load(version: LogicVersion, home: str, subject: str) -> ChangeableLogic:
             "derive it from meander.ChangeableLogic",
         )  # fmt: skip
     try:
-        return msgspec.convert(version.values, found)
+        return msgspec.convert(version.values, found, str_keys=True)
     except (ValueError, TypeError) as error:
         fields = ", ".join(found.__struct_fields__) or "no parameters"
         raise SetupError(

@@ -21,6 +21,8 @@ from meander.state.times.time import MIN_TIME
 
 Check = Callable[[ChangeableLogic, ChangeableLogic], None]
 """Raises SetupError where the second version cannot replace the first one."""
+MAX_ERROR = 4_000
+"""The most characters of an error that a worker reports. Events repeat it."""
 Install = Callable[[LogicChange, ChangeableLogic, ChangeableLogic], None]
 """Adds the second version of a change to the timeline of an operator."""
 
@@ -70,7 +72,7 @@ class WorkerLogics:
                 logic.upgrades_from(before),
             )
         except failure() as problem:
-            error = str(problem) or describe(problem)
+            error = (str(problem) or describe(problem))[:MAX_ERROR]
         self._report(
             LogicPrepared(instruction.number, version.name, version.parameters, upgrades, error)
         )

@@ -457,6 +457,7 @@ class Simulation:
         moving = (
             coordinator.busy or not coordinator.migrations.awaits_times
             or coordinator.workers.leaving or coordinator.assignment.changing
+            or coordinator.logics.waiting
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)
