@@ -41,7 +41,10 @@ class LogicVersion:
     @property
     def values(self) -> dict[str, object]:
         """Return the parameters. Raises ValueError where their text is no JSON object."""
-        found = json.loads(self.parameters)
+        try:
+            found = json.loads(self.parameters)
+        except RecursionError:
+            raise ValueError("the parameters are nested too deeply") from None
         if not isinstance(found, dict):
             raise ValueError(f"{self.parameters!r} is no JSON object")  # noqa: TRY004 (it is data)
         return found
@@ -95,7 +98,7 @@ class PrepareLogic:
     @staticmethod
     def from_bytes(data: bytes) -> PrepareLogic:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        number, operator, *texts = msgpack.unpackb(data)
+        number, operator, *texts = _fields(data, 6)
         return PrepareLogic(expect_count(number), _text(operator), *_versions(texts))
 
 
@@ -126,7 +129,7 @@ class LogicChange:
     @staticmethod
     def from_bytes(data: bytes) -> LogicChange:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        command, operator, time, generation, *texts = msgpack.unpackb(data)
+        command, operator, time, generation, *texts = _fields(data, 8)
         before, version = _versions(texts)
         named = _text(command), _text(operator)
         return LogicChange(*named, expect_int(time), before, version, expect_count(generation))
@@ -154,6 +157,13 @@ def applicable(
     ]
 
 
+def _fields(data: bytes, count: int) -> list[object]:
+    fields = msgpack.unpackb(data)
+    if type(fields) is list and len(fields) == count:
+        return fields
+    raise ValueError(f"{len(data)} bytes do not hold {count} fields")
+
+
 def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:
     before, version = message.before, message.version
     return before.name, before.parameters, version.name, version.parameters
@@ -161,7 +171,12 @@ def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:
 
 def _versions(texts: list[object]) -> tuple[LogicVersion, LogicVersion]:
     one, its, other, others = map(_text, texts)
-    return LogicVersion(one, its), LogicVersion(other, others)
+    return _version(one, its), _version(other, others)
+
+
+def _version(name: str, parameters: str) -> LogicVersion:
+    """Return a version. Raises ValueError where its parameters are no JSON object."""
+    return LogicVersion.of(name, LogicVersion(name, parameters).values)
 
 
 def _text(value: object) -> str:

@@ -56,13 +56,3 @@ class Timeline(Generic[T]):
         versions = np.searchsorted(np.array(self._times, np.int64), times, side="right")
         others = np.flatnonzero(versions != versions[0])
         return int(others[0]) if len(others) else len(times)
-
-    def forget_before(self, time: int) -> None:
-        """Forget the versions that no record at or after a time needs."""
-        first = bisect_right(self._times, time) - 1
-        del self._times[:first], self._versions[:first]
-
-    @property
-    def versions(self) -> list[T]:
-        """Return the versions in the order of their times."""
-        return list(self._versions)
