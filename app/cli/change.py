@@ -81,6 +81,12 @@ def parse_parameters(texts: Sequence[str]) -> dict[str, JsonValue]:
             found[name] = json.loads(value)
         except ValueError:
             found[name] = value
+        try:
+            json.dumps(found[name], allow_nan=False)
+        except ValueError:
+            raise SetupError(
+                "--parameter", f"{text!r} has no finite number", "write such as limit=4.5"
+            ) from None
     return found
 
 

@@ -40,7 +40,10 @@ class LogicVersion:
     @property
     def values(self) -> dict[str, object]:
         """Return the parameters. Raises ValueError where their text is no JSON object."""
-        found = json.loads(self.parameters)
+        try:
+            found = json.loads(self.parameters)
+        except RecursionError:
+            raise ValueError("the parameters are nested too deeply") from None
         if not isinstance(found, dict):
             raise ValueError(f"{self.parameters!r} is no JSON object")  # noqa: TRY004 (it is data)
         return found
@@ -94,7 +97,7 @@ class PrepareLogic:
     @staticmethod
     def from_bytes(data: bytes) -> PrepareLogic:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        number, operator, *texts = msgpack.unpackb(data)
+        number, operator, *texts = _fields(data, 6)
         return PrepareLogic(expect_count(number), _text(operator), *_versions(texts))
 
 
@@ -127,11 +130,17 @@ class LogicChange:
     @staticmethod
     def from_bytes(data: bytes) -> LogicChange:
         """Decode `to_bytes`. Raises ValueError for other bytes."""
-        command, operator, time, *numbers, one, its, other, others = msgpack.unpackb(data)
-        before, version = _versions([one, its, other, others])
-        generation, offset = map(expect_count, numbers)
+        command, operator, time, generation, offset, *texts = _fields(data, 9)
+        before, version = _versions(texts)
         named = _text(command), _text(operator), expect_int(time)
-        return LogicChange(*named, before, version, generation, offset)
+        return LogicChange(*named, before, version, expect_count(generation), expect_count(offset))
+
+
+def _fields(data: bytes, count: int) -> list[object]:
+    fields = msgpack.unpackb(data)
+    if type(fields) is list and len(fields) == count:
+        return fields
+    raise ValueError(f"{len(data)} bytes do not hold {count} fields")
 
 
 def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:
@@ -141,7 +150,12 @@ def _texts(message: PrepareLogic | LogicChange) -> tuple[str, str, str, str]:
 
 def _versions(texts: list[object]) -> tuple[LogicVersion, LogicVersion]:
     one, its, other, others = map(_text, texts)
-    return LogicVersion(one, its), LogicVersion(other, others)
+    return _version(one, its), _version(other, others)
+
+
+def _version(name: str, parameters: str) -> LogicVersion:
+    """Return a version. Raises ValueError where its parameters are no JSON object."""
+    return LogicVersion.of(name, LogicVersion(name, parameters).values)
 
 
 def _text(value: object) -> str:

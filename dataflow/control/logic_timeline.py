@@ -61,8 +61,3 @@ class LogicTimeline(Generic[T]):
         """Forget the versions that no record at or after a time needs."""
         first = bisect_right(self._times, time) - 1
         del self._times[:first], self._versions[:first]
-
-    @property
-    def versions(self) -> list[T]:
-        """Return the versions in the order of their times."""
-        return list(self._versions)

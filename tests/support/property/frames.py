@@ -31,6 +31,7 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.interfaces import Frame, Rest
@@ -187,14 +188,8 @@ def _whole_payload(payload: wire.Payload) -> bool:
     match payload:
         case Moves(command, at, target, bins):
             return type(command) is str and _numbers(at, target, *bins)
-        case StartPreCopy(number, bin):
-            return _numbers(number, bin)
-        case Prefetch(number):
-            return _numbers(number)
-        case CancelMove(bin):
-            return _numbers(bin)
-        case Rewrite(operator, bin, at):
-            return type(operator) is str and _numbers(bin, at or 0)
+        case PrepareLogic() | LogicChange():
+            return _whole_logic(payload)
         case Revoke(command, at):
             return type(command) is str and _numbers(at)
         case ReassignPartition(source, partition, at, target, offset):
@@ -204,7 +199,33 @@ def _whole_payload(payload: wire.Payload) -> bool:
         case Batch():
             columns = (getattr(payload, name) for name in _COLUMNS)
             return all(column is None or len(column) == len(payload) for column in columns)
+        case StartPreCopy() | Prefetch() | CancelMove() | Rewrite():
+            return _whole_instruction(payload)
     return True
+
+
+def _whole_instruction(instruction: StartPreCopy | Prefetch | CancelMove | Rewrite) -> bool:
+    match instruction:
+        case StartPreCopy(number, bin):
+            return _numbers(number, bin)
+        case Prefetch(number):
+            return _numbers(number)
+        case CancelMove(bin):
+            return _numbers(bin)
+        case Rewrite(operator, bin, at):
+            return type(operator) is str and _numbers(bin, at or 0)
+
+
+def _whole_logic(message: PrepareLogic | LogicChange) -> bool:
+    names = [message.operator, message.before.name, message.version.name]
+    parameters = [message.before.values, message.version.values]
+    match message:
+        case PrepareLogic(number=number):
+            numbers = [number]
+        case LogicChange(command, time=at, generation=generation):
+            numbers, names = [at, generation], [command, *names]
+    whole = all(type(name) is str for name in names) and _numbers(*numbers)
+    return whole and all(type(one) is dict for one in parameters)
 
 
 _COLUMNS = ["times", "origins", "partitions", "offsets", "indexes", "keys", "hashes"]

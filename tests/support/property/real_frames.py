@@ -50,6 +50,7 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.reports import (
@@ -60,6 +61,7 @@ from meander.dataflow.control.reports import (
     BinSizes,
     BinUnreadableReport,
     LayerUnreadableReport,
+    LogicPrepared,
     OutboxesSent,
     OutboxFull,
     PartitionsRead,
@@ -164,6 +166,8 @@ def _of_engine() -> Iterator[Kind]:
     payloads += [(f"delivery of {n} layers", BinHandoff(_manifest(n))) for n in (0, 1, 4)]
     remainder = DeltaEntries([b"N14228", b"N24211"], [b"a", b"b"], [(7 << 40, b"N14228")])
     payloads += [("delivery of the rest too", BinHandoff(_manifest(1), remainder))]
+    words = {"words": ["caf\u00e9", {"limit": None}], "limit": -1.5, "most": 1 << 62}
+    versions = LogicVersion.of("Above", {}), LogicVersion.of("rules:Rules.Above", words)
     moves = Moves("m1", 7 << 40, WorkerId(1), tuple(map(Bin, range(40))))
     payloads += [
         ("moves", moves),
@@ -173,6 +177,9 @@ def _of_engine() -> Iterator[Kind]:
         ("rewrite ahead of a move", Rewrite("per_plane", Bin(3), None)),
         ("rewrite at a move", Rewrite("per_plane", Bin(300), 7 << 40)),
         ("revoke", Revoke("m1", 5 << 41)),
+        ("prepare logic", PrepareLogic(300, "above", *versions)),
+        ("logic", LogicChange("c1", "above", 7 << 40, *versions)),
+        ("logic that upgrades", LogicChange("c1", "above", 7 << 40, *versions, 300)),
         ("order", ReassignPartition(0, Partition(3), 7 << 40, WorkerId(2))),
         ("order to begin", ReassignPartition(0, Partition(3), 7 << 40, WorkerId(2), 5)),
         ("parcel", PartitionHandoff(Partition(3), Rest(100, 1 << 33), 7 << 40, 8 << 40, 9 << 40)),
@@ -234,6 +241,12 @@ def _of_app() -> Iterator[Kind]:
         SnapshotFailed(7, "the disk is full"),
     ]
     sent: list[WorkerReport] = [OutboxesSent(7), OutboxFull()]
+    loaded: list[WorkerReport] = [
+        LogicPrepared(300, "Above", "{}", upgrades=True, error=""),
+        LogicPrepared(
+            0, "Above", "{}", upgrades=False, error="operator 'above': its logic cannot be imported"
+        ),
+    ]
     stored = SnapshotStored(7, b"slice", [(3, 5 << 40)], last=True)
     tallies = [
         (ExecutionId(1 << 42), WorkerId(0), 17, (1 << 64) - 1),
@@ -274,6 +287,7 @@ def _of_app() -> Iterator[Kind]:
         Report([moved, reads, moved, sizes]),
         Report([precopied, staged, unreadable, late, layer]),
         Report([*taken, stored, *sent, ResultsSuppressed("counts", tallies)]),
+        Report(loaded),
         PeerAdded(worker=2),
         PeerLeftAck(worker=0),
         Failure(of="lost", subject="worker 1", cause="x", remedy="", trace="t", peer=-1),

@@ -14,6 +14,7 @@ from meander.schemas.control import (
     MAX_ID,
     MAX_WORKERS,
     Abort,
+    ChangeLogic,
     Command,
     CommandError,
     Migrate,
@@ -29,7 +30,7 @@ from meander.state.keys.bins import MAX_BITS
 FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"
 ABORT, CHECKPOINT = FOLDER / "abort.schema.json", FOLDER / "checkpoint.schema.json"
-STOP = FOLDER / "stop.schema.json"
+STOP, CHANGE_LOGIC = FOLDER / "stop.schema.json", FOLDER / "change_logic.schema.json"
 BINS = 256
 
 
@@ -58,6 +59,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(ABORT.read_text()) == Abort.model_json_schema()
     assert json.loads(CHECKPOINT.read_text()) == RequestCheckpoint.model_json_schema()
     assert json.loads(STOP.read_text()) == Stop.model_json_schema()
+    assert json.loads(CHANGE_LOGIC.read_text()) == ChangeLogic.model_json_schema()
 
 
 GOOD = {
@@ -163,6 +165,64 @@ def test_a_rescale_names_how_many_workers_there_are_to_be() -> None:
     fields = {"meander": "command", "type": "rescale", "id": "r1", "workers": 3}
     jsonschema.validate(fields, json.loads(RESCALE.read_text()))
     assert parse_any(fields) == Rescale(type="rescale", id="r1", workers=3)
+
+
+def change(**fields: object) -> dict[str, object]:
+    mark = {"meander": "command", "type": "change_logic"}
+    return {**mark, "id": "c1", "operators": {"above": {"logic": "Above"}}, **fields}
+
+
+GOOD_CHANGES = {
+    "a class": change(),
+    "parameters": change(operators={"above": {"parameters": {"limit": 5, "words": ["a", None]}}}),
+    "nulls, spelled out": change(time=None, operators={"above": {"logic": None}}),
+    "nothing new": change(operators={"above": {}}),
+    "a time": change(time=1_357_034_400_000),
+    "several operators": change(operators={"above": {}, "total": {"logic": "rules:Total"}}),
+    "the longest names": change(operators={"o" * MAX_ID: {"logic": "l" * MAX_ID}}),
+}
+
+
+@pytest.mark.parametrize("fields", GOOD_CHANGES.values(), ids=GOOD_CHANGES)
+def test_good_changes_of_logic_are_taken_by_code_and_schema(fields: dict[str, object]) -> None:
+    jsonschema.validate(fields, json.loads(CHANGE_LOGIC.read_text()))
+    parsed = parse_any(fields)
+    assert isinstance(parsed, ChangeLogic)
+    assert parsed.model_dump(exclude_unset=True) == fields
+
+
+OPERATORS = "give the new logic of each operator, such as"
+BAD_CHANGES: dict[str, tuple[dict[str, object], str]] = {
+    "no id": (change(id=None), "'id' cannot be None; give an id"),
+    "no operator": (change(operators={}), f"'operators' cannot be {{}}; {OPERATORS}"),
+    "operators as a list": (
+        change(operators=["above"]),
+        f"'operators' cannot be ['above']; {OPERATORS}",
+    ),
+    "an operator without a name": (change(operators={"": {}}), OPERATORS),
+    "a long operator": (change(operators={"o" * 201: {}}), OPERATORS),
+    "null for an operator": (change(operators={"above": None}), OPERATORS),
+    "a class without a name": (change(operators={"above": {"logic": ""}}), OPERATORS),
+    "a long class": (change(operators={"above": {"logic": "l" * 201}}), OPERATORS),
+    "a number for a class": (change(operators={"above": {"logic": 5}}), OPERATORS),
+    "parameters as a list": (change(operators={"above": {"parameters": [1]}}), OPERATORS),
+    "an unknown part": (change(operators={"above": {"limit": 5}}), "it has an unknown field"),
+    "an unknown field": (change(logic="Above"), "it has an unknown field 'logic'"),
+    "a time before 1970": (change(time=-1), "'time' cannot be -1; give milliseconds since 1970"),
+    "a time as text": (change(time="noon"), "'time' cannot be 'noon'"),
+}
+
+
+@pytest.mark.parametrize(("fields", "sentence"), BAD_CHANGES.values(), ids=BAD_CHANGES)
+def test_bad_changes_of_logic_are_refused_by_code_and_schema(
+    fields: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(CommandError) as refusal:
+        parse_any(fields)
+    assert sentence in str(refusal.value)
+    assert len(str(refusal.value)) < 500
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(fields, json.loads(CHANGE_LOGIC.read_text()))
 
 
 @pytest.mark.parametrize(

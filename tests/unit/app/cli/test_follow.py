@@ -7,11 +7,19 @@ import json
 import pytest
 from rich.console import Console
 
-from meander.app.cli.follow import _ends, show_end
+from meander.app.cli.follow import _begins, _ends, show_end
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.control import Migrate
-from meander.schemas.status import Aborted, CheckpointAccepted, CheckpointFailed, Event
+from meander.schemas.control import ChangeLogic, Migrate, NewLogic
+from meander.schemas.status import (
+    Aborted,
+    CheckpointAccepted,
+    CheckpointFailed,
+    CommandRejected,
+    Event,
+    LogicAccepted,
+    LogicChanged,
+)
 
 
 def test_heartbeats_between_the_events_of_a_command_are_not_printed(
@@ -31,3 +39,13 @@ def test_a_command_that_is_aborted_before_its_acceptance_has_ended() -> None:
     assert _ends(aborted, command, 3, accepted=False)
     assert _ends(aborted, command, 4, accepted=True)
     assert not _ends(aborted, command, 4, accepted=False), "an earlier command has its id"
+
+
+def test_a_change_of_logic_ends_once_it_is_in_force_or_rejected() -> None:
+    command = ChangeLogic(type="change_logic", id="c", operators={"above": NewLogic()})
+    accepted, changed = LogicAccepted("c", 3, ["above"]), LogicChanged("c", 5, 5 << 20, {}, 1.0)
+    assert [_begins(accepted, offset) for offset in (3, 4)] == [True, False]
+    assert not _ends(accepted, command, 3, accepted=False)
+    assert _ends(changed, command, 3, accepted=True)
+    assert not _ends(changed, command, 3, accepted=False), "an earlier command has its id"
+    assert _ends(CommandRejected("c", 3, "it fails"), command, 3, accepted=True)

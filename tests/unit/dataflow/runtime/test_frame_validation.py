@@ -18,6 +18,7 @@ from meander.dataflow.control.instructions import (
     Rewrite,
     StartPreCopy,
 )
+from meander.dataflow.control.logic_change import LogicChange, LogicVersion, PrepareLogic
 from meander.dataflow.control.partition_handoff import PartitionHandoff, ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.reports import BinPreCopied
@@ -161,6 +162,27 @@ def test_a_word_about_an_operator_that_a_flow_does_not_have_is_refused(
 ) -> None:
     with pytest.raises(MeanderError, match="the coordinator: it names the state of .*'total'"):
         take(encode_data(EDGES[Moves], 5, said), COORDINATOR)
+
+
+LOGIC = [
+    PrepareLogic(1, "n", LogicVersion("A"), LogicVersion("B")),
+    LogicChange("c", "n", 5, LogicVersion("A"), LogicVersion("B")),
+]
+
+
+@pytest.mark.parametrize("message", LOGIC)
+def test_another_logic_for_an_operator_that_cannot_change_is_refused(
+    take: Take, message: PrepareLogic | LogicChange
+) -> None:
+    frame = encode_data(EDGES[Moves], 5, message)
+    with pytest.raises(
+        MeanderError, match="the coordinator: it names the logic of operator 'n', which this flow"
+    ):
+        take(frame, COORDINATOR)
+    with pytest.raises(
+        MeanderError, match="worker 1: it sent a frame that only the coordinator may"
+    ):
+        take(frame)
 
 
 def test_what_is_revoked_is_of_the_time_of_its_message(take: Take) -> None:
