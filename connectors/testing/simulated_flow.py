@@ -55,6 +55,7 @@ from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
+from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
@@ -375,17 +376,21 @@ class TestFlow:
         return None if least is None else to_millis(least)
 
     def states(self, operator: str) -> dict[object, object]:
-        """Return the state of each key of a stateful operator."""
-        codecs = {node.name: node.codec for node in self._plan.keyed}
-        if operator not in codecs:
+        """Return the state of each key of a stateful operator.
+
+        A state has the form that the next records meet: it is upgraded here where a change of logic
+        upgrades states, and no record has touched its key since.
+        """
+        known = [node.name for node in self._plan.keyed]
+        if operator not in known:
             raise SetupError(
                 f"operator {operator!r}", "the flow has no stateful operator of that name",
-                f"name one of {', '.join(codecs)}",
+                f"name one of {', '.join(known)}",
             )  # fmt: skip
-        return {
-            codec.decode(key): codecs[operator].decode(state)
-            for key, state in self.state().get(operator, {}).items()
-        }
+        encoded = self.state().get(operator, {})
+        operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
+        keyed = next(one for one in operators if isinstance(one, KeyedOperator))
+        return {codec.decode(key): keyed.decode(state) for key, state in encoded.items()}
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """Return all keyed state, encoded. Raise AssertionError when two workers hold a key (I2)

@@ -185,7 +185,7 @@ class Columnar:
     def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
         self._fold, self._guard = fold, guard
         self._whole = np.dtype(fold.dtype).kind in "iu"
-        self._sealing = sealing
+        self.sealing = sealing
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Return one result per record, in order."""
@@ -206,7 +206,7 @@ class Columnar:
 
     def _states(self, store: Store, state_batch: StateBatch, keys: list[bytes]) -> _StateAccess:
         if store.layout is None:
-            return _SealedStates(state_batch, keys, self._fold.layout, self._sealing)
+            return _SealedStates(state_batch, keys, self._fold.layout, self.sealing)
         return _NumberStates(state_batch)
 
     def _apply_pass(

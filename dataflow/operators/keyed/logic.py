@@ -62,6 +62,8 @@ class Logic(Protocol):
 
     call_kinds: Collection[CallKind]
     """The kinds of calls for which it has a function."""
+    sealing: Sealing
+    """The sealing of its states."""
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
         """Apply records in order, and make the calls that are due between or behind them. At most
@@ -199,7 +201,7 @@ class Fold:
         sealing: Sealing,
         guard: Guard,
     ) -> None:
-        self._init, self._step, self._sealing, self._guard = init, step, sealing, guard
+        self._init, self._step, self.sealing, self._guard = init, step, sealing, guard
         self._plain, self._as_is = sealing.plain and sealing.as_is, sealing.as_is
 
     def apply(self, store: Store, bins: Bins, rows: Rows, calls: Calls) -> Applied:
@@ -211,7 +213,7 @@ class Fold:
             )
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
-        seal, unseal, step = self._sealing.seal, self._sealing.unseal, self._step
+        seal, unseal, step = self.sealing.seal, self.sealing.unseal, self._step
         assert batch.keys is not None
         keys = batch.keys
         failed: list[int] = []
@@ -350,7 +352,7 @@ class Process:
         self._init, self._on_values = init, on_values
         callbacks: dict[CallKind, OnTimer | None] = {"timer": on_timer, "notification": on_notify}
         self._callbacks = {kind: one for kind, one in callbacks.items() if one is not None}
-        self._side, self._sealing, self._guard = side, sealing, guard
+        self._side, self.sealing, self._guard = side, sealing, guard
         self.call_kinds: Collection[CallKind] = tuple(self._callbacks)
         self._kinds_in_notification = tuple(k for k in self._callbacks if k != "notification")
         """A notification may not request another one, which would be for the same time."""
@@ -407,8 +409,8 @@ class Process:
             self._guard.keepalive.send()
         try:
             sealed = states[slot]
-            state = self._init() if sealed is ABSENT else self._sealing.unseal(sealed)
-            sealed = self._sealing.seal(function(context, state), context._key)
+            state = self._init() if sealed is ABSENT else self.sealing.unseal(sealed)
+            sealed = self.sealing.seal(function(context, state), context._key)
             if deepest and any(context._emitted.values()):
                 raise TooManyLevelsError
         except failure() as error:

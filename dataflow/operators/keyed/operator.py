@@ -39,10 +39,11 @@ from meander.dataflow.records.loop_times import (
     passed_frontier,
     total_order_key,
 )
+from meander.state.encoding.codec import Sealed
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import MIN_TIME, Time, to_millis
+from meander.state.times.time import END_TIME, MIN_TIME, Time, to_millis
 
 Order = Literal["event", "processing"]
 SLICE = 3072
@@ -233,6 +234,11 @@ class KeyedOperator(StatefulOperator):
             budget -= done
             applied = True
         return applied
+
+    def decode(self, state: bytes) -> object:
+        """Return a stored state in the form of the version that the next records meet."""
+        time = min(map(outer_time, self._control()), default=END_TIME)
+        return self._timeline.at(time).sealing.unseal(Sealed(state))
 
     def _apply_some(self, frontier: Antichain, max_count: int) -> int:
         """Apply the next records, and make the calls before, between and behind them. Return the
