@@ -70,9 +70,12 @@ class Source:
 
 
 def add_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files that a flow's folder does not have, so that imports find them."""
+    """Write the files that a flow's folder does not have, so that imports find them. Raises
+    MeanderError for a path that leads out of the folder."""
     for name, content in files.items():
         target = folder / name
+        if not target.resolve().is_relative_to(folder.resolve()):
+            raise MeanderError("the files of the flow", f"{name!r} lies outside its folder")
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
