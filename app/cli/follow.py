@@ -22,7 +22,7 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
 from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
 from meander.connectors.topics.status import StatusReader
-from meander.schemas.control import Command, Rescale, Stop
+from meander.schemas.control import ChangeLogic, Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Aborted,
@@ -82,7 +82,8 @@ def follow(settings: Settings, topics: TopicNames, flow: str, command: Command) 
                 raise MeanderError(
                     f"flow {flow!r}", f"it ended: {seen.reason or 'without an error'}"
                 )
-            if isinstance(event, Recovering):
+            # The next execution continues with a change of logic, decided or not.
+            if isinstance(event, Recovering) and not isinstance(command, ChangeLogic):
                 raise _left_behind(command, event.restart_point, accepted)
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)

@@ -1,4 +1,4 @@
-"""A timeline: the versions of an operator's logic, each from a logical time on.
+"""A logic timeline: the versions of an operator's logic, each from a logical time on.
 
 Guarantees that records of one slice have one version. A change at a time that the control frontier
 has passed is known, so a worker never applies a record before it knows the version of its time.
