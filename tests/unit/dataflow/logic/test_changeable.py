@@ -60,7 +60,6 @@ UNLOADABLE = {
 }
 
 
-@pytest.mark.parametrize("name", UNLOADABLE)
 def home_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the module of a flow in a folder."""
     name = f"flow_{folder.name}"
@@ -69,6 +68,7 @@ def home_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
+@pytest.mark.parametrize("name", UNLOADABLE)
 def test_a_version_without_a_class_of_its_own_is_refused(name: str) -> None:
     version, cause, remedy = UNLOADABLE[name]
     with pytest.raises(SetupError) as refused:
