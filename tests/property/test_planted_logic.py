@@ -25,7 +25,7 @@ from tests.support.property.recovery_run import RecoveryRun
 
 RUNS = 40
 SHOWN = {
-    "steps apply logic before they know it": 13,
+    "steps apply logic before they know it": 115,
     "records of several versions count as one": 1,
     "records that wait are left out of checkpoints": 1,
     "a restart forgets the changes": 1,
