@@ -39,7 +39,7 @@ from tests.support.property.replay import (
 )
 
 ROOT = Path(__file__).parents[2]
-FLOOR, VARIANTS, BOUNDED = 10, 3, 2
+FLOOR, VARIANTS, BOUNDED = 6, 3, 2
 PLANTED_RUNS = 40
 HASHED = 6
 """Logs that are replayed where strings hash otherwise."""
