@@ -19,9 +19,9 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.operators.stateless import MAX_ROWS, Step, apply_chain
+from meander.dataflow.operators.waiting_records import receive_records
 from meander.dataflow.progress.capability import CapabilitySet
-from meander.dataflow.records.batch import Batch
-from meander.dataflow.records.loop_times import iterations_of, nested_time
+from meander.dataflow.records.loop_times import nested_time
 
 
 class ChangeableSteps(BaseOperator):
@@ -67,14 +67,7 @@ class ChangeableSteps(BaseOperator):
         return (InFlight.isolated(at, some.least_time, some.batch) for some in rows)
 
     def _receive(self) -> bool:
-        received = False
-        for message in self._input.consume():
-            received = True
-            assert isinstance(message.payload, Batch)
-            self._capabilities.retain(self._output.mint(message))
-            iterations = iterations_of(message.time)
-            self._waiting.add(Rows.of(message.payload, 0, iterations, message.arrived_at))
-        return received
+        return receive_records(self._input, self._output, self._capabilities, self._waiting)
 
     def _spill(self) -> bool:
         """Spill records where too many wait. Return whether any record was spilled."""

@@ -25,9 +25,10 @@ from meander.dataflow.operators.buffer.rows import NO_ROWS, Rows
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.ports import BaseOperator, InFlight, InputPort, OutputPort, least_of
+from meander.dataflow.operators.waiting_records import receive_records
 from meander.dataflow.progress.capability import CapabilitySet
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
-from meander.dataflow.records.loop_times import iterations_of, nested_time, outer_frontier
+from meander.dataflow.records.loop_times import nested_time, outer_frontier
 from meander.dataflow.records.packing import PackedValues, join_packed, pack
 from meander.dataflow.wire import COLUMN_BYTES, MESSAGE_BYTES, RECORD_BYTES
 from meander.state.encoding.value_columns import ValueColumns
@@ -141,14 +142,7 @@ class Exchange(BaseOperator):
         return outer_frontier(self._output.frontier)
 
     def _receive(self) -> bool:
-        received = False
-        for message in self._input.consume():
-            received = True
-            assert isinstance(message.payload, Batch)
-            self._capabilities.retain(self._output.mint(message))
-            iterations = iterations_of(message.time)
-            self.stash.add(Rows.of(message.payload, 0, iterations, message.arrived_at))
-        return received
+        return receive_records(self._input, self._output, self._capabilities, self.stash)
 
     def _spill(self) -> bool:
         """Spill records where too many wait. Return whether any record was spilled."""
