@@ -255,7 +255,7 @@ def start_execution(
     if redefined := redefinitions(plan, changes, restored.time):
         decision = to_bytes(prepared.execution, LogicDecision(tuple(redefined)))
         decisions.write(decision, options.heartbeat_timeout)
-    return replace(restored, logic_changes=(*changes, *redefined))
+    return restored.with_logic(plan, [*changes, *redefined])
 
 
 def earlier_changes(

@@ -78,6 +78,7 @@ from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
+from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId
 from meander.state.store.spill import SpillStore
 
@@ -392,12 +393,14 @@ def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> Resto
     history = needed_history(plan, arguments.kafka, topics, execution)
     if arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
-    changes = earlier_changes(arguments.kafka, topics, execution) if plan.logics else ()
-    if arguments.checkpoint is None:
-        return RestorePlan.of(plan, arguments.workers, history=history, logic_changes=changes)
-    with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:
-        found = reader.at(arguments.checkpoint)
-    return RestorePlan.of(plan, arguments.workers, found, history, changes)
+    found: Checkpoint | None = None
+    if arguments.checkpoint is not None:
+        with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:
+            found = reader.at(arguments.checkpoint)
+    restored = RestorePlan.of(plan, arguments.workers, found, history)
+    if not plan.logics:
+        return restored
+    return restored.with_logic(plan, earlier_changes(arguments.kafka, topics, execution))
 
 
 def _writer(

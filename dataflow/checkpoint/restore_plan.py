@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -63,7 +63,7 @@ class RestorePlan:
     @staticmethod
     def of(
         plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
-        history: History = NO_HISTORY, logic_changes: Sequence[LogicChange] = (),
+        history: History = NO_HISTORY,
     ) -> RestorePlan:  # fmt: skip
         """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
         checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
@@ -78,7 +78,6 @@ class RestorePlan:
             override_history=history.override_history(plan.reached_sinks),
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
-            logic_changes=tuple(one for one in logic_changes if one.operator in plan.logics),
         )  # fmt: skip
         if cut == INITIAL_CUT:
             return plan_start
@@ -91,6 +90,11 @@ class RestorePlan:
             plan_start, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
             readers=redistributed(readers, len(ranks), workers),
         )  # fmt: skip
+
+    def with_logic(self, plan: Plan, changes: Iterable[LogicChange]) -> RestorePlan:
+        """Return the plan with the changes of logic of operators that the flow has."""
+        known = tuple(one for one in changes if one.operator in plan.logics)
+        return replace(self, logic_changes=known)
 
     def joining(self, plan: Plan) -> RestorePlan:
         """Return the plan of a worker that joins later: it knows the history and receives all

@@ -284,7 +284,7 @@ class DurableWorld:
         if redefined := redefinitions(plan, changes, restored.time):
             self.decisions.append((self.execution, LogicDecision(tuple(redefined))))
             self.durable_decisions = len(self.decisions)
-        self.start = replace(restored, logic_changes=(*changes, *redefined))
+        self.start = restored.with_logic(plan, [*changes, *redefined])
         orphans = Orphans.of([*restorable, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(orphans)

@@ -10,6 +10,7 @@ import pytest
 from meander import Checkpointing, Flow
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.api.redefinitions import redefinitions
+from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.logic_change import LogicChange, LogicVersion
 from meander.dataflow.logic.changeable import load, version_of
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -90,3 +91,11 @@ def test_a_flow_goes_on_where_its_definition_takes_a_change_over() -> None:
     for rounds, logic in ((160, Tagged()), (200, Longer()), (240, Listed())):
         last = execution(world, logic, rounds)
         assert last == [[n, "longer", rounds, "first", "listed"] for n in range(KEYS)]
+
+
+def test_an_execution_knows_no_changes_of_logic_that_its_flow_lacks() -> None:
+    """A joining worker would refuse them."""
+    plain = plan_of(lambda: 0, lambda state, n: (state, n))
+    for plan, count in ((plain, 0), (plan_of(Tagged()), 1)):
+        restored = RestorePlan.of(plan, 2).with_logic(plan, [changed("Tagged", "Listed")])
+        assert len(restored.logic_changes) == count
