@@ -25,16 +25,16 @@ class FlowCode:
         self.source = collect(module)
         """The files that workers get at their launch."""
         self.added: dict[str, bytes] = {}
-        """The files that have come since the driver started."""
+        """The files that a user has added since the driver started."""
 
     @property
     def number(self) -> int:
-        """The number of files that have come."""
+        """The number of added files."""
         return len(self.added)
 
     def add_new_files(self) -> None:
-        """Add the files that have come beside the module. Raises SetupError where they are too
-        large."""
+        """Add the files that a user has put beside the module. Raises SetupError where they are
+        too large."""
         found = collect(self._module).files
         new = {name: found[name] for name in found.keys() - self.source.files.keys()}
         size = sum(map(len, (self.added | new).values()))

@@ -58,7 +58,7 @@ from meander.dataflow.control.partition_handoff import PartitionHandoff, Reassig
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import ROOT, EdgeId, Graph, Location, Scope
 from meander.dataflow.graph.graph import Node as Ports
-from meander.dataflow.logic.changeable import version_of
+from meander.dataflow.logic.changeable import ChangeableLogic, version_of
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
@@ -147,14 +147,17 @@ class Plan:
     @cached_property
     def logics(self) -> dict[str, LogicVersion]:
         """Return the changeable logics in the definition of the flow, by operator."""
-        logics = changeable_logics(self.nodes)
-        return {name: version_of(one, self.home_of(name)) for name, one in logics.items()}
+        logics = self._changeable_logics.items()
+        return {name: version_of(one, self.home_of(name)) for name, one in logics}
 
     def home_of(self, operator: str) -> str:
         """Return the module in which versions of an operator's logic have bare names: that of the
         flow, or that of the logic where no loader has loaded the flow."""
-        logic = changeable_logics(self.nodes)[operator]
-        return self.flow.module or type(logic).__module__
+        return self.flow.module or type(self._changeable_logics[operator]).__module__
+
+    @cached_property
+    def _changeable_logics(self) -> Mapping[str, ChangeableLogic]:
+        return changeable_logics(self.nodes)
 
     @cached_property
     def remote_payloads(self) -> dict[EdgeId, tuple[type, ...]]:

@@ -74,7 +74,7 @@ def _without_changes(*_: object) -> None:
 BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "steps apply logic before they know it": (ChangeableSteps, "schedule", _without_waiting),
     "records of several versions count as one": (LogicTimeline, "count_equal", lambda _, t: len(t)),
-    "a slice goes on behind a change": (KeyedOperator, "_version_at", _without_an_end),
+    "a slice has records from behind a change": (KeyedOperator, "_version_at", _without_an_end),
     "a change takes effect at once": (LogicTimeline, "at", _of_the_first),
     "records that wait are left out of checkpoints": (ChangeableSteps, "in_flight", _nothing),
     "states are read as they are": (UpgradingSealing, "unseal", _as_it_is),
