@@ -145,6 +145,46 @@ class LogicChanged(_CommandEvent, tag="logic_changed"):
     ms: float
 
 
+class Reconfiguring(_CommandEvent, tag="reconfiguring"):
+    """An event that reports the start of a reconfiguration, with its operations in words.
+
+    >>> Reconfiguring(id="r1", offset=3, by="ann@host", why="load", operations=[]).key
+    'r1'
+    """
+
+    offset: int
+    """The offset of the command on the control topic."""
+    by: str
+    """The user or the policy that asked for it."""
+    why: str
+    operations: list[str]
+
+
+class Reconfigured(_CommandEvent, tag="reconfigured"):
+    """An event that reports that the new plan is in force on every worker, from one logical time
+    on."""
+
+    offset: int
+    """The offset of the command on the control topic."""
+    time: int
+    """Milliseconds since 1970."""
+    at: int
+    """The logical time."""
+    ms: float
+    """Milliseconds since the preparation began."""
+    synchronise_ms: float
+    """Milliseconds since all was prepared and decided."""
+
+
+class RolledBack(_CommandEvent, tag="rolled_back"):
+    """An event that reports that a reconfiguration has failed before its time, so the old plan
+    stays in force."""
+
+    offset: int
+    """The offset of the command on the control topic."""
+    reason: str
+
+
 class Aborted(_CommandEvent, tag="aborted"):
     """An event that reports the end of a command by another command, or by the end of an execution.
     Running moves complete in the first case; in the second, the next execution keeps completed
@@ -597,6 +637,7 @@ class Failed(_DriverEvent, tag="failed"):
 Event = (
     Queued | Accepted | Planned | BinMoved | BinUnreadable | LayerUnreadable | Completed | Aborted
     | LogicAccepted | LogicChanged | CommandRejected | ReplayChecked
+    | Reconfiguring | Reconfigured | RolledBack
     | Rescaling | Joined | JoinFailed | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import starmap
 from typing import Any
 
+from meander.app.recovery import joint_decisions
 from meander.app.recovery.packed_numbers import pack_numbers, unpack_numbers
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.control.decisions import (
@@ -19,6 +20,7 @@ from meander.dataflow.control.decisions import (
     DropDecision,
     FirstCheckpointDecision,
     JoinDecision,
+    JointDecision,
     LeaveDecision,
     LogicDecision,
     SavepointDecision,
@@ -95,6 +97,8 @@ def written(decision: Decision) -> dict[str, object]:
             return {"type": "logic", "changes": [*map(_written_change, changes)]}
         case Revoke(command):
             return {"type": "revoke", "id": command}
+        case JointDecision():
+            return joint_decisions.written(decision, written)
         case ReassignPartition(source, partition, _, target, offset):
             place = {"source": source, "partition": partition}
             new = {} if offset is None else {"offset": offset}
@@ -167,6 +171,8 @@ def _read(fields: dict[str, Any]) -> Decision:
             return LogicDecision(tuple(_read_change(one, at) for one in changes))
         case {"type": "revoke", "id": id}:
             return Revoke(id, at)
+        case {"type": "joint"}:
+            return joint_decisions.read(fields, at, lambda part: _read(part | {"at": at}))
         case {
             "type": "reassign_partition",
             "source": source,

@@ -9,7 +9,7 @@ workers, and one read of the decision log and the markers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -42,16 +42,17 @@ from meander.dataflow.checkpoint.restore_plan import RestorePlan, without_sent_r
 from meander.dataflow.control.decisions import (
     CommandsDoneDecision,
     JoinDecision,
+    JointDecision,
     LogicDecision,
     StartDecision,
 )
-from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.exactly_once.commit_history import (
     NO_HISTORY,
     History,
     Written,
     effective,
+    joint_decisions,
     logic_changes,
 )
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -241,30 +242,41 @@ def start_execution(
     """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    start = replace(
-        RestorePlan.of(plan, options.workers, checkpoint).start_decision, topics=prepared.topics
-    )
-    if found is not None and start.checkpoint is not None:
-        oldest = min(found.earlier, default=found.offset)
-        start = replace(start, checkpoint=found.offset, oldest=oldest)
-    expect_ours()
-    decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
-    history = needed_history(plan, options.kafka, names, prepared.execution)
-    changes = earlier_changes(options.kafka, names, prepared.execution)
-    restored = RestorePlan.of(plan, options.workers, checkpoint, history)
+    joint = last_joint_decision(read_decisions(options.kafka, names.decisions))
+    while True:
+        restored = RestorePlan.of(plan, options.workers, checkpoint, joint=joint)
+        start = replace(restored.start_decision, topics=prepared.topics)
+        if found is not None and start.checkpoint is not None:
+            oldest = min(found.earlier, default=found.offset)
+            start = replace(start, checkpoint=found.offset, oldest=oldest)
+        expect_ours()
+        decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
+        decided = [*decided_before(options.kafka, names, prepared.execution)]
+        # A record of an older execution may have come between; then the start is written again.
+        if joint == (joint := last_joint_decision(decided)):
+            break
+    history = needed_history(plan, options.kafka, names, prepared.execution, decided)
+    changes = [*logic_changes(decided)]
+    restored = RestorePlan.of(plan, options.workers, checkpoint, history, joint)
     if redefined := redefinitions(plan, changes, restored.time):
         decision = to_bytes(prepared.execution, LogicDecision(tuple(redefined)))
         decisions.write(decision, options.heartbeat_timeout)
-    return restored.with_logic(plan, [*changes, *redefined])
+    restored = restored.with_logic(plan, [*changes, *redefined])
+    return restored.with_reconfigurations(joint_decisions(decided))
 
 
-def earlier_changes(
+def decided_before(
     settings: Settings, names: TopicNames, execution: ExecutionId
-) -> list[LogicChange]:
-    """Return the changes of logic that were decided before a started execution, or by its
-    start."""
-    decided = read_decisions(settings, names.decisions)
-    return [*logic_changes(_up_to_redefinitions(decided, execution))]
+) -> Iterator[Written]:
+    """Yield the decisions up to the start of an execution, and the changes of logic that its start
+    has made."""
+    return _up_to_redefinitions(read_decisions(settings, names.decisions), execution)
+
+
+def last_joint_decision(decided: Iterable[Written]) -> JointDecision | None:
+    """Return the last joint decision of some decisions, or None."""
+    found = joint_decisions(decided)
+    return found[-1] if found else None
 
 
 def _up_to_redefinitions(decided: Iterable[Written], execution: ExecutionId) -> Iterator[Written]:
@@ -277,37 +289,45 @@ def _up_to_redefinitions(decided: Iterable[Written], execution: ExecutionId) -> 
 
 
 def needed_history(
-    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId
+    plan: Plan,
+    settings: Settings,
+    names: TopicNames,
+    execution: ExecutionId,
+    decided: Sequence[Written],
 ) -> History:
-    """Return what a started execution needs to know of earlier executions.
+    """Return what a started execution needs to know of earlier executions, given the decisions
+    before it.
 
     A flow that delivers at least once needs no commit markers. It needs moves of bins only where
     records apply as they arrive: there the moves tell which records were ahead (`Migrator.resume`).
     It needs no assignments of partitions, because its sources may have other numbers by now.
     """
     if plan.flow.delivery == "exactly_once":
-        return full_history(plan, settings, names, execution)
+        markers = (one for one in read_markers(settings, names) if one.execution != execution)
+        return History(plan.flow.space, up_to_start(decided, execution), markers)
     if not plan.processing_inputs:
         return NO_HISTORY
-    decided = up_to_start(read_decisions(settings, names.decisions), execution)
+    before = up_to_start(decided, execution)
     return History(
-        plan.flow.space, (one for one in decided if not isinstance(one[1], ReassignPartition))
+        plan.flow.space, (one for one in before if not isinstance(one[1], ReassignPartition))
     )
 
 
-def full_history(
-    plan: Plan, settings: Settings, names: TopicNames, execution: ExecutionId | None = None
-) -> History:
-    """Return the history before the start of an execution; of all executions for None."""
+def full_history(plan: Plan, settings: Settings, names: TopicNames) -> History:
+    """Return the history of all executions."""
     with open_concurrently() as reading:
         decided = reading.ask(lambda: read_decisions(settings, names.decisions))
-        markers = map(CommitMarker.from_bytes, read_all(settings, names.commit_markers))
-        before = up_to_start(decided.result(), execution)
-    return History(plan.flow.space, before, (one for one in markers if one.execution != execution))
+        markers = read_markers(settings, names)
+        return History(plan.flow.space, decided.result(), markers)
 
 
-def up_to_start(decided: Iterable[Written], execution: ExecutionId | None) -> Iterator[Written]:
-    """Yield the decisions up to the start of an execution, and that start; all for None."""
+def read_markers(settings: Settings, names: TopicNames) -> Iterator[CommitMarker]:
+    """Read all commit markers of all executions."""
+    return map(CommitMarker.from_bytes, read_all(settings, names.commit_markers))
+
+
+def up_to_start(decided: Iterable[Written], execution: ExecutionId) -> Iterator[Written]:
+    """Yield the decisions up to the start of an execution, and that start."""
     for one in decided:
         yield one
         if one[0] == execution:

@@ -51,7 +51,7 @@ from meander.app.protocol.messages import (
     WorkerHeartbeat,
 )
 from meander.app.protocol.registration import join, own_host
-from meander.app.recovery.restart import earlier_changes, needed_history
+from meander.app.recovery.restart import decided_before, last_joint_decision, needed_history
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
@@ -69,6 +69,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.reports import SnapshotStored, WorkerReport
+from meander.dataflow.exactly_once.commit_history import logic_changes
 from meander.dataflow.interfaces import SinkWriter, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.metrics.histogram import Histogram
@@ -390,17 +391,17 @@ class WorkerProcess:
 def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> RestorePlan:
     """Return the restore plan of the execution. A joining worker restores no states."""
     execution = ExecutionId(arguments.execution)
-    history = needed_history(plan, arguments.kafka, topics, execution)
+    decided = [*decided_before(arguments.kafka, topics, execution)]
+    history = needed_history(plan, arguments.kafka, topics, execution, decided)
     if arguments.joins:
         return RestorePlan.of(plan, arguments.workers, history=history)
     found: Checkpoint | None = None
     if arguments.checkpoint is not None:
         with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:
             found = reader.at(arguments.checkpoint)
-    restored = RestorePlan.of(plan, arguments.workers, found, history)
-    if not plan.logics:
-        return restored
-    return restored.with_logic(plan, earlier_changes(arguments.kafka, topics, execution))
+    joint = last_joint_decision(decided)
+    restored = RestorePlan.of(plan, arguments.workers, found, history, joint)
+    return restored.with_logic(plan, logic_changes(decided))
 
 
 def _writer(

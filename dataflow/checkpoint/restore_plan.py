@@ -9,13 +9,13 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import restorable_parts
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.decisions import StartDecision
+from meander.dataflow.control.decisions import JointDecision, StartDecision, WorkersPlan
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import initial_owners
@@ -59,13 +59,19 @@ class RestorePlan:
     """The number of retained checkpoints of this execution."""
     logic_changes: tuple[LogicChange, ...] = ()
     """The changes of logic in earlier executions, in the order of their decisions."""
+    reconfigured: Mapping[str, JointDecision] = field(default_factory=dict)
+    """The reconfigurations that earlier executions have decided, by id."""
 
     @staticmethod
     def of(
         plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
-        history: History = NO_HISTORY,
+        history: History = NO_HISTORY, joint: JointDecision | None = None,
     ) -> RestorePlan:  # fmt: skip
-        """Assign a checkpoint to some workers; without one the flow has neither past nor states."""
+        """Assign a checkpoint to some workers; without one the flow has neither past nor states.
+
+        `joint` is the last joint decision. Its owners and readers hold where the checkpoint does
+        not have them already.
+        """
         checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
         cut = INITIAL_CUT if checkpoint is None else checkpoint.cut
         cut = without_sent_results(plan, cut, history)
@@ -79,22 +85,41 @@ class RestorePlan:
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
+        decided = _plan_of(joint, plan, cut)
         if cut == INITIAL_CUT:
-            return plan_start
+            return plan_start if decided is None else plan_start._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
         ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = redistributed(bins, len(ranks), workers)
-        return replace(
+        restored = replace(
             plan_start, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
             readers=redistributed(readers, len(ranks), workers),
+        )  # fmt: skip
+        return restored if decided is None else restored._with_workers(decided)
+
+    def _with_workers(self, decided: WorkersPlan) -> RestorePlan:
+        """Return the plan with the owners and readers of a decision."""
+        ranks = {old: WorkerId(rank) for rank, old in enumerate(decided.members)}
+        bins = {number: ranks[owner] for number, owner in enumerate(decided.owners)}
+        owned = redistributed(bins, len(ranks), self.workers)
+        readers = redistributed(
+            {place: ranks[one] for place, one in decided.readers.items()}, len(ranks), self.workers
+        )
+        return replace(
+            self, owners=tuple(owned[number] for number in range(len(bins))),
+            readers={place: readers.get(place, one) for place, one in self.readers.items()},
         )  # fmt: skip
 
     def with_logic(self, plan: Plan, changes: Iterable[LogicChange]) -> RestorePlan:
         """Return the plan with the changes of logic of operators that the flow has."""
         known = tuple(one for one in changes if one.operator in plan.logics)
         return replace(self, logic_changes=known)
+
+    def with_reconfigurations(self, decided: Iterable[JointDecision]) -> RestorePlan:
+        """Return the plan with the ids of the reconfigurations that earlier executions decided."""
+        return replace(self, reconfigured={one.id: one for one in decided})
 
     def joining(self, plan: Plan) -> RestorePlan:
         """Return the plan of a worker that joins later: it knows the history and receives all
@@ -137,6 +162,14 @@ class RestorePlan:
     def rank(self, old: WorkerId) -> WorkerId:
         """Return the worker that takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
+
+
+def _plan_of(joint: JointDecision | None, plan: Plan, cut: Cut) -> WorkersPlan | None:
+    """Return what a joint decision makes of the workers; None where the checkpoint has it already,
+    or other bins."""
+    if joint is None or joint.time < cut.time or len(joint.plan.owners) != plan.groups.total:
+        return None
+    return joint.plan
 
 
 def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP, ColocationGroups
 from meander.dataflow.control.logic_change import LogicUpdate
+from meander.dataflow.control.resources import Resources
 from meander.schemas import control
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
+
+PREPARE_WITHIN = 600.0
+"""Seconds: a reconfiguration that is not prepared by then leaves the old plan in force."""
 
 Strategy = Literal["all-at-once", "fluid", "batched"]
 Overlap = Literal["queue", "reject"]
@@ -29,6 +33,8 @@ class SwitchLogic:
     time: int | None = None
     offset: int = 0
     """The offset of the command on the control topic."""
+    part_of: str = ""
+    """The reconfiguration whose other parts it waits for."""
 
     @staticmethod
     def from_command(command: control.ChangeLogic, offset: int = 0) -> SwitchLogic:
@@ -39,6 +45,34 @@ class SwitchLogic:
         }
         time = None if command.time is None else from_millis(command.time)
         return SwitchLogic(command.id, updates, time, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure:
+    """A command that changes logic, owners of bins and readers of partitions at one logical time,
+    or none of them."""
+
+    id: str
+    logic: Mapping[str, LogicUpdate] = field(default_factory=dict)
+    """What changes about each operator."""
+    bins: Mapping[str, Mapping[Bin, WorkerId]] = field(default_factory=dict)
+    """The new owners of bins, by group."""
+    partitions: Mapping[tuple[str, int], WorkerId] = field(default_factory=dict)
+    """The new readers of partitions, given by source and number."""
+    removed: Collection[WorkerId] = ()
+    """The workers that leave once they own and read nothing."""
+    resources: Mapping[WorkerId, Resources] = field(default_factory=dict)
+    """Where each worker of the new plan runs."""
+    time: int | None = None
+    offset: int = 0
+    """The offset of the command on the control topic."""
+    seconds: float = PREPARE_WITHIN
+    """The time limit of the preparation."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changes at its time."""
+        return not (self.logic or any(self.bins.values()) or self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +104,8 @@ class MoveBins:
     sources: Mapping[Bin, WorkerId] = field(default_factory=dict)
     """The owners that give bins away where workers join or leave. The command skips a bin that
     another command has moved meanwhile, and tries a failed pre-copy again."""
+    part_of: str = ""
+    """The reconfiguration whose other parts it waits for, once all its bins are prepared."""
 
     @staticmethod
     def from_command(command: control.Migrate, space: BinSpace, offset: int = 0) -> MoveBins:
@@ -97,9 +133,10 @@ class MoveBins:
         return self.others.get(bin, self.worker)
 
     @property
-    def serves_rescale(self) -> bool:
-        """Return whether the command moves bins for workers that join or leave."""
-        return bool(self.sources)
+    def has_to_complete(self) -> bool:
+        """Return whether no other command may abort it: it moves bins for workers that join or
+        leave, or is a part of a reconfiguration."""
+        return bool(self.sources or self.part_of)
 
     def check(self, groups: ColocationGroups, workers: Sequence[WorkerId]) -> None:
         """Raise CommandError for unknown bins, workers or operators."""
@@ -126,7 +163,7 @@ class MoveBins:
             raise control.CommandError(
                 f"operator {self.operator!r} does not move alone: leave it out{instead}"
             )
-        if not (self.operator or self.serves_rescale or groups.operators(Bin(0))):
+        if not (self.operator or self.has_to_complete or groups.operators(Bin(0))):
             raise control.CommandError(
                 f"no operator of this flow moves with others: name one of {alone}"
             )

@@ -8,13 +8,15 @@ time. Cost: one check per turn while decisions are pending.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.resources import Resources
 from meander.state.checkpoint.checkpoint import ReplayFrom
 from meander.state.keys.ids import WorkerId
 
@@ -109,6 +111,39 @@ class LogicDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkersPlan:
+    """What a decision makes of the workers: who owns and reads what, and who runs where.
+
+    A restart continues with it, so it never finds a part of the decision.
+    """
+
+    members: tuple[WorkerId, ...]
+    """The workers that remain, in ascending order."""
+    owners: tuple[WorkerId, ...]
+    """The owner of each bin, group after group."""
+    readers: Mapping[tuple[str, int], WorkerId]
+    """The reader of each partition, given by the name of its source and its number."""
+    resources: Mapping[WorkerId, Resources]
+
+
+Part = Moves | LogicDecision | ReassignPartition
+"""A decision that can be a part of another."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointDecision:
+    """A decision of several parts that hold together from one time on. One record holds it."""
+
+    id: str
+    """The id of the command."""
+    offset: int
+    """The offset of the command on the control topic."""
+    plan: WorkersPlan
+    parts: tuple[Part, ...] = ()
+    time: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CommandsDoneDecision:
     """A decision that records which commands of the control topic are done.
 
@@ -147,6 +182,7 @@ Decision = (
     | Revoke
     | LogicDecision
     | ReassignPartition
+    | JointDecision
     | JoinDecision
     | LeaveDecision
     | FirstCheckpointDecision
@@ -154,6 +190,15 @@ Decision = (
     | DropDecision
     | CommandsDoneDecision
 )
+
+
+def with_parts(decision: Decision) -> Iterator[Decision]:
+    """Yield a decision, and behind it its parts."""
+    yield decision
+    if isinstance(decision, JointDecision):
+        yield from decision.parts
+
+
 WriteDecision = Callable[[Decision], Callable[[], bool]]
 """Starts to write a decision, and returns a function that tells whether it is durable."""
 
@@ -182,10 +227,29 @@ class PendingDecisions:
     def __init__(self, write: WriteDecision) -> None:
         self._write = write
         self._unsent: deque[Unsent] = deque()
+        self._parts: list[tuple[Part, Callable[[], None]]] | None = None
+        """The parts of a joint decision, while a caller adds them."""
 
     def add(self, decision: Decision, send: Callable[[], None]) -> None:
         """Start to write a decision. A later `send` of the queue calls the given `send`."""
-        self._unsent.append(Unsent(decision, self._write(decision), send))
+        if self._parts is not None:
+            assert isinstance(decision, Part), "only some decisions can be parts of others"
+            self._parts.append((decision, send))
+        else:
+            self._unsent.append(Unsent(decision, self._write(decision), send))
+
+    @contextmanager
+    def together(self, decision: JointDecision) -> Iterator[None]:
+        """Make the decisions that the block adds the parts of one decision."""
+        self._parts = parts = list[tuple[Part, Callable[[], None]]]()
+        yield
+        self._parts = None
+
+        def send() -> None:
+            for _, send_part in parts:
+                send_part()
+
+        self.add(replace(decision, parts=tuple(part for part, _ in parts)), send)
 
     def send(self) -> None:
         """Send the decisions that have become durable."""
@@ -194,8 +258,8 @@ class PendingDecisions:
 
     @property
     def unsent(self) -> list[Decision]:
-        """Return the decisions that have not been sent, oldest first."""
-        return [unsent.decision for unsent in self._unsent]
+        """Return the decisions that have not been sent, oldest first, and the parts of each."""
+        return [one for unsent in self._unsent for one in with_parts(unsent.decision)]
 
     @property
     def least(self) -> int | None:

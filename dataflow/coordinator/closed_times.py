@@ -33,6 +33,8 @@ class PendingChanges:
     """Whether partitions are in transfer."""
     unsent: int | None
     """The least time of a decision that is not sent."""
+    held: int | None
+    """The named time of a reconfiguration that is not decided."""
     sent: Sequence[int]
     """The times of rounds that are sent."""
     requested: Sequence[int]
@@ -130,7 +132,7 @@ class ClosedTimes:
             ahead = data + 1 + lead if data + 1 + lead // 2 >= now else now
             after = [time + 1 for time in (pending.furthest, *pending.requested)]
             target = max(ahead, now, *after)
-        return target if pending.unsent is None else min(target, pending.unsent)
+        return min(one for one in (target, pending.unsent, pending.held) if one is not None)
 
     def _data_time(self, furthest: int) -> int:
         """Return how far the data has come.

@@ -18,11 +18,12 @@ from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordin
 from meander.dataflow.checkpoint.outbox_drain import OutboxDrain
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
+from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
     LeaveDecision,
     PendingDecisions,
+    WorkersPlan,
     WriteDecision,
 )
 from meander.dataflow.control.instructions import Instruction, Revoke
@@ -47,6 +48,7 @@ from meander.dataflow.coordinator.closed_times import ClosedTimes, PendingChange
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlocker, FrontierBlockers
 from meander.dataflow.coordinator.logic_changes import LogicChanges
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment, Place
+from meander.dataflow.coordinator.reconfigurations import Reconfigurations, moves_of
 from meander.dataflow.coordinator.workers import LATEST, Workers, commands_for, initial_moves
 from meander.dataflow.exactly_once.replay_check import Replays
 from meander.dataflow.graph.graph import Location
@@ -131,6 +133,16 @@ class Coordinator:
             self._send_instruction,
             partial(self._broadcast, plan.migrator.inputs[0]),
             self._closed_times.request_advance,
+            start.reconfigured,
+        )
+        self.reconfigurations = Reconfigurations(
+            self.migrations,
+            self.logics,
+            self.assignment,
+            self.decisions,
+            clock,
+            self._closed_times.request_advance,
+            self._plan_after,
         )
         self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
@@ -161,6 +173,12 @@ class Coordinator:
         self.use(command.id)
         self.logics.submit(command)
 
+    def reconfigure(self, command: Reconfigure) -> None:
+        """Accept a reconfiguration. Raise `CommandError` with the remedy where it is invalid."""
+        self._check_reconfiguration(command)
+        self.use(command.id)
+        self.reconfigurations.submit(command)
+
     def expect(self, command: MoveBins) -> None:
         """Check a command as if the worker that it names had joined. Raise `CommandError` where
         it is invalid."""
@@ -169,6 +187,10 @@ class Coordinator:
     def abort(self, id: str, by: str, others: Sequence[str] = ()) -> None:
         """End a command once its current moves are complete. Raise `CommandError` where it cannot
         end; the error also names `others`, which wait for their turn."""
+        if id in self.reconfigurations.undecided:
+            self.use(by)
+            self.reconfigurations.cancel(id, by)
+            return
         self.migrations.abort(id, by, self.closed_before, others)
 
     def plan(self, command: MoveBins) -> MigrationEstimate:
@@ -219,11 +241,16 @@ class Coordinator:
         """
         others = self.workers.remaining(workers)
         time = self._closed_times.next_time()
+        if bound := self.reconfigurations.targets() & {*workers}:
+            raise CommandError(
+                f"{member_name(min(bound))} gets bins or partitions by a reconfiguration: wait"
+                " until that is complete, or abort it"
+            )
         for worker in workers:
             to_come = self.migrations.bound_for(worker)
             if to_come or self.assignment.has_transfer_to(worker):
                 what = f"bins by command {to_come[0].id!r}" if to_come else "a partition"
-                remedy = ", or abort it" if to_come and not to_come[0].serves_rescale else ""
+                remedy = ", or abort it" if to_come and not to_come[0].has_to_complete else ""
                 raise CommandError(
                     f"{member_name(worker)} gets {what}: wait until that is complete{remedy}"
                 )
@@ -346,6 +373,9 @@ class Coordinator:
             self._close_times()
             self._step_migrations()
             self.logics.step(self.workers.all, self.closed_before, self._acknowledged)
+            self.reconfigurations.step(
+                self.closed_before, self._check_reconfiguration, self._acknowledged
+            )
             self._finish_transfers()
             self._release_leaving()
             self._step_checkpoint()
@@ -357,13 +387,14 @@ class Coordinator:
     def events(self) -> list[events.EngineEvent]:
         """Return the events since the last call."""
         drained, self._events = [*self.migrations.events(), *self._events], []
-        return [*drained, *self.logics.events()]
+        return [*drained, *self.logics.events(), *self.reconfigurations.events()]
 
     @property
     def done(self) -> bool:
         """Whether the whole computation is over."""
         over = self._progress.is_quiescent() and self.migrations.idle and self._outbox_drain.over
-        return over and self.logics.idle and not self.checkpoints.pending
+        over = over and self.logics.idle and self.reconfigurations.idle
+        return over and not self.checkpoints.pending
 
     @property
     def ready(self) -> bool:
@@ -406,7 +437,7 @@ class Coordinator:
     def _check(self, command: MoveBins, workers: Sequence[WorkerId] | None = None) -> None:
         if command.id in self.migrations.ids:
             raise id_in_use(command.id)
-        if not (self._plan.stateful or command.serves_rescale):
+        if not (self._plan.stateful or command.has_to_complete):
             raise CommandError("this flow has no stateful operator, so there is nothing to move")
         command.check(self._plan.groups, self.workers.active if workers is None else workers)
         self._closed_times.next_time()
@@ -419,6 +450,29 @@ class Coordinator:
             raise CommandError(
                 f"bin {bin} already moves at {to_millis(time)} ms: name another time"
             )
+
+    def _check_reconfiguration(self, command: Reconfigure) -> None:
+        closed_before = self._closed_times.next_time()
+        if command.time is not None:
+            self._closed_times.expect(command.time)
+        for moves in moves_of(command):
+            moves.check(self._plan.groups, self.workers.active)
+        for (source, partition), worker in command.partitions.items():
+            self.assignment.place(source, partition)
+            if worker not in self.workers.active:
+                raise CommandError(f"worker {worker} is unknown: name an active worker")
+        logic = SwitchLogic(command.id, command.logic, command.time)
+        self.logics.check(logic, max(closed_before, self.logics.soon + 1))
+
+    def _plan_after(self, command: Reconfigure) -> WorkersPlan:
+        """Return what a reconfiguration makes of the workers."""
+        owners = self.owners()
+        for group, targets in command.bins.items():
+            for bin, worker in targets.items():
+                owners[self._plan.groups.number(group, bin)] = worker
+        remaining = {*self.workers.active} - {*command.removed}
+        readers = self.assignment.readers() | dict(command.partitions)
+        return WorkersPlan(tuple(sorted(remaining)), tuple(owners), readers, command.resources)
 
     # -- the steps of a turn
 
@@ -485,7 +539,10 @@ class Coordinator:
         )
         if wanted and not self.workers.changing and self._all_open():
             self.checkpoints.start(tuple(self.workers.all), self._request_advance)
-        if self.checkpoints.aligned:
+        # A cut behind the time of a reconfiguration has all of it, and one before has nothing.
+        if self.checkpoints.aligned and not self.reconfigurations.awaits_receipt(
+            self._acknowledged
+        ):
             members, owners = tuple(self.workers.all), tuple(self.owners())
             replay_from = self.replays.replay_from(self.workers.until)
             cut = Cut(
@@ -574,14 +631,21 @@ class Coordinator:
                 furthest=self.furthest(),
                 transferring=bool(self.assignment.under_way),
                 unsent=self.decisions.least,
+                held=self.reconfigurations.held_time,
                 sent=[round.time for round in sent],
                 requested=[
                     *(round.time for round in sent if round.advance_request is not None),
                     *self.assignment.times,
                     *self.logics.requested,
+                    *self.reconfigurations.requested,
                 ],
                 leaving=list(self.workers.drained.values()),
-                waiting=bool(self._joining) or not self.migrations.idle or self.logics.waiting,
+                waiting=(
+                    bool(self._joining)
+                    or not self.migrations.idle
+                    or self.logics.waiting
+                    or self.reconfigurations.waiting
+                ),
                 lead_share=self.migrations.lead_share(self._due),
             )
         )

@@ -9,7 +9,7 @@ of the decisions. Cost: one instruction and one report per worker and operator.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -29,7 +29,7 @@ from meander.dataflow.progress.capability import Capability
 from meander.schemas.control import CommandError
 from meander.schemas.status import CommandRejected, Event, LogicAccepted, LogicChanged
 from meander.state.keys.ids import WorkerId, member_name
-from meander.state.times.time import to_millis
+from meander.state.times.time import MIN_TIME, to_millis
 
 ENDED = "the flow's sources have ended: send commands before that"
 MAX_PARAMETERS = 64 << 10
@@ -57,7 +57,8 @@ class RunningChange:
     def is_soon(self) -> bool:
         """Whether the next command waits: until the decision, and without a time until all workers
         know it."""
-        return self.time is None or self.advance_request is not None
+        is_timeless_part = bool(self.command.part_of) and self.command.time is None
+        return self.time is None or self.advance_request is not None or is_timeless_part
 
 
 class LogicChanges:
@@ -73,9 +74,11 @@ class LogicChanges:
         send: Callable[[WorkerId, PrepareLogic], None],
         broadcast: Callable[[LogicChange], None],
         request_advance: Callable[[int], Capability],
+        joint: Collection[str] = (),
     ) -> None:
         """`defined` are the versions in the definition of the flow; `earlier` the changes that
-        earlier executions have decided. Those at `start` or later have not been reported."""
+        earlier executions have decided. Those at `start` or later have not been reported, except
+        the parts of the reconfigurations `joint`."""
         self._defined, self._decided = defined, list(earlier)
         self._decisions, self._clock, self._send = decisions, clock, send
         self._broadcast, self._request_advance = broadcast, request_advance
@@ -83,8 +86,10 @@ class LogicChanges:
         self._queue = deque[SwitchLogic]()
         self._running: list[RunningChange] = []
         self._events: list[Event] = []
+        self.failures: dict[str, str] = {}
+        """Why parts of reconfigurations have failed, by their ids."""
         ahead = (one.command for one in earlier if one.time >= start and one.command)
-        self.resume(dict.fromkeys(ahead))
+        self.resume(dict.fromkeys(id for id in ahead if id not in joint))
 
     # -- commands
 
@@ -120,7 +125,7 @@ class LogicChanges:
             self.resume([command.id])
         else:
             self._queue.append(command)
-        self._events.append(LogicAccepted(command.id, command.offset, sorted(command.updates)))
+        self._report(command, LogicAccepted(command.id, command.offset, sorted(command.updates)))
 
     def _start(
         self, command: SwitchLogic, workers: Iterable[WorkerId], closed_before: int | None
@@ -129,7 +134,7 @@ class LogicChanges:
         try:
             self._check_again(command, closed_before)
         except CommandError as error:
-            self._events.append(CommandRejected(command.id, command.offset, str(error)))
+            self._reject(command, str(error))
             return
         numbered = [(next(self._numbers), one) for one in command.updates.items()]
         preparations = {
@@ -149,6 +154,34 @@ class LogicChanges:
                 self._prepare(running, worker)
         self._forget_before(closed_before)
         return [*self._decided]
+
+    # -- parts of reconfigurations
+
+    def is_prepared(self, id: str) -> bool:
+        """Return whether all workers have prepared the part of a reconfiguration, if it has one."""
+        queued = any(command.part_of == id for command in self._queue)
+        return not (queued or any(running.awaited for running in self._parts_of(id)))
+
+    def decide_prepared(self, id: str, time: int, closed_before: int) -> None:
+        """Decide that the part of a reconfiguration takes effect at a time."""
+        self._forget_before(closed_before)
+        for running in self._parts_of(id):
+            self._take_effect(running, time)
+
+    def cancel(self, id: str) -> None:
+        """End the part of a reconfiguration that has not been decided."""
+        self._queue = deque(command for command in self._queue if command.part_of != id)
+        for running in self._parts_of(id):
+            self._running.remove(running)
+        self.failures.pop(id, None)
+
+    def last_time(self, operators: Iterable[str]) -> int:
+        """Return the time of the last decided change of some operators; `MIN_TIME` before any."""
+        decided = (one.time for one in self._decided if one.operator in set(operators))
+        return max(decided, default=MIN_TIME)
+
+    def _parts_of(self, id: str) -> list[RunningChange]:
+        return [one for one in self._running if one.command.part_of == id and one.time is None]
 
     def resume(self, ids: Iterable[str]) -> None:
         """Report the end of commands that an earlier execution has decided, once all workers know
@@ -221,16 +254,26 @@ class LogicChanges:
             )
         if running.error:
             self._running.remove(running)
-            self._events.append(CommandRejected(command.id, command.offset, running.error))
-        elif not running.awaited:
+            self._reject(command, running.error)
+        elif not (running.awaited or command.part_of):
             assert closed_before is not None
             self._forget_before(closed_before)
             self._take_effect(running, command.time or closed_before)
 
+    def _reject(self, command: SwitchLogic, reason: str) -> None:
+        if command.part_of:
+            self.failures[command.part_of] = reason
+        self._report(command, CommandRejected(command.id, command.offset, reason))
+
+    def _report(self, command: SwitchLogic, event: Event) -> None:
+        """Report an event of a command. A reconfiguration reports its parts itself."""
+        if not command.part_of:
+            self._events.append(event)
+
     def _take_effect(self, running: RunningChange, time: int) -> None:
         """Decide that the versions of a command take effect at a time."""
         running.time = time
-        if running.command.time is None:
+        if running.command.time is None and not running.command.part_of:
             running.advance_request = self._request_advance(time)
         changes = [
             self._change(running, number, one) for number, one in running.preparations.items()
@@ -264,12 +307,11 @@ class LogicChanges:
         assert running.time is not None
         command, seconds = running.command, self._clock.monotonic() - running.started_at
         versions = {one.operator: str(one.version) for one in running.preparations.values()}
-        self._events.append(
-            LogicChanged(
-                id=command.id, time=to_millis(running.time), at=running.time,
-                versions=versions, ms=round_ms(seconds),
-            )
+        event = LogicChanged(
+            id=command.id, time=to_millis(running.time), at=running.time,
+            versions=versions, ms=round_ms(seconds),
         )  # fmt: skip
+        self._report(command, event)
 
     # -- queries
 

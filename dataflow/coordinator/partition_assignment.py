@@ -129,6 +129,16 @@ class PartitionAssignment:
             if reader == worker and place not in self._under_way
         ]
 
+    def in_transfer(self, place: tuple[str, int]) -> bool:
+        """Return whether a partition, given by source and number, is in transfer."""
+        source, partition = place
+        return (self._numbers.get(source, -1), Partition(partition)) in self._under_way
+
+    def readers(self) -> dict[tuple[str, int], WorkerId]:
+        """Return the readers as they will be after all transfers, by source and partition."""
+        names = {number: source for source, number in self._numbers.items()}
+        return {(names[n], int(p)): worker for worker, (n, p) in self._planned_readers()}
+
     def has_transfer_to(self, worker: WorkerId) -> bool:
         """Return whether a partition is on its way to a worker."""
         return any(one.order.target == worker for one in self._under_way.values())

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meander.dataflow.control.decisions import Decision, LogicDecision, StartDecision
+from meander.dataflow.control.decisions import (
+    Decision,
+    JointDecision,
+    LogicDecision,
+    StartDecision,
+    with_parts,
+)
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
@@ -341,8 +347,21 @@ def logic_changes(decisions: Iterable[Written]) -> Iterator[LogicChange]:
                 yield from changes
 
 
+def joint_decisions(decisions: Iterable[Written]) -> list[JointDecision]:
+    """Return the joint decisions of all executions, in order."""
+    last, found = None, list[JointDecision]()
+    for execution, decision in effective(decisions):
+        match decision:
+            case StartDecision():
+                last = execution
+            case JointDecision() if execution == last:
+                found.append(decision)
+    return found
+
+
 def effective(decisions: Iterable[Written]) -> Iterator[Written]:
-    """Leave out each start of an execution that follows the start of a later execution.
+    """Leave out each start of an execution that follows the start of a later execution; give the
+    parts of a joint decision behind it.
 
     Its driver had lost the flow before the record arrived. The executions of a later claim have
     greater ids than those of an earlier claim (`app.recovery.claiming`).
@@ -358,7 +377,8 @@ def effective(decisions: Iterable[Written]) -> Iterator[Written]:
             if last is not None and execution < last:
                 continue
             last = execution
-        yield execution, decision
+        for one in with_parts(decision):
+            yield execution, one
 
 
 def start_override(order: ReassignPartition) -> TimestampOverride:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicVersion
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.execution_plan.bin_ranges import ranges
-from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError, Resources
+from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.state.keys.ids import Bin, WorkerId, member_name
 
 

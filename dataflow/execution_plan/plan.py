@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicUpdate, LogicVersion
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import Bin, WorkerId, member_name
 
@@ -24,27 +25,6 @@ Place = tuple[str, int]
 
 class PlanError(MeanderError):
     """An error that names what is wrong with an execution plan, and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Where a worker runs. Empty fields leave the choice to Spark."""
-
-    host: str = ""
-    """The host of its executor."""
-    executor: str = ""
-    """Spark's id of its executor."""
-
-    def allows(self, actual: Resources) -> bool:
-        """Return whether a worker that runs with `actual` resources fits.
-
-        >>> Resources("a").allows(Resources("a", "3")), Resources("b").allows(Resources("a", "3"))
-        (True, False)
-        """
-        return self.host in ("", actual.host) and self.executor in ("", actual.executor)
-
-
-ANYWHERE: Final = Resources()
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,24 +107,56 @@ class MigrationScheduler:
         running = next((one for one in self.commands if one.command.id == id), None)
         if running is None or running.aborted is not None:
             raise _not_running(id, [*self._abortable, *others])
-        if running.command.serves_rescale:
+        if running.command.has_to_complete:
             raise CommandError(
-                f"command {id!r} serves a joining or leaving worker, so it has to complete"
+                f"command {id!r} is a part of another command, so it has to complete"
             )
         self.ids.add(by)
+        for round in running.rounds:
+            if closed_before is not None and not round.decided and round.time >= closed_before:
+                self._revoke(running, round)
+        self._end_waiting(running, by)
+
+    def _end_waiting(self, running: RunningMigration, by: str) -> None:
+        """Leave the waiting bins of a command in place; the command `by` aborts it."""
         running.aborted = by
         for bin in list(running.pre_copies):
             if bin in running.waiting:
                 self.pre_copies.cancel(running, bin)
-        for round in running.rounds:
-            if closed_before is not None and not round.decided and round.time >= closed_before:
-                self._revoke(running, round)
         # The bins are free at once: another command may follow in the same turn.
         running.kept_in_place.update(dict.fromkeys(running.waiting, "aborted"))
         running.waiting.clear()
         if running in self._queued:
             self._queued.remove(running)
             self.running.append(running)
+
+    # -- parts of reconfigurations
+
+    def is_prepared(self, id: str) -> bool:
+        """Return whether all bins of a reconfiguration are ready to move."""
+        parts = self._parts_of(id)
+        ready = (running.is_ready(bin) for running in parts for bin in running.waiting)
+        return all(ready) and not any(running in self._queued for running in parts)
+
+    def free_time(self, id: str, time: int) -> int:
+        """Return the first time from `time` on at which no other command moves a bin of a
+        reconfiguration."""
+        bins = [bin for running in self._parts_of(id) for bin in running.waiting]
+        return self._earliest(bins, time)
+
+    def start_prepared(self, id: str, time: int, closed_before: int) -> None:
+        """Move all bins of a reconfiguration at one time."""
+        for running in self._parts_of(id):
+            if running.waiting:
+                self._start_round(running, list(running.waiting), time, closed_before)
+
+    def cancel(self, id: str) -> None:
+        """End the parts of a reconfiguration that has not been decided."""
+        for running in self._parts_of(id):
+            self._end_waiting(running, id)
+
+    def _parts_of(self, id: str) -> list[RunningMigration]:
+        return [one for one in self.commands if one.command.part_of == id and one.aborted is None]
 
     def moved_already(self, command: MoveBins, time: int) -> Bin | None:
         """Return a bin of a command that another command moves at the same time, or None."""
@@ -158,7 +190,7 @@ class MigrationScheduler:
                     )
             return
         for running in self.pre_copies.bin_unreadable(report.number, operator, bin):
-            kept_in_place = numbered in running.waiting and not running.command.serves_rescale
+            kept_in_place = numbered in running.waiting and not running.command.has_to_complete
             if kept_in_place:
                 running.waiting.remove(numbered)
                 running.kept_in_place[numbered] = reason
@@ -322,7 +354,7 @@ class MigrationScheduler:
 
     def _start_next_round(self, running: RunningMigration, closed_before: int) -> None:
         """Start the next round once the rounds before are over and its bins are ready."""
-        if running.rounds:
+        if running.rounds or running.command.part_of:
             return
         chosen = self._selector.next(running, running.command.precopy)
         # Records wait in every round, however many bins it has, so there should be few rounds.
@@ -415,7 +447,7 @@ class MigrationScheduler:
     def _abortable(self) -> list[str]:
         """The ids of the commands that another command may abort."""
         moving = (one for one in self.commands if one.aborted is None)
-        return [one.command.id for one in moving if not one.command.serves_rescale]
+        return [one.command.id for one in moving if not one.command.has_to_complete]
 
     def ahead_of(self, id: str, closed_before: int) -> list[str]:
         """Return the ids of the commands whose end a queued command awaits."""

@@ -20,13 +20,18 @@ from meander.dataflow.api.redefinitions import redefinitions
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.record_writer import RecordWriter
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
-from meander.dataflow.control.command import MoveBins, SwitchLogic
+from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic
 from meander.dataflow.control.decisions import Decision, LogicDecision
 from meander.dataflow.control.reports import BinSizes, WorkerReport
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent
-from meander.dataflow.exactly_once.commit_history import History, Written, logic_changes
+from meander.dataflow.exactly_once.commit_history import (
+    History,
+    Written,
+    joint_decisions,
+    logic_changes,
+)
 from meander.dataflow.interfaces import Clock, Frame, Links
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
@@ -275,16 +280,19 @@ class DurableWorld:
         for one in filter(lambda one: one.parts, [*restorable, *self.savepoints]):
             data = replace(one, parts=()).to_bytes()
             assert self._read(one.header(data)) == one, "the topic holds all retained checkpoints"
-        begins = RestorePlan.of(plan, workers, self.restored).start_decision
+        joint = joint_decisions(self.decisions)
+        last = joint[-1] if joint else None
+        begins = RestorePlan.of(plan, workers, self.restored, joint=last).start_decision
         self.decisions.append((self.execution, begins))
         self.durable_decisions = len(self.decisions)
         history = History(plan.flow.space, self.decisions, self.ledger.markers, override_history)
-        restored = RestorePlan.of(plan, workers, self.restored, history)
+        restored = RestorePlan.of(plan, workers, self.restored, history, last)
         changes = [*logic_changes(self.decisions)]
         if redefined := redefinitions(plan, changes, restored.time):
             self.decisions.append((self.execution, LogicDecision(tuple(redefined))))
             self.durable_decisions = len(self.decisions)
-        self.start = restored.with_logic(plan, [*changes, *redefined])
+        restored = restored.with_logic(plan, [*changes, *redefined])
+        self.start = restored.with_reconfigurations(joint)
         orphans = Orphans.of([*restorable, *self.savepoints])
         for topic in (self.state, self.in_flight):
             topic.sweep(orphans)
@@ -407,6 +415,7 @@ class TakeCheckpoint:
 Command = (
     MoveBins
     | SwitchLogic
+    | Reconfigure
     | AbortMoves
     | Join
     | Leave
@@ -457,7 +466,7 @@ class Simulation:
         moving = (
             coordinator.busy or not coordinator.migrations.awaits_times
             or coordinator.workers.leaving or coordinator.assignment.changing
-            or coordinator.logics.waiting
+            or coordinator.logics.waiting or not coordinator.reconfigurations.idle
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)
@@ -508,6 +517,8 @@ class Simulation:
                 self.coordinator.submit(command)
             case SwitchLogic():
                 self.coordinator.change_logic(command)
+            case Reconfigure():
+                self.coordinator.reconfigure(command)
             case TakeCheckpoint(policy, savepoint):
                 self.coordinator.checkpoint(policy=policy, savepoint=savepoint)
             case AbortMoves(id, other):

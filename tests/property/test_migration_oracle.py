@@ -24,6 +24,7 @@ from tests.support.property.cases import (
     with_some_far_times,
     with_some_full_bins,
     with_some_loops,
+    with_some_reconfigurations,
 )
 
 FLOOR = 45
@@ -49,6 +50,7 @@ def test_results_and_state_equal_the_reference(
         case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
         case = with_some_changing_logic(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
+        case = with_some_reconfigurations(case)
         run = checked(case, ran)
         kinds[case.kind] += 1
         committed += run.delivery == "exactly_once"
@@ -65,6 +67,8 @@ def test_results_and_state_equal_the_reference(
     record_property("commands that waited for others", changes["queued"])
     record_property("workers that joined", changes["joined"])
     record_property("workers that left", changes["left"])
+    record_property("plans that came into force", changes["reconfigured"])
+    record_property("plans that were rolled back", changes["rolled_back"])
     record_property("records that a function refused", changes["refused"])
     record_property("partitions that changed hands", changes["partition_moved"])
     record_property("partitions that came to a running flow", changes["partition_added"])

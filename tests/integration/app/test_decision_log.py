@@ -10,7 +10,7 @@ import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import needed_history
+from meander.app.recovery.restart import decided_before, needed_history
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.api.plan import Plan
@@ -43,6 +43,7 @@ def test_a_worker_knows_the_bins_that_changed_hands_where_records_apply_as_they_
         decisions.write(to_bytes(FIRST, Moves("m", 7, WorkerId(0), (Bin(0), Bin(1)))))
         decisions.write(to_bytes(SECOND, StartDecision(9, OWNERS, 2, checkpoint=4)))
         decisions.write(to_bytes(SECOND, Moves("later", 12, WorkerId(1), (Bin(0),))))
-    moves = needed_history(flow(order), settings, called, SECOND).moves
+    decided = [*decided_before(settings, called, SECOND)]
+    moves = needed_history(flow(order), settings, called, SECOND, decided).moves
     # What was decided in the execution that it is part of comes to it otherwise.
     assert [one.bins for one in moves] == ([] if bins is None else [bins])

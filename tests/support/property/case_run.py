@@ -11,8 +11,11 @@ from meander import Flow, KeyedStream
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.control.decisions import Decision, LogicDecision
+from meander.dataflow.control.command import Reconfigure
+from meander.dataflow.control.decisions import Decision, JointDecision, LogicDecision, with_parts
 from meander.dataflow.control.logic_change import LogicChange
+from meander.dataflow.control.partition_handoff import ReassignPartition
+from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -160,11 +163,13 @@ class CaseRun:
                 self.check_results(run)
             self.check_owners(run)
             self.check_commands(run)
+            self.check_reconfigurations(run)
             self.check_timed(run)
 
     def note_decisions(self, decisions: Sequence[Decision]) -> None:
         """Note what the engine decided about logic."""
-        logic = (one for one in decisions if isinstance(one, LogicDecision))
+        parts = (part for one in decisions for part in with_parts(one))
+        logic = (one for one in parts if isinstance(one, LogicDecision))
         self.decided = [change for one in logic for change in one.changes]
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
@@ -290,6 +295,35 @@ class CaseRun:
                 assert said[command.id] == ["rejected"]
             else:
                 assert first in ("accepted", "queued") and last in ("completed", "aborted")
+
+    def check_reconfigurations(self, run: TestFlow) -> None:
+        """Check that each reconfiguration is decided as a whole, or leaves everything as it is."""
+        ended = [one for one in run.events if one["type"] in ("reconfigured", "rolled_back")]
+        ends = {one["id"]: one["type"] for one in ended}
+        assert len(ends) == len(ended), "each reconfiguration ends once"
+        decided = {one.id: one for one in run.sim.decisions if isinstance(one, JointDecision)}
+        rejected = {one["id"] for one in run.events if one["type"] == "rejected"}
+        asked = {one.id: one for one in self.case.script if isinstance(one, Reconfigure)}
+        assert asked.keys() - rejected == ends.keys(), "each reconfiguration ends"
+        for id, end in ends.items():
+            assert (id in decided) == (end == "reconfigured"), "it is decided, or rolled back"
+        for id, decision in decided.items():
+            self.check_parts(asked[id], decision)
+
+    def check_parts(self, command: Reconfigure, decision: JointDecision) -> None:
+        """Check that a decision has all parts of a reconfiguration, for one time."""
+        assert {part.time for part in decision.parts} <= {decision.time}
+        changed = {
+            one.operator
+            for part in decision.parts
+            if isinstance(part, LogicDecision)
+            for one in part.changes
+        }
+        assert changed == command.logic.keys()
+        moved = sum(len(part.bins) for part in decision.parts if isinstance(part, Moves))
+        assert moved == sum(map(len, command.bins.values()))
+        read = sum(isinstance(part, ReassignPartition) for part in decision.parts)
+        assert read == len(command.partitions)
 
     def check_timed(self, run: TestFlow) -> None:
         """Check that each operator has timed each of its records once."""

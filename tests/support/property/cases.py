@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from meander.dataflow.control.command import MoveBins, Order, Overlap, Strategy, SwitchLogic
+from meander.dataflow.control.command import (
+    MoveBins,
+    Order,
+    Overlap,
+    Reconfigure,
+    Strategy,
+    SwitchLogic,
+)
+from meander.dataflow.control.logic_change import LogicUpdate
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.simulator import (
     AbortMoves,
@@ -44,7 +52,11 @@ class Case:
     room: int
     """Bytes of records that may wait in memory at one operator."""
     staff: tuple[
-        tuple[int, Join | Leave | MovePartition | AddPartition | AbortMoves | SwitchLogic], ...
+        tuple[
+            int,
+            Join | Leave | MovePartition | AddPartition | AbortMoves | SwitchLogic | Reconfigure,
+        ],
+        ...,
     ] = ()
     """Who comes and goes, and after how many commands; which partitions come, and what is ended
     before its time."""
@@ -72,6 +84,9 @@ class Case:
 
 FAR = from_millis(4_102_444_800_000)
 """A time in the year 2100."""
+
+CHANGING = ("changing", "ringing")
+"""The kinds of flows whose logic can change."""
 
 KINDS = ("chain", "rekey", "timers", "connect", "sides", "columns", "faulty", "arrival", "alone")
 
@@ -211,6 +226,48 @@ def with_changing_logic(case: Case) -> Case:
     changes = random_changes(rng, operators, span, rng.randint(1, 5))
     staff = tuple((rng.randint(0, len(case.commands) + n), one) for n, one in enumerate(changes))
     return replace(case, staff=(*case.staff, *staff))
+
+
+def with_some_reconfigurations(case: Case) -> Case:
+    """One of five cases has them."""
+    return with_reconfigurations(case) if case.seed % 5 == 1 else case
+
+
+def with_reconfigurations(case: Case) -> Case:
+    """The same case, in which logic, bins and partitions change together some times; some of these
+    changes are ended before they are decided."""
+    rng = random.Random(f"plans {case.seed}")
+    operators = changeable(stages_of(case.seed, case.kind)) if case.kind in CHANGING else {}
+    span = max((ms for records in case.partitions for ms, _ in records), default=50)
+    staff = [*case.staff]
+    for n in range(rng.randint(1, 3)):
+        logic = random_changes(rng, operators, span, 1)[0].updates if operators else {}
+        command = random_reconfiguration(rng, f"r{n}", case, span, logic)
+        at = rng.randint(0, len(case.commands) + len(staff))
+        staff.append((at, command))
+        if rng.random() < 0.2:
+            staff.append((at + 1, AbortMoves(f"{command.id} ends", command.id)))
+    return replace(case, staff=tuple(staff))
+
+
+def random_reconfiguration(
+    rng: random.Random, id: str, case: Case, span: int, logic: Mapping[str, LogicUpdate]
+) -> Reconfigure:
+    """A reconfiguration of some of the bins and partitions, with changes of logic."""
+    count, workers = 1 << case.bits, case.workers
+    bins = {
+        group: {
+            Bin(b): WorkerId(rng.randrange(workers))
+            for b in rng.sample(range(count), rng.choice([0, 1, max(1, count // 2), count]))
+        }
+        for group in (["", "a", "c"] if case.kind == "alone" else [""])
+    }
+    numbers = range(len(case.partitions))
+    partitions = {
+        ("source", p): WorkerId(rng.randrange(workers)) for p in numbers if rng.random() < 0.3
+    }
+    time = from_millis(rng.randint(0, span)) if rng.random() < 0.4 else None
+    return Reconfigure(id, logic, bins, partitions, time=time)
 
 
 def with_some_bins_to_and_fro(case: Case) -> Case:

@@ -10,7 +10,7 @@ import pytest
 
 from meander.app.recovery import restart
 from meander.app.recovery.decision_log import from_bytes, to_bytes
-from meander.app.recovery.restart import earlier_changes
+from meander.app.recovery.restart import decided_before
 from meander.connectors.topics.internal_topics import topic_names
 from meander.dataflow.control.decisions import JoinDecision, LogicDecision, StartDecision
 from meander.dataflow.control.logic_change import LogicChange, LogicVersion
@@ -99,7 +99,7 @@ def test_an_execution_starts_with_the_changes_before_it(
     execution: ExecutionId, ids: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restart, "read_decisions", lambda *_: iter(LOG))
-    found = earlier_changes({}, topic_names("", "f"), execution)
+    found = logic_changes(decided_before({}, topic_names("", "f"), execution))
     assert "".join(change.command for change in found) == ids
 
 
@@ -109,5 +109,5 @@ def test_an_execution_starts_with_the_changes_of_its_own_start(
     """A later change reaches its workers by the coordinator."""
     log = [*LOG, (THREE, decided("", time=13)), (THREE, decided("e", time=14))]
     monkeypatch.setattr(restart, "read_decisions", lambda *_: iter(log))
-    found = earlier_changes({}, topic_names("", "f"), THREE)
+    found = logic_changes(decided_before({}, topic_names("", "f"), THREE))
     assert [change.command for change in found] == ["a", "b", "c", ""]

@@ -1,0 +1,285 @@
+"""Reconfigurations at the coordinator: the parts of a change of plan take effect at one time.
+
+Prepare, decide, end (Trisk, 3.2). Guarantees that a reconfiguration holds as a whole or not at all:
+each bin is pre-copied and each version of logic is loaded before one record decides all parts, for
+one logical time. A failure before leaves the old plan in force; from the decision on it goes
+forward only. Invariant: one reconfiguration is under way at a time. Only the workers and operators
+that it names take part; the others never wait. Cost: that of its parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic
+from meander.dataflow.control.decisions import JointDecision, PendingDecisions, WorkersPlan
+from meander.dataflow.coordinator.logic_changes import LogicChanges
+from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
+from meander.dataflow.interfaces import Clock
+from meander.dataflow.migration.events import round_ms
+from meander.dataflow.migration.scheduler import MigrationScheduler
+from meander.dataflow.progress.capability import Capability
+from meander.schemas.control import CommandError
+from meander.schemas.status import Event, Reconfigured, RolledBack
+from meander.state.keys.ids import WorkerId
+from meander.state.times.time import to_millis
+
+
+@dataclass(slots=True)
+class RunningReconfiguration:
+    """A reconfiguration under way."""
+
+    command: Reconfigure
+    started_at: float
+    time: int | None = None
+    """The time of the decision, once it is taken."""
+    decided_at: float = 0.0
+    advance_request: Capability | None = None
+
+
+class Reconfigurations:
+    """The reconfigurations of a flow, one after another."""
+
+    def __init__(
+        self,
+        migrations: MigrationScheduler,
+        logics: LogicChanges,
+        assignment: PartitionAssignment,
+        decisions: PendingDecisions,
+        clock: Clock,
+        request_advance: Callable[[int], Capability],
+        plan_after: Callable[[Reconfigure], WorkersPlan],
+    ) -> None:
+        """`plan_after` returns what a reconfiguration makes of the workers."""
+        self._migrations, self._logics, self._assignment = migrations, logics, assignment
+        self._decisions, self._clock = decisions, clock
+        self._request_advance, self._plan_after = request_advance, plan_after
+        self._queue = deque[Reconfigure]()
+        self._running: RunningReconfiguration | None = None
+        self._events: list[Event] = []
+
+    # -- commands
+
+    def submit(self, command: Reconfigure) -> None:
+        """Queue a checked command."""
+        self._queue.append(command)
+
+    def cancel(self, id: str, by: str) -> bool:
+        """End a reconfiguration that is not decided; return whether there was one."""
+        for command in self._queue:
+            if command.id == id:
+                self._queue.remove(command)
+                self._report_rolled_back(command, f"command {by!r} has aborted it")
+                return True
+        running = self._running
+        if running is None or running.command.id != id or running.time is not None:
+            return False
+        self._roll_back(running, f"command {by!r} has aborted it")
+        return True
+
+    # -- the steps of a turn
+
+    def step(
+        self,
+        closed_before: int | None,
+        check: Callable[[Reconfigure], None],
+        acknowledged: Callable[[int], bool],
+    ) -> None:
+        """Start the next reconfiguration, decide one that is prepared, or end one that is complete.
+
+        `check` raises `CommandError` where a command has become invalid in the queue;
+        `acknowledged` returns whether every worker has received all decisions for a time.
+        """
+        if self._running is None and self._queue:
+            self._start(self._queue.popleft(), closed_before, check)
+        elif (running := self._running) is not None:
+            if running.time is not None:
+                self._end(running, acknowledged)
+            elif reason := self._failure(running, closed_before):
+                self._roll_back(running, reason)
+            elif closed_before is not None and self._may_decide(running.command, closed_before):
+                self._decide(running, closed_before)
+
+    def _start(
+        self,
+        command: Reconfigure,
+        closed_before: int | None,
+        check: Callable[[Reconfigure], None],
+    ) -> None:
+        try:
+            check(command)
+        except CommandError as error:
+            self._report_rolled_back(command, str(error))
+            return
+        assert closed_before is not None, "the check rejects a command behind the sources' end"
+        self._running = RunningReconfiguration(command, self._clock.monotonic())
+        for part in moves_of(command):
+            self._migrations.submit(part, closed_before)
+        if command.logic:
+            self._logics.submit(
+                SwitchLogic(command.id, command.logic, command.time, command.offset, command.id)
+            )
+
+    def _may_decide(self, command: Reconfigure, closed_before: int) -> bool:
+        """Return whether all is prepared, and the named time is the next that is not closed.
+
+        A decision for a later time would bind the bins until then, over a restart too.
+        """
+        is_early = command.time is not None and not self._is_due(command, closed_before)
+        return not is_early and self._is_prepared(command)
+
+    def _is_due(self, command: Reconfigure, closed_before: int) -> bool:
+        return command.time is not None and command.time <= closed_before
+
+    def _is_prepared(self, command: Reconfigure) -> bool:
+        id = command.id
+        in_transfer = any(map(self._assignment.in_transfer, command.partitions))
+        prepared = self._migrations.is_prepared(id) and self._logics.is_prepared(id)
+        return prepared and not in_transfer
+
+    def _failure(self, running: RunningReconfiguration, closed_before: int | None) -> str:
+        """Return why a reconfiguration cannot be decided any more, or ''."""
+        command = running.command
+        if reason := self._logics.failures.get(command.id):
+            return reason
+        if closed_before is None:
+            return "the flow's sources have ended before all was prepared"
+        if self._is_due(command, closed_before) and not self._is_prepared(command):
+            assert command.time is not None
+            return (
+                f"time {to_millis(command.time)} ms came before all was prepared: name a later"
+                " time, or leave it out for as soon as possible"
+            )
+        if (seconds := self._clock.monotonic() - running.started_at) > command.seconds:
+            return (
+                f"it was not prepared within {seconds:.0f} seconds: look at what holds it up with"
+                " meander status, or give it more time"
+            )
+        return ""
+
+    def _decide(self, running: RunningReconfiguration, closed_before: int) -> None:
+        """Decide all parts for one time, by one record."""
+        command, id = running.command, running.command.id
+        time = closed_before if command.time is None else command.time
+        time = max(time, self._logics.last_time(command.logic) + 1)
+        time = running.time = self._migrations.free_time(id, time)
+        running.decided_at = self._clock.monotonic()
+        if command.time is None:
+            running.advance_request = self._request_advance(time)
+        decision = JointDecision(id, command.offset, self._plan_after(command), time=time)
+        with self._decisions.together(decision):
+            self._migrations.start_prepared(id, time, closed_before)
+            self._logics.decide_prepared(id, time, closed_before)
+            for (source, partition), worker in command.partitions.items():
+                place = self._assignment.place(source, partition)
+                self._assignment.start(transfer_id(id, source, partition), place, worker, time)
+
+    def _end(self, running: RunningReconfiguration, acknowledged: Callable[[int], bool]) -> None:
+        command, time = running.command, running.time
+        assert time is not None
+        ids = {
+            *(part.id for part in moves_of(command)),
+            *(transfer_id(command.id, *place) for place in command.partitions),
+        }
+        moving = {one.command.id for one in self._migrations.commands} | self._assignment.running
+        if not acknowledged(time) or not ids.isdisjoint(moving):
+            return
+        if running.advance_request is not None:
+            running.advance_request.drop()
+        self._running = None
+        now = self._clock.monotonic()
+        self._events.append(
+            Reconfigured(
+                id=command.id, offset=command.offset, time=to_millis(time), at=time,
+                ms=round_ms(now - running.started_at),
+                synchronise_ms=round_ms(now - running.decided_at),
+            )
+        )  # fmt: skip
+
+    def _roll_back(self, running: RunningReconfiguration, reason: str) -> None:
+        """Leave the old plan in force."""
+        self._migrations.cancel(running.command.id)
+        self._logics.cancel(running.command.id)
+        self._running = None
+        self._report_rolled_back(running.command, reason)
+
+    def _report_rolled_back(self, command: Reconfigure, reason: str) -> None:
+        self._events.append(RolledBack(id=command.id, offset=command.offset, reason=reason))
+
+    # -- queries
+
+    @property
+    def idle(self) -> bool:
+        """Whether no reconfiguration is queued or under way."""
+        return self._running is None and not self._queue
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a reconfiguration without a named time waits for its decision."""
+        running = self._running
+        undecided = running is not None and running.time is None and running.command.time is None
+        return bool(self._queue) or undecided
+
+    @property
+    def requested(self) -> list[int]:
+        """The times to which sources advance for a reconfiguration."""
+        running = self._running
+        if running is None or running.advance_request is None or running.time is None:
+            return []
+        return [running.time]
+
+    @property
+    def undecided(self) -> list[str]:
+        """The ids of the reconfigurations that are not decided."""
+        running = self._running
+        preparing = [] if running is None or running.time is not None else [running.command.id]
+        return [*preparing, *(command.id for command in self._queue)]
+
+    @property
+    def held_time(self) -> int | None:
+        """The time that a reconfiguration names, which stays open until it is decided."""
+        running = self._running
+        return None if running is None or running.time is not None else running.command.time
+
+    def awaits_receipt(self, acknowledged: Callable[[int], bool]) -> bool:
+        """Return whether some worker may not have received a decided reconfiguration."""
+        running = self._running
+        if running is None or running.time is None:
+            return False
+        return not acknowledged(running.time)
+
+    def targets(self) -> set[WorkerId]:
+        """Return the workers that get a bin or a partition by a reconfiguration."""
+        commands = [*self._queue, *([] if self._running is None else [self._running.command])]
+        found = {worker for command in commands for worker in command.partitions.values()}
+        return found.union(*(its.values() for command in commands for its in command.bins.values()))
+
+    def events(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self._events = self._events, []
+        return events
+
+
+def moves_of(command: Reconfigure) -> list[MoveBins]:
+    """Return the commands that move the bins of a reconfiguration, one per group."""
+    return [
+        MoveBins(
+            f"{command.id}/bins of {group}" if group else f"{command.id}/bins",
+            tuple(targets),
+            next(iter(targets.values())),
+            strategy="all-at-once",
+            operator=group,
+            others=targets,
+            offset=command.offset,
+            part_of=command.id,
+        )
+        for group, targets in command.bins.items()
+        if targets
+    ]
+
+
+def transfer_id(id: str, source: str, partition: int) -> str:
+    """Return the id of the transfer of a partition by a reconfiguration."""
+    return f"{id}/{source}.{partition}"
