@@ -21,6 +21,7 @@ from tests.support.property.cases import (
     with_some_far_times,
     with_some_full_bins,
     with_some_loops,
+    with_some_reconfigurations,
 )
 from tests.support.property.exactly_once_run import TIMED, ExactlyOnceRun
 from tests.support.property.steps import Step
@@ -43,6 +44,7 @@ def test_double_crash_all_executions_together_commit_the_reference(
         case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
         case = with_some_changing_logic(case)
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
+        case = with_some_reconfigurations(case)
         run = checked(case, ran)
         found.update(
             flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
+from meander.dataflow.control.decisions import JointDecision, LogicDecision
 from meander.dataflow.exactly_once.commit_history import logic_changes
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation.in_memory import ListSink
@@ -107,6 +108,7 @@ class RecoveryRun(CaseRun):
                 self._note(world.turn.step_faults)
                 continue
             self.local_bins += run.local_bins
+            check_plan(world, interruption.workers)
             over = self._run_one(run)
             self._note(run.step_faults)
             self.dead_letters |= run.durable_dead_letters
@@ -260,6 +262,24 @@ class RecoveryRun(CaseRun):
             assert ordered, (
                 "an execution gives each key's results in order, and may repeat some (I9)"
             )
+
+
+def check_plan(world: DurableWorld, workers: int) -> None:
+    """Check that an execution starts with all of the last reconfiguration, or with nothing of it
+    (Trisk, 3.2)."""
+    decided = [one for _, one in world.decisions[:-1] if isinstance(one, JointDecision)]
+    if not decided:
+        return
+    last, start = decided[-1], world.start
+    parts = [part for part in last.parts if isinstance(part, LogicDecision)]
+    changes = {change for part in parts for change in part.changes}
+    assert changes <= {*start.logic_changes}, "its logic holds"
+    if last.time >= start.cut.time and len(last.plan.members) == workers:
+        ranks = {old: new for new, old in enumerate(last.plan.members)}
+        owners = tuple(ranks[owner] for owner in last.plan.owners)
+        assert start.owners == owners, "its owners hold"
+        for place, reader in last.plan.readers.items():
+            assert start.readers.get(place, ranks[reader]) == ranks[reader], "its readers hold"
 
 
 def answer(result: Result) -> str:
