@@ -1,11 +1,10 @@
 """Commands on the control topic: JSON that a person can type, validated before it takes effect.
 
 Guarantees that a `Migrate` names existing bins or keys, a `ChangeLogic` operators and their logic,
-and a `Rescale` a number of workers, and nothing else. Any other command is rejected with one
-sentence that names the remedy. A record without the marker is no command (`is_command`). Texts and
-quotations are bounded, so an answer fits into a record. The published schemas are
-`migrate.schema.json`, `change_logic.schema.json`, `rescale.schema.json`, `abort.schema.json`,
-`checkpoint.schema.json` and `stop.schema.json`. The coordinator checks the
+an `ApplyPlan` a plan, a `Rescale` a number of workers, and nothing else. Any other command is
+rejected with one sentence that names the remedy. A record without the marker is no command
+(`is_command`). Texts and quotations are bounded, so an answer fits into a record. The published
+schemas are `<type>.schema.json`, with the type of each command. The coordinator checks the
 conditions that depend on the past of a flow: repeated ids, closed times and active workers.
 """
 
@@ -28,11 +27,16 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import from_json
 
+from meander.schemas.execution_plan import MAX_NAME, NewLogic, PlanDocument
+
 MAX_COMMAND = 512 << 10
 """The most bytes of a command: enough to name each bin of the greatest bin count."""
 
-MAX_ID = 200
+MAX_ID = MAX_NAME
 """The most characters of an id. Each event of its command and heartbeats repeat it."""
+
+MAX_REASON = 1000
+"""The most characters of the reason of a command."""
 
 MAX_KEY = 64 << 10
 """The most characters of a text key. A longer one would not fit beside its state in a move."""
@@ -182,27 +186,6 @@ class Abort(_Command):
     ]
 
 
-class NewLogic(BaseModel):
-    """Another version of the logic of one operator."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    logic: Annotated[
-        Annotated[str, Field(min_length=1, max_length=MAX_ID)] | None,
-        Field(
-            description="A class of the flow's module, or module:Class of a module beside it; null:"
-            " the class that the operator has."
-        ),
-    ] = None
-    parameters: Annotated[
-        dict[str, JsonValue],
-        Field(
-            description="Values for fields of the class. The others keep their values where the"
-            " class stays, and else have their defaults."
-        ),
-    ] = Field(default_factory=dict)
-
-
 class ChangeLogic(_Command):
     """Replace the logic of operators at one logical time, while the flow runs."""
 
@@ -220,6 +203,33 @@ class ChangeLogic(_Command):
             description="The time of the change, milliseconds since 1970; null: at once.",
         ),
     ] = None
+
+
+class ApplyPlan(_Command):
+    """Bring another execution plan into force at one logical time, while the flow runs."""
+
+    type: Literal["apply_plan"]
+    id: Id
+    plan: PlanDocument
+    time: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=MAX_MILLIS,
+            description="The time of the change, milliseconds since 1970; null: at once.",
+        ),
+    ] = None
+    by: Annotated[
+        str, Field(max_length=MAX_ID, description="The user or the policy that asks for it.")
+    ] = ""
+    why: Annotated[str, Field(max_length=MAX_REASON, description="The reason.")] = ""
+    seconds: Annotated[
+        float | None,
+        Field(gt=0, description="The time limit of the preparation; null: ten minutes."),
+    ] = None
+    dry_run: Annotated[
+        bool, Field(description="Report the plan and its operations only; nothing changes.")
+    ] = False
 
 
 class Rescale(_Command):
@@ -250,12 +260,12 @@ class Stop(_Command):
     savepoint: Savepoint = None
 
 
-Command = Migrate | ChangeLogic | Rescale | Abort | RequestCheckpoint | Stop
+Command = Migrate | ChangeLogic | ApplyPlan | Rescale | Abort | RequestCheckpoint | Stop
 
 
 _TYPES: Mapping[object, type[Command]] = {
     "rescale": Rescale, "abort": Abort, "checkpoint": RequestCheckpoint, "stop": Stop,
-    "change_logic": ChangeLogic,
+    "change_logic": ChangeLogic, "apply_plan": ApplyPlan,
 }  # fmt: skip
 
 
@@ -325,8 +335,13 @@ def _object(data: bytes | None) -> Mapping[str, object]:
 
 _REMEDIES = {
     MARKER: 'write "meander": "command"',
-    "type": "the known types are 'migrate', 'change_logic', 'rescale', 'abort', 'checkpoint' and"
-    " 'stop'",
+    "type": "the known types are 'migrate', 'change_logic', 'apply_plan', 'rescale', 'abort',"
+    " 'checkpoint' and 'stop'",
+    "plan": 'give sections such as {"workers": {"0": {}, "1": {}}, "bins": {"0": "0-127", "1":'
+    ' "128-255"}}',
+    "by": f"give a text of at most {MAX_ID} characters",
+    "why": f"give a text of at most {MAX_REASON:,} characters",
+    "seconds": "give a number of seconds above 0, or null",
     "operators": 'give the new logic of each operator, such as {"alert": {"parameters": {"limit":'
     " 5}}}",
     "id": f"give an id that is a text of at most {MAX_ID} characters and was never used before",

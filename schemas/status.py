@@ -160,20 +160,42 @@ class Reconfiguring(_CommandEvent, tag="reconfiguring"):
     operations: list[str]
 
 
-class Reconfigured(_CommandEvent, tag="reconfigured"):
-    """An event that reports that the new plan is in force on every worker, from one logical time
-    on."""
+class PlanCompared(_CommandEvent, tag="plan_compared"):
+    """An event that reports the plan in force, and the operations that lead to another plan."""
 
     offset: int
     """The offset of the command on the control topic."""
+    plan: dict[str, object]
+    """The sections of the plan in force, as a document has them."""
+    places: dict[str, str]
+    """Where each worker runs, in words."""
+    operations: list[str]
+
+
+class PlanInForce(_CommandEvent, tag="plan_in_force"):
+    """An event that reports that a new plan is in force on every worker, from one logical time
+    on. Workers that it does not have leave next."""
+
     time: int
     """Milliseconds since 1970."""
     at: int
     """The logical time."""
-    ms: float
-    """Milliseconds since the preparation began."""
+    prepare_ms: float
+    """Milliseconds from the start of the preparation to the decision."""
     synchronise_ms: float
-    """Milliseconds since all was prepared and decided."""
+    """Milliseconds from the decision until all workers had applied it."""
+
+
+class Reconfigured(_CommandEvent, tag="reconfigured"):
+    """An event that reports the end of a reconfiguration: its plan is in force, and the workers
+    that it does not have are gone."""
+
+    offset: int
+    """The offset of the command on the control topic."""
+    workers: int
+    """The number of workers."""
+    ms: float | None
+    """Milliseconds since the command began. None where a restart has completed it."""
 
 
 class RolledBack(_CommandEvent, tag="rolled_back"):
@@ -637,7 +659,7 @@ class Failed(_DriverEvent, tag="failed"):
 Event = (
     Queued | Accepted | Planned | BinMoved | BinUnreadable | LayerUnreadable | Completed | Aborted
     | LogicAccepted | LogicChanged | CommandRejected | ReplayChecked
-    | Reconfiguring | Reconfigured | RolledBack
+    | Reconfiguring | PlanInForce | Reconfigured | RolledBack | PlanCompared
     | Rescaling | Joined | JoinFailed | Left | PartitionMoved | PartitionAdded | Rescaled
     | CheckpointAccepted | Checkpointed | CheckpointFailed
     | Claimed | Heartbeat | Started | Recovering | Finished | Failed

@@ -12,8 +12,9 @@ from pydantic import JsonValue
 
 from meander.app.cli.follow import new_id, show_end, submit
 from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
-from meander.schemas.control import ChangeLogic, NewLogic
+from meander.schemas.control import ChangeLogic
 from meander.schemas.errors import SetupError
+from meander.schemas.execution_plan import NewLogic
 from meander.schemas.status import Event, LogicAccepted, LogicChanged
 
 EXAMPLE = "Example: meander change alerts above --parameter limit=4.5"

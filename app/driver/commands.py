@@ -11,6 +11,8 @@ group only shows the first command that is not done to lag tools.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 from meander.app.loading.flow_code import FlowCode
 from meander.app.recovery.decision_log import DecisionLog
@@ -19,7 +21,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.command import MoveBins, SwitchLogic
 from meander.dataflow.control.decisions import CommandsDoneDecision
 from meander.dataflow.coordinator.coordinator import Coordinator
-from meander.dataflow.coordinator.events import EngineEvent, LastMessage
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.schemas import control
 from meander.schemas.errors import SetupError
@@ -35,10 +37,14 @@ from meander.schemas.status import (
     Event,
     LogicAccepted,
     LogicChanged,
+    PlanCompared,
     Planned,
     Queued,
+    Reconfigured,
+    Reconfiguring,
     Rescaled,
     Rescaling,
+    RolledBack,
 )
 
 log = LineLogger(__name__)
@@ -76,12 +82,21 @@ class OpenCommands:
     def note(self, event: Event) -> None:
         """Note an event that starts or ends a command."""
         match event:
-            case Accepted() | Queued() | Rescaling() | CheckpointAccepted() | LogicAccepted():
+            case (
+                Accepted()
+                | Queued()
+                | Rescaling()
+                | Reconfiguring()
+                | CheckpointAccepted()
+                | LogicAccepted()
+            ):
                 self._offsets[event.id] = event.offset
                 if isinstance(event, LogicAccepted):
                     self._logic.add(event.id)
             case Completed() | Rescaled() | Checkpointed() | CheckpointFailed() | LogicChanged():
                 self._end(event.id)
+            case Reconfigured() | RolledBack() | PlanCompared():
+                self._end(event.id, event.offset)
             case Aborted() | CommandRejected():
                 self._end(event.id, event.offset)
             case Planned(last=True):
@@ -124,6 +139,15 @@ class OpenCommands:
             self.answered.add(offset)
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitingFiles:
+    """A command that waits for files of the flow's code."""
+
+    id: str
+    offset: int
+    submit: Callable[[], None]
+
+
 class CommandHandler:
     """A handler that starts commands, and yields events about them."""
 
@@ -140,7 +164,7 @@ class CommandHandler:
     ) -> None:
         """`has_all_files` returns whether each worker has all files of the flow's code."""
         self._commands, self._code, self._has_all_files = commands, code, has_all_files
-        self._awaiting_files: list[SwitchLogic] = []
+        self._awaiting_files: list[AwaitingFiles] = []
         self._plan, self._rescaler = plan, rescaler
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
@@ -177,48 +201,67 @@ class CommandHandler:
                 name = error.command or name
                 yield CommandRejected(id=name, offset=raw.offset, reason=str(error))
         yield from self._rescaler.step()
-        yield from self._change_logic()
+        yield from self._submit_with_files()
         self._note_handled()
 
-    def _change_logic(self) -> Iterator[Event]:
-        """Submit the changes of logic once all workers have the files that came before them."""
+    def _submit_with_files(self) -> Iterator[Event]:
+        """Submit commands once all workers have the files that came before them."""
         if not (self._awaiting_files and self._has_all_files()):
             return
-        changes, self._awaiting_files = self._awaiting_files, []
-        for change in changes:
+        awaiting, self._awaiting_files = self._awaiting_files, []
+        for one in awaiting:
             try:
-                self._controller.change_logic(change)
+                one.submit()
             except control.CommandError as error:
-                yield CommandRejected(id=change.id, offset=change.offset, reason=str(error))
+                yield CommandRejected(id=one.id, offset=one.offset, reason=str(error))
 
     def _handle(self, command: control.Command, offset: int) -> Iterator[Event]:
         """Start a command, or let it wait for its turn. Raises CommandError."""
         match command:
             case control.Rescale():
                 self._rescaler.enqueue(command, offset)
+            case control.ApplyPlan(dry_run=True):
+                yield self._rescaler.compare(command, offset)
+            case control.ApplyPlan():
+                self._await_files(command, offset, partial(self._rescaler.enqueue, command, offset))
             case control.Abort(id=by, command=other):
                 yield from self._rescaler.abort(other, by)
             case control.RequestCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
-            case control.Stop(id=name, savepoint=savepoint):
-                if savepoint:
-                    self._controller.checkpoint(name, savepoint=savepoint)
-                    yield CheckpointAccepted(id=name, offset=offset)
-                self._stop, self._saved = command, savepoint is None
-                self._stop_offset = offset
+            case control.Stop():
+                yield from self._start_stop(command, offset)
             case control.ChangeLogic():
-                try:
-                    self._code.add_new_files()
-                except SetupError as error:
-                    raise control.CommandError(str(error)) from error
-                self._awaiting_files.append(SwitchLogic.from_command(command, offset))
+                change = SwitchLogic.from_command(command, offset)
+                submit = partial(self._controller.change_logic, change)
+                self._await_files(command, offset, submit)
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)
                 if command.dry_run:
                     yield from self._planned(moves, offset)
                 else:
                     self._rescaler.migrate(moves)
+
+    def _start_stop(self, command: control.Stop, offset: int) -> Iterator[Event]:
+        """End the flow, after its savepoint if the command asks for one. Raises CommandError."""
+        if command.savepoint:
+            self._controller.checkpoint(command.id, savepoint=command.savepoint)
+            yield CheckpointAccepted(id=command.id, offset=offset)
+        self._stop, self._saved = command, command.savepoint is None
+        self._stop_offset = offset
+
+    def _await_files(
+        self, command: control.Command, offset: int, submit: Callable[[], None]
+    ) -> None:
+        """Submit a command once all workers have the files that came beside the flow's module.
+
+        Raises CommandError where a file cannot be sent.
+        """
+        try:
+            self._code.add_new_files()
+        except SetupError as error:
+            raise control.CommandError(str(error)) from error
+        self._awaiting_files.append(AwaitingFiles(command.id, offset, submit))
 
     def _note_handled(self) -> None:
         """Log the commands that wait for no turn and whose decisions are durable."""
@@ -236,7 +279,7 @@ class CommandHandler:
     @property
     def _queued(self) -> dict[int, str]:
         """The offsets of commands that wait for their turn, or for a decision, with their ids."""
-        awaiting = {change.offset: change.id for change in self._awaiting_files}
+        awaiting = {one.offset: one.id for one in self._awaiting_files}
         return self._rescaler.queued | self._controller.logics.undecided | awaiting
 
     def _log_done(self, done: Iterable[int]) -> None:
@@ -279,7 +322,7 @@ class CommandHandler:
         """Note an event of the engine; yield it where it is one of the status topic."""
         self._rescaler.note(event)
         self._note_savepoint(event)
-        if not isinstance(event, LastMessage):
+        if not isinstance(event, LastMessage | NotDecided):
             yield event
 
     def _note_savepoint(self, event: EngineEvent) -> None:

@@ -14,15 +14,40 @@ from meander.schemas.status import (
     Completed,
     LogicAccepted,
     LogicChanged,
+    PlanInForce,
     Queued,
+    Reconfigured,
+    Reconfiguring,
     Rescaled,
     Rescaling,
+    RolledBack,
 )
 
 CommandState = Literal[
-    "queued", "accepted", "completed", "aborted", "rescaling", "rescaled", "changed", "rejected"
+    "queued",
+    "accepted",
+    "completed",
+    "aborted",
+    "rescaling",
+    "rescaled",
+    "changed",
+    "reconfiguring",
+    "plan_in_force",
+    "reconfigured",
+    "rolled_back",
+    "rejected",
 ]
-_STATES = Queued | Accepted | Completed | Aborted | Rescaling | Rescaled
+_STATES = (
+    Queued
+    | Accepted
+    | Completed
+    | Aborted
+    | Rescaling
+    | Rescaled
+    | Reconfiguring
+    | PlanInForce
+    | Reconfigured
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +57,7 @@ class Answer:
     state: CommandState
     """The type of the event; a change of logic is "accepted", then "changed"."""
     reason: str = ""
-    """The reason of a rejection, and the remedy."""
+    """The reason of a rejection or a roll-back, and the remedy."""
     moved: int = 0
     """The number of moved bins, without bins that were already there."""
 
@@ -58,6 +83,8 @@ class Answer:
                     answer, offset = cls("accepted"), event.offset
                 case LogicChanged(id=name) if name == id:
                     answer = cls("changed")
+                case RolledBack(id=name) if name == id:
+                    answer = cls("rolled_back", event.reason)
                 case CommandRejected(id=name) if name == id and (
                     answer is None or event.offset == offset
                 ):

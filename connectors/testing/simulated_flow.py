@@ -300,6 +300,10 @@ class TestFlow:
             match parsed:
                 case control.Rescale():
                     self._rescaler.enqueue(parsed, self._commands)
+                case control.ApplyPlan(dry_run=True):
+                    self._report([self._rescaler.compare(parsed, self._commands)])
+                case control.ApplyPlan():
+                    self._rescaler.enqueue(parsed, self._commands)
                 case control.Abort(command=other):
                     self._report(self._rescaler.abort(other, name))
                 case control.ChangeLogic():

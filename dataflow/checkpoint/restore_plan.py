@@ -18,6 +18,7 @@ from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.decisions import JointDecision, StartDecision, WorkersPlan
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.reassignment import Moves
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.control.routing import initial_owners
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History
@@ -61,6 +62,8 @@ class RestorePlan:
     """The changes of logic in earlier executions, in the order of their decisions."""
     reconfigured: Mapping[str, JointDecision] = field(default_factory=dict)
     """The reconfigurations that earlier executions have decided, by id."""
+    resources: Mapping[WorkerId, Resources] = field(default_factory=dict)
+    """Where each worker has to run."""
 
     @staticmethod
     def of(
@@ -119,7 +122,9 @@ class RestorePlan:
 
     def with_reconfigurations(self, decided: Iterable[JointDecision]) -> RestorePlan:
         """Return the plan with the ids of the reconfigurations that earlier executions decided."""
-        return replace(self, reconfigured={one.id: one for one in decided})
+        known = {one.id: one for one in decided}
+        last = next(reversed(known.values()), None)
+        return replace(self, reconfigured=known, resources=resources_of(last, self.workers))
 
     def joining(self, plan: Plan) -> RestorePlan:
         """Return the plan of a worker that joins later: it knows the history and receives all
@@ -162,6 +167,15 @@ class RestorePlan:
     def rank(self, old: WorkerId) -> WorkerId:
         """Return the worker that takes the place of one of the checkpoint's workers."""
         return WorkerId(sorted(self.cut.members).index(old) % self.workers)
+
+
+def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Resources]:
+    """Return where the last joint decision lets each of some workers run; nothing where it has
+    another number of workers."""
+    if joint is None or len(joint.plan.members) != workers:
+        return {}
+    ranks = {old: WorkerId(rank) for rank, old in enumerate(joint.plan.members)}
+    return {ranks[worker]: its for worker, its in joint.plan.resources.items()}
 
 
 def _plan_of(joint: JointDecision | None, plan: Plan, cut: Cut) -> WorkersPlan | None:

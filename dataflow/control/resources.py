@@ -15,6 +15,16 @@ class Resources:
     executor: str = ""
     """Spark's id of its executor."""
 
+    def __str__(self) -> str:
+        """Return the place in words.
+
+        >>> str(Resources("a", "3")), str(Resources())
+        ('host a, executor 3', 'anywhere')
+        """
+        host = [f"host {self.host}"] if self.host else []
+        executor = [f"executor {self.executor}"] if self.executor else []
+        return ", ".join([*host, *executor]) or "anywhere"
+
     def allows(self, actual: Resources) -> bool:
         """Return whether a worker that runs with `actual` resources fits.
 

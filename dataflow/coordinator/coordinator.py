@@ -9,7 +9,7 @@ moves idle sources there. Cost: O(1) per turn in which no source moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from meander.dataflow.api.checkpointing import Policy
@@ -42,6 +42,7 @@ from meander.dataflow.control.reports import (
     ResultsSuppressed,
     WorkerReport,
 )
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.coordinator import events
 from meander.dataflow.coordinator.closed_times import ClosedTimes, PendingChanges
@@ -51,6 +52,7 @@ from meander.dataflow.coordinator.partition_assignment import PartitionAssignmen
 from meander.dataflow.coordinator.reconfigurations import Reconfigurations, moves_of
 from meander.dataflow.coordinator.workers import LATEST, Workers, commands_for, initial_moves
 from meander.dataflow.exactly_once.replay_check import Replays
+from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.graph.graph import Location
 from meander.dataflow.interfaces import Clock, Links
 from meander.dataflow.migration.estimate import MigrationEstimate
@@ -144,6 +146,10 @@ class Coordinator:
             self._closed_times.request_advance,
             self._plan_after,
         )
+        self.resources = dict(start.resources)
+        """Where each worker has to run, by the plans decided so far."""
+        self.reconfigured = {*start.reconfigured}
+        """The ids of the reconfigurations that earlier executions have decided."""
         self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
         self._joining: list[tuple[WorkerId, str]] = []
@@ -172,6 +178,29 @@ class Coordinator:
             self.logics.check(command, max(closed_before, self.logics.soon + 1))
         self.use(command.id)
         self.logics.submit(command)
+
+    def execution_plan(
+        self, workers: Mapping[WorkerId, Resources], places: Mapping[WorkerId, Resources]
+    ) -> ExecutionPlan:
+        """Return the plan in force after all changes decided so far, of workers with their
+        resources and places. Raise `CommandError` where the sources have ended."""
+        owners = self._owners_at(self._closed_times.next_time())
+        return ExecutionPlan(
+            workers,
+            {operator: self.logics.version(operator) for operator in self._plan.logics},
+            {group: tuple(its.values()) for group, its in owners.items()},
+            self.assignment.readers(),
+            places,
+        )
+
+    def expect_reconfiguration(
+        self, command: Reconfigure, joining: Collection[WorkerId] = ()
+    ) -> None:
+        """Check a reconfiguration as if some workers had joined. Raise `CommandError` where it is
+        invalid."""
+        if command.id in self.migrations.ids:
+            raise id_in_use(command.id)
+        self._check_reconfiguration(command, [*self.workers.active, *joining])
 
     def reconfigure(self, command: Reconfigure) -> None:
         """Accept a reconfiguration. Raise `CommandError` with the remedy where it is invalid."""
@@ -451,15 +480,18 @@ class Coordinator:
                 f"bin {bin} already moves at {to_millis(time)} ms: name another time"
             )
 
-    def _check_reconfiguration(self, command: Reconfigure) -> None:
+    def _check_reconfiguration(
+        self, command: Reconfigure, members: Sequence[WorkerId] | None = None
+    ) -> None:
+        workers = self.workers.active if members is None else members
         closed_before = self._closed_times.next_time()
         if command.time is not None:
             self._closed_times.expect(command.time)
         for moves in moves_of(command):
-            moves.check(self._plan.groups, self.workers.active)
+            moves.check(self._plan.groups, workers)
         for (source, partition), worker in command.partitions.items():
             self.assignment.place(source, partition)
-            if worker not in self.workers.active:
+            if worker not in workers:
                 raise CommandError(f"worker {worker} is unknown: name an active worker")
         logic = SwitchLogic(command.id, command.logic, command.time)
         self.logics.check(logic, max(closed_before, self.logics.soon + 1))
@@ -470,7 +502,8 @@ class Coordinator:
         for group, targets in command.bins.items():
             for bin, worker in targets.items():
                 owners[self._plan.groups.number(group, bin)] = worker
-        remaining = {*self.workers.active} - {*command.removed}
+        self.resources = dict(command.resources)
+        remaining = {*self.workers.all} - {*command.removed}
         readers = self.assignment.readers() | dict(command.partitions)
         return WorkersPlan(tuple(sorted(remaining)), tuple(owners), readers, command.resources)
 

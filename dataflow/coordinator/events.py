@@ -16,7 +16,16 @@ class LastMessage(FrozenStruct, tag_field="type", tag="left"):
     worker: WorkerId
 
 
-EngineEvent = Event | LastMessage
+class NotDecided(FrozenStruct, tag_field="type", tag="not_decided"):
+    """An event that reports a reconfiguration whose preparation has failed. The driver then reports
+    `RolledBack`, once the workers that had joined for it are gone."""
+
+    id: str
+    """The id of the command."""
+    reason: str
+
+
+EngineEvent = Event | LastMessage | NotDecided
 
 
 def partition_event(transfer: PartitionTransfer, source: str) -> PartitionAdded | PartitionMoved:

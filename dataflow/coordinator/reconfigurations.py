@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic
 from meander.dataflow.control.decisions import JointDecision, PendingDecisions, WorkersPlan
+from meander.dataflow.coordinator.events import EngineEvent, NotDecided
 from meander.dataflow.coordinator.logic_changes import LogicChanges
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
 from meander.dataflow.interfaces import Clock
@@ -22,7 +23,7 @@ from meander.dataflow.migration.events import round_ms
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.dataflow.progress.capability import Capability
 from meander.schemas.control import CommandError
-from meander.schemas.status import Event, Reconfigured, RolledBack
+from meander.schemas.status import PlanInForce
 from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 
@@ -58,7 +59,7 @@ class Reconfigurations:
         self._request_advance, self._plan_after = request_advance, plan_after
         self._queue = deque[Reconfigure]()
         self._running: RunningReconfiguration | None = None
-        self._events: list[Event] = []
+        self._events: list[EngineEvent] = []
 
     # -- commands
 
@@ -71,7 +72,7 @@ class Reconfigurations:
         for command in self._queue:
             if command.id == id:
                 self._queue.remove(command)
-                self._report_rolled_back(command, f"command {by!r} has aborted it")
+                self._report_not_decided(command, f"command {by!r} has aborted it")
                 return True
         running = self._running
         if running is None or running.command.id != id or running.time is not None:
@@ -111,7 +112,7 @@ class Reconfigurations:
         try:
             check(command)
         except CommandError as error:
-            self._report_rolled_back(command, str(error))
+            self._report_not_decided(command, str(error))
             return
         assert closed_before is not None, "the check rejects a command behind the sources' end"
         self._running = RunningReconfiguration(command, self._clock.monotonic())
@@ -191,9 +192,9 @@ class Reconfigurations:
         self._running = None
         now = self._clock.monotonic()
         self._events.append(
-            Reconfigured(
-                id=command.id, offset=command.offset, time=to_millis(time), at=time,
-                ms=round_ms(now - running.started_at),
+            PlanInForce(
+                id=command.id, time=to_millis(time), at=time,
+                prepare_ms=round_ms(running.decided_at - running.started_at),
                 synchronise_ms=round_ms(now - running.decided_at),
             )
         )  # fmt: skip
@@ -203,10 +204,10 @@ class Reconfigurations:
         self._migrations.cancel(running.command.id)
         self._logics.cancel(running.command.id)
         self._running = None
-        self._report_rolled_back(running.command, reason)
+        self._report_not_decided(running.command, reason)
 
-    def _report_rolled_back(self, command: Reconfigure, reason: str) -> None:
-        self._events.append(RolledBack(id=command.id, offset=command.offset, reason=reason))
+    def _report_not_decided(self, command: Reconfigure, reason: str) -> None:
+        self._events.append(NotDecided(id=command.id, reason=reason))
 
     # -- queries
 
@@ -256,7 +257,7 @@ class Reconfigurations:
         found = {worker for command in commands for worker in command.partitions.values()}
         return found.union(*(its.values() for command in commands for its in command.bins.values()))
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[EngineEvent]:
         """Return the events since the last call."""
         events, self._events = self._events, []
         return events

@@ -1,5 +1,8 @@
 """The rescaler: commands that add workers to a running flow or remove them, one at a time.
 
+A command for another plan adds workers, lets bins, partitions and logic change at one time, then
+removes workers. Where it fails before that time, the workers that joined for it leave again.
+
 Guarantees that each command is answered and ends. New workers start, join one by one, and get their
 share of bins and partitions, or the bins that a migration names. The workers with the highest ids
 leave: they give bins and partitions away, and their processes exit. No execution uses a worker id
@@ -11,18 +14,22 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Protocol
 
 from meander.dataflow.control.command import MoveBins, id_in_use
+from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.coordinator.coordinator import Coordinator
-from meander.dataflow.coordinator.events import EngineEvent, LastMessage
+from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
+from meander.dataflow.coordinator.plan_change import MAX_AHEAD, PlanChange, plan_change
+from meander.dataflow.coordinator.pool import RescalablePool
+from meander.dataflow.execution_plan.document import document_of
+from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.events import round_ms
-from meander.schemas.control import CommandError, Rescale
+from meander.schemas.control import ApplyPlan, CommandError, Rescale
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
     Aborted,
@@ -33,59 +40,24 @@ from meander.schemas.status import (
     JoinFailed,
     Left,
     PartitionMoved,
+    PlanCompared,
+    PlanInForce,
+    Reconfigured,
+    Reconfiguring,
     Rescaled,
     Rescaling,
+    RolledBack,
 )
 from meander.state.keys.ids import WorkerId, member_name
 
 log = LineLogger(__name__)
 
-MAX_AHEAD = 1000
-"""The limit by which a new worker's id may exceed the next free id."""
 MAX_QUEUED = 1000
 """The limit of queued commands, whose offsets share one record of the decision log."""
 
 
-class JoiningPool(Protocol):
-    """A pool of the joining workers, real or simulated."""
-
-    @property
-    def ready(self) -> Sequence[WorkerId]:
-        """The joining workers that can become members now."""
-
-    def launch(self, workers: Sequence[WorkerId], /) -> None:
-        """Start workers."""
-
-    def drop(self, worker: WorkerId, why: str, members: Collection[WorkerId], /) -> None:
-        """Continue without a worker; `dropped` returns it with the reason."""
-
-    def dropped(self) -> Sequence[tuple[WorkerId, str]]:
-        """Return the workers dropped since the last call, with the reasons."""
-
-
-class RescalablePool(Protocol):
-    """A worker pool, real or simulated, as the rescaler sees it."""
-
-    @property
-    def handles(self) -> Collection[WorkerId]:
-        """The workers that are members."""
-
-    @property
-    def joining(self) -> JoiningPool:
-        """The joining workers."""
-
-    @property
-    def working(self) -> bool:
-        """Whether every worker has opened its topics and runs its loop."""
-
-    def promote(self, worker: WorkerId, /) -> None:
-        """Make a ready worker a member."""
-
-    def release(self, worker: WorkerId, /) -> None:
-        """Let a worker exit that has left the flow."""
-
-    def removed(self) -> Sequence[tuple[WorkerId, dict[str, int]]]:
-        """Return the workers that have left since the last call, with their last counters."""
+KINDS: Mapping[type, str] = {Rescale: "rescale", MoveBins: "migration", ApplyPlan: "plan"}
+"""The kinds of commands that may wait here, in words."""
 
 
 @dataclass(slots=True)
@@ -108,6 +80,18 @@ class Change:
     """The command to submit once its worker has joined."""
     failure: str = ""
     """The part of the command that failed, and the reason."""
+    plan: PlanChange | None = None
+    """The change of plan that the command asks for."""
+    decided: bool = False
+    """Whether the plan is in force."""
+
+    @property
+    def discarded(self) -> list[WorkerId]:
+        """The workers that no restart needs: those that leave by a plan in force, or joined for one
+        that is not."""
+        if self.plan is None:
+            return []
+        return self.plan.leaving if self.decided else [*self.plan.joining]
 
 
 class Rescaler:
@@ -123,7 +107,7 @@ class Rescaler:
         self._slots = slots
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""
-        self._queue: deque[tuple[Rescale | MoveBins, int]] = deque()
+        self._queue: deque[tuple[Rescale | MoveBins | ApplyPlan, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
@@ -140,7 +124,7 @@ class Rescaler:
         else:
             self._submit(command)
 
-    def enqueue(self, command: Rescale | MoveBins, offset: int) -> None:
+    def enqueue(self, command: Rescale | MoveBins | ApplyPlan, offset: int) -> None:
         """Queue a command. It starts once all workers run and earlier commands have ended.
 
         Raises CommandError.
@@ -186,13 +170,16 @@ class Rescaler:
                 else:
                     self._queue.remove((command, offset))
                 why = f"command {by!r} has aborted it before it began"
-                bins = [] if isinstance(command, Rescale) else [int(bin) for bin in command.bins]
+                bins = [int(bin) for bin in command.bins] if isinstance(command, MoveBins) else []
                 return [
                     Aborted(
                         id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=bins, reason=why,
                         offset=offset,
                     )
                 ]  # fmt: skip
+        if id in self._controller.reconfigurations.undecided:
+            self._controller.abort(id, by)
+            return []
         if self._change is not None and self._change.id == id:
             if by in self._controller.migrations.ids:
                 raise id_in_use(by)
@@ -217,8 +204,12 @@ class Rescaler:
 
     @property
     def queued(self) -> dict[int, str]:
-        """The offsets of queued commands, with their ids."""
-        return {offset: command.id for command, offset in self._queue}
+        """The offsets of queued commands, and of a change of plan in progress, with their ids. A
+        restart handles these again."""
+        queued = {offset: command.id for command, offset in self._queue}
+        change = self._change
+        in_progress = change is not None and change.plan is not None
+        return queued | ({change.offset: change.id} if change is not None and in_progress else {})
 
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""
@@ -226,13 +217,13 @@ class Rescaler:
         when = "all workers run" if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
         for command, offset in self._queue:
-            kind = "rescale" if isinstance(command, Rescale) else "migration"
+            kind = KINDS[type(command)]
             found[offset] = Wait(kind, when, {"id": command.id})
             when = f"{command.id!r} has ended"
         return found
 
     @property
-    def _waiting(self) -> list[tuple[Rescale | MoveBins, int]]:
+    def _waiting(self) -> list[tuple[Rescale | MoveBins | ApplyPlan, int]]:
         """The queued commands and the migration whose worker joins, and their offsets."""
         found = list(self._queue)
         if (change := self._change) is not None and change.migration is not None:
@@ -267,16 +258,25 @@ class Rescaler:
                     change.moves.discard(event.id)
                     if not isinstance(event, PartitionMoved) and event.unmoved:
                         change.failure = "not all bins have moved, as the flow's sources have ended"
+            case PlanInForce(id=id) if change is not None and id in change.moves:
+                change.moves.discard(id)
+                change.decided = True
+            case NotDecided(id, reason) if change is not None and id in change.moves:
+                change.moves.discard(id)
+                change.failure = reason
 
     def _start_next(self) -> Iterator[Event]:
         if idle := self._unused.keys() - self._awaited_workers:
             self._remove_unused(min(idle))
         elif self._queue:
             command, offset = self._queue.popleft()
-            if isinstance(command, Rescale):
-                yield from self._start_rescale(command, offset)
-            else:
-                yield from self._start_migration(command, offset)
+            match command:
+                case Rescale():
+                    yield from self._start_rescale(command, offset)
+                case ApplyPlan():
+                    yield from self._start_plan(command, offset)
+                case MoveBins():
+                    yield from self._start_migration(command, offset)
 
     def _start_rescale(self, command: Rescale, offset: int) -> Iterator[Event]:
         members = sorted(self._pool.handles)
@@ -296,7 +296,7 @@ class Rescaler:
         # A rescale names the number of all workers, so none of them is unused any more.
         self._unused.clear()
         self.next_id += len(joining)
-        self._pool.joining.launch(joining)
+        self._pool.joining.launch(dict.fromkeys(joining, ANYWHERE))
         then = self._end if leaving else self._share
         self._change = Change(
             command.id, offset, self._clock.monotonic(), then, {*joining}, {*leaving}
@@ -317,7 +317,7 @@ class Rescaler:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
             return
         self.next_id = command.worker + 1
-        self._pool.joining.launch([command.worker])
+        self._pool.joining.launch({command.worker: ANYWHERE})
         self._change = Change(
             command.id, offset, self._clock.monotonic(), self._migrate, {command.worker},
             migration=command,
@@ -326,6 +326,100 @@ class Rescaler:
             id=command.id, offset=offset, workers=len(self._pool.handles) + 1,
             joining=[command.worker], leaving=[],
         )  # fmt: skip
+
+    # -- plans
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The plan in force, after all changes decided so far. Raises CommandError where the
+        sources have ended."""
+        members, wanted = sorted(self._pool.handles), self._controller.resources
+        return self._controller.execution_plan(
+            {worker: wanted.get(worker, ANYWHERE) for worker in members}, self._pool.places
+        )
+
+    def compare(self, command: ApplyPlan, offset: int) -> PlanCompared:
+        """Return the plan in force, and what a command would do to it.
+
+        Raises CommandError where that is not possible.
+        """
+        plan = self.plan
+        try:
+            change = self._plan_change(plan, command, offset)
+        except PlanError as error:
+            raise CommandError(str(error)) from error
+        return PlanCompared(
+            id=command.id, offset=offset, plan=document_of(plan).sections,
+            places={str(worker): str(place) for worker, place in plan.places.items()},
+            operations=[*map(str, change.operations)],
+        )  # fmt: skip
+
+    def _plan_change(self, plan: ExecutionPlan, command: ApplyPlan, offset: int) -> PlanChange:
+        change = plan_change(plan, command, offset, self.next_id)
+        if change.joining:
+            self._expect_slots(len(self._pool.handles) + len(change.joining))
+        self._controller.expect_reconfiguration(change.reconfigure, change.joining)
+        return change
+
+    def _start_plan(self, command: ApplyPlan, offset: int) -> Iterator[Event]:
+        """Start the workers that another plan has more."""
+        if command.id in self._controller.reconfigured:
+            # A restart has completed it.
+            workers = len(self._pool.handles)
+            yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
+            return
+        try:
+            change = self._plan_change(self.plan, command, offset)
+        except (CommandError, PlanError) as error:
+            yield CommandRejected(id=command.id, offset=offset, reason=str(error))
+            return
+        self._unused.clear()
+        self.next_id = max([self.next_id, *(worker + 1 for worker in change.joining)])
+        self._pool.joining.launch(change.joining)
+        self._change = Change(
+            command.id, offset, self._clock.monotonic(), self._reconfigure, {*change.joining},
+            plan=change,
+        )  # fmt: skip
+        yield Reconfiguring(
+            id=command.id, offset=offset, by=command.by, why=command.why,
+            operations=[*map(str, change.operations)],
+        )  # fmt: skip
+
+    def _reconfigure(self, change: Change) -> Iterable[Event]:
+        """Let all parts of another plan change at one time, once its workers have joined."""
+        assert change.plan is not None
+        change.then = self._remove_workers
+        if change.failure:
+            return self._remove_workers(change)
+        try:
+            self._controller.reconfigure(change.plan.reconfigure)
+        except CommandError as error:
+            change.failure = str(error)
+            return self._remove_workers(change)
+        change.moves.add(change.id)
+        return ()
+
+    def _remove_workers(self, change: Change) -> Iterable[Event]:
+        """Let the workers leave that the plan in force does not have."""
+        assert change.plan is not None
+        change.then = self._end_plan
+        surplus = change.plan.leaving if change.decided else change.joined
+        try:
+            if surplus:
+                id = self._unused_command_id(f"{change.id}/leaving")
+                self._controller.leave(id, surplus, change.offset)
+                change.leaving |= {*surplus}
+        except CommandError as error:
+            log.warning("workers_stay", workers=",".join(map(str, surplus)), reason=str(error))
+        return () if change.leaving else self._end_plan(change)
+
+    def _end_plan(self, change: Change) -> Iterable[Event]:
+        self._change = None
+        if not change.decided:
+            return (RolledBack(id=change.id, offset=change.offset, reason=change.failure),)
+        ms = round_ms(self._clock.monotonic() - change.started_at)
+        workers = len(self._pool.handles)
+        return (Reconfigured(id=change.id, offset=change.offset, workers=workers, ms=ms),)
 
     def _expect_slots(self, workers: int) -> None:
         if self._slots is not None and workers > self._slots:
@@ -345,6 +439,8 @@ class Rescaler:
                 self._pool.promote(worker)
         for worker, why in joining.dropped():
             change.joining.discard(worker)
+            if change.plan is not None:
+                change.failure = why
             yield JoinFailed(id=change.id, worker=worker, reason=why)
         for worker, counters in self._pool.removed():
             change.leaving.discard(worker)

@@ -144,7 +144,7 @@ def _started(before: ExecutionPlan, after: ExecutionPlan) -> Iterator[Operation]
     for worker, resources in after.workers.items():
         if worker not in before.workers:
             yield AddWorker(worker, resources)
-        elif not resources.allows(before.workers[worker]):
+        elif not resources.allows(before.places.get(worker, before.workers[worker])):
             yield MoveWorker(worker, resources)
 
 

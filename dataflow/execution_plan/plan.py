@@ -50,6 +50,8 @@ class ExecutionPlan:
     """The owner of each bin, by colocation group; '' is the default group."""
     partitions: Mapping[Place, WorkerId] = field(default_factory=dict)
     """The reader of each source partition."""
+    places: Mapping[WorkerId, Resources] = field(default_factory=dict)
+    """Where each worker runs now, where that is known. `workers` says where it has to run."""
 
     def __post_init__(self) -> None:
         """Raise PlanError where a bin or a partition belongs to no worker of the plan."""
@@ -78,11 +80,15 @@ class ExecutionPlan:
 
         Raises PlanError where the operator has no logic that can change.
         """
+        return self.with_update(operator, LogicUpdate(name, parameters))
+
+    def with_update(self, operator: str, update: LogicUpdate) -> ExecutionPlan:
+        """Return the plan with an update of the logic of an operator, as `with_logic` does."""
         if operator not in self.logic:
             known = ", ".join(map(repr, self.logic))
             remedy = f"name one of {known}" if known else "derive its logic from ChangeableLogic"
             raise PlanError(f"operator {operator!r}", "it has no logic that can change", remedy)
-        version = LogicUpdate(name, parameters).of(self.logic[operator])
+        version = update.of(self.logic[operator])
         return replace(self, logic={**self.logic, operator: version})
 
     # -- workloads
@@ -99,7 +105,7 @@ class ExecutionPlan:
         >>> plan.with_bins(WorkerId(1), [1, 3]).bins[""]
         (0, 1, 0, 1)
         """
-        owners = [*self._owners(group)]
+        owners = [*self.owners_of(group)]
         for bin in bins:
             if not 0 <= bin < len(owners):
                 raise PlanError(
@@ -134,7 +140,7 @@ class ExecutionPlan:
             raise PlanError(f"bin {bin}", "the plan has one worker only", "add another worker")
         owned = [
             number
-            for number, owner in enumerate(self._owners(group))
+            for number, owner in enumerate(self.owners_of(group))
             if owner == worker and number != bin
         ]
         plan = self
@@ -144,9 +150,10 @@ class ExecutionPlan:
 
     def bins_of(self, worker: WorkerId, group: str = DEFAULT_GROUP) -> list[Bin]:
         """Return the bins of a group that a worker owns."""
-        return [Bin(bin) for bin, owner in enumerate(self._owners(group)) if owner == worker]
+        return [Bin(bin) for bin, owner in enumerate(self.owners_of(group)) if owner == worker]
 
-    def _owners(self, group: str) -> tuple[WorkerId, ...]:
+    def owners_of(self, group: str) -> tuple[WorkerId, ...]:
+        """Return the owner of each bin of a group. Raises PlanError for an unknown group."""
         if group not in self.bins:
             known = ", ".join(map(repr, self.bins))
             raise PlanError(
@@ -173,6 +180,7 @@ class ExecutionPlan:
             {group: tuple(self._shared(dict(enumerate(its)), workers).values())
              for group, its in self.bins.items()},
             self._shared(self.partitions, workers),
+            self.places,
         )  # fmt: skip
 
     def _shared(
@@ -213,6 +221,7 @@ class ExecutionPlan:
             self.logic,
             {group: tuple(names.get(one, one) for one in its) for group, its in self.bins.items()},
             {place: names.get(one, one) for place, one in self.partitions.items()},
+            self.places,
         )
 
 

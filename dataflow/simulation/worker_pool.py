@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.simulation.simulator import Simulation
 from meander.state.keys.ids import WorkerId
 
@@ -30,7 +31,12 @@ class SimulatedPool:
         """The pool itself: it also launches workers."""
         return self
 
-    def launch(self, workers: Iterable[WorkerId]) -> None:
+    @property
+    def places(self) -> Mapping[WorkerId, Resources]:
+        """Nothing, as simulated workers run nowhere."""
+        return {}
+
+    def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
         """Start workers; each can join from now on."""
         for worker in workers:
             self._launched.append(worker)

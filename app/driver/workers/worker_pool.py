@@ -10,7 +10,7 @@ its final message. Nothing here blocks except `close` and its parts, which are b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import IntEnum
 
@@ -41,6 +41,7 @@ from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.links.links import CurveLinks, LinkBroken, member_name
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.errors import worker_lost
 from meander.dataflow.metrics.stall_log import Wait
 from meander.schemas.errors import MeanderError, SetupError
@@ -125,6 +126,11 @@ class WorkerPool:
     def done(self) -> bool:
         """Whether every worker has completed all its work."""
         return all(handle.done for handle in self.handles.values())
+
+    @property
+    def places(self) -> Mapping[WorkerId, Resources]:
+        """Where each worker runs."""
+        return {}
 
     def stats(self) -> WorkerStats:
         """Return the worker statistics from the last heartbeats."""

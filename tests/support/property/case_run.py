@@ -17,11 +17,13 @@ from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.coordinator.coordinator import Coordinator
+from meander.dataflow.coordinator.events import NotDecided
 from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.schemas.status import PlanInForce
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
@@ -298,15 +300,15 @@ class CaseRun:
 
     def check_reconfigurations(self, run: TestFlow) -> None:
         """Check that each reconfiguration is decided as a whole, or leaves everything as it is."""
-        ended = [one for one in run.events if one["type"] in ("reconfigured", "rolled_back")]
-        ends = {one["id"]: one["type"] for one in ended}
+        ended = [one for one in run.sim.events if isinstance(one, PlanInForce | NotDecided)]
+        ends = {one.id: one for one in ended}
         assert len(ends) == len(ended), "each reconfiguration ends once"
         decided = {one.id: one for one in run.sim.decisions if isinstance(one, JointDecision)}
         rejected = {one["id"] for one in run.events if one["type"] == "rejected"}
         asked = {one.id: one for one in self.case.script if isinstance(one, Reconfigure)}
         assert asked.keys() - rejected == ends.keys(), "each reconfiguration ends"
         for id, end in ends.items():
-            assert (id in decided) == (end == "reconfigured"), "it is decided, or rolled back"
+            assert (id in decided) == isinstance(end, PlanInForce), "it is decided, or rolled back"
         for id, decision in decided.items():
             self.check_parts(asked[id], decision)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar, cast
@@ -14,6 +14,7 @@ from meander.app.loading.flow_code import FlowCode
 from meander.app.recovery.decision_log import DecisionLog
 from meander.connectors.topics.control import ControlTopic, RawCommand
 from meander.dataflow.control.decisions import CommandsDoneDecision, Decision
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Simulation
@@ -84,7 +85,7 @@ class ManualPool(SimulatedPool):
         self.launched: list[WorkerId] = []
         self.up = False
 
-    def launch(self, workers: Iterable[WorkerId]) -> None:
+    def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
         self.launched += workers
         super().launch(workers)
 

@@ -14,6 +14,7 @@ from meander.schemas.control import (
     MAX_ID,
     MAX_WORKERS,
     Abort,
+    ApplyPlan,
     ChangeLogic,
     Command,
     CommandError,
@@ -31,6 +32,7 @@ FOLDER = Path(str(schemas.__file__)).parent
 PUBLISHED, RESCALE = FOLDER / "migrate.schema.json", FOLDER / "rescale.schema.json"
 ABORT, CHECKPOINT = FOLDER / "abort.schema.json", FOLDER / "checkpoint.schema.json"
 STOP, CHANGE_LOGIC = FOLDER / "stop.schema.json", FOLDER / "change_logic.schema.json"
+APPLY_PLAN = FOLDER / "apply_plan.schema.json"
 BINS = 256
 
 
@@ -60,6 +62,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
     assert json.loads(CHECKPOINT.read_text()) == RequestCheckpoint.model_json_schema()
     assert json.loads(STOP.read_text()) == Stop.model_json_schema()
     assert json.loads(CHANGE_LOGIC.read_text()) == ChangeLogic.model_json_schema()
+    assert json.loads(APPLY_PLAN.read_text()) == ApplyPlan.model_json_schema()
 
 
 GOOD = {

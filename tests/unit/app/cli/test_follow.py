@@ -10,7 +10,8 @@ from rich.console import Console
 from meander.app.cli.follow import _begins, _ends, show_end
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.control import ChangeLogic, Migrate, NewLogic
+from meander.schemas.control import ChangeLogic, Migrate
+from meander.schemas.execution_plan import NewLogic
 from meander.schemas.status import (
     Aborted,
     CheckpointAccepted,

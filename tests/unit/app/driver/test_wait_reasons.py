@@ -14,7 +14,8 @@ from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.worker.process import credit_waits
 from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.coordinator.rescaler import RescalablePool, Rescaler
+from meander.dataflow.coordinator.pool import RescalablePool
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import Join, SimClock
 from meander.schemas.control import Rescale

@@ -13,7 +13,8 @@ import pytest
 from meander import Flow
 from meander.dataflow.control.decisions import JoinDecision, LeaveDecision
 from meander.dataflow.control.partition_handoff import ReassignPartition
-from meander.dataflow.coordinator.rescaler import RescalablePool, Rescaler
+from meander.dataflow.coordinator.pool import RescalablePool
+from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.simulation.faults import At, Control
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import Join

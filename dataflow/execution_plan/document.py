@@ -1,0 +1,130 @@
+"""An execution plan from and to the document that a person writes.
+
+Guarantees that the document of a plan, applied to that plan, changes nothing. Cost: O(bins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from meander.dataflow.control.colocation import DEFAULT_GROUP
+from meander.dataflow.control.logic_change import LogicUpdate
+from meander.dataflow.control.resources import Resources
+from meander.dataflow.execution_plan.bin_ranges import numbers, ranges
+from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
+from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerPlace
+from meander.state.keys.ids import WorkerId
+
+
+def document_of(plan: ExecutionPlan) -> PlanDocument:
+    """Return the document of a plan.
+
+    >>> plan = ExecutionPlan({WorkerId(0): Resources("a")}, bins={"": (WorkerId(0),) * 4})
+    >>> document_of(plan).sections
+    {'workers': {'0': {'host': 'a'}}, 'operators': {}, 'bins': {'0': '0-3'}, 'partitions': {}}
+    """
+    sources = dict.fromkeys(source for source, _ in plan.partitions)
+    alone = {group: its for group, its in plan.bins.items() if group != DEFAULT_GROUP}
+    default = plan.bins.get(DEFAULT_GROUP)
+    return PlanDocument(
+        workers={str(worker): _place(its) for worker, its in plan.workers.items()},
+        operators={
+            operator: NewLogic.model_validate({"logic": one.name, "parameters": one.values})
+            for operator, one in plan.logic.items()
+        },
+        bins=None if default is None else _shares(dict(enumerate(default))),
+        bins_of={group: _shares(dict(enumerate(its))) for group, its in alone.items()} or None,
+        partitions={
+            source: _shares({n: one for (of, n), one in plan.partitions.items() if of == source})
+            for source in sources
+        },
+    )
+
+
+def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
+    """Return a plan with the sections of a document in place of its own.
+
+    Raises PlanError where a bin or partition has no worker, or two, or something is unknown.
+
+    >>> plan = ExecutionPlan({WorkerId(0): Resources()}, bins={"": (WorkerId(0),) * 4})
+    >>> updated(plan, PlanDocument.model_validate({"workers": {"0": {}, "1": {}}})).bins
+    {'': (0, 0, 1, 1)}
+    >>> updated(plan, PlanDocument.model_validate({"bins": {"0": "0-2"}}))
+    Traceback (most recent call last):
+    meander.dataflow.execution_plan.plan.PlanError: bin 3: it has no owner; give it to one worker.
+    """
+    if document.workers is not None:
+        wanted = {WorkerId(int(one)): its for one, its in document.workers.items()}
+        plan = plan.scaled([*wanted])
+        plan = replace(plan, workers={one: _resources(its) for one, its in wanted.items()})
+    for operator, new in (document.operators or {}).items():
+        plan = plan.with_update(operator, LogicUpdate(new.logic, new.parameters))
+    groups = dict(document.bins_of or {})
+    if document.bins is not None:
+        groups[DEFAULT_GROUP] = document.bins
+    bins = {group: _owners(plan, group, its) for group, its in groups.items()}
+    partitions = dict(plan.partitions)
+    for source, readers in (document.partitions or {}).items():
+        partitions |= _readers(plan, source, readers)
+    return replace(plan, bins={**plan.bins, **bins}, partitions=partitions)
+
+
+def _owners(plan: ExecutionPlan, group: str, shares: Mapping[str, str]) -> tuple[WorkerId, ...]:
+    count = len(plan.owners_of(group))
+    noun = f"bin of operator {group!r}" if group else "bin"
+    found = _assigned(shares, count, noun)
+    missing = set(range(count)) - found.keys()
+    if missing:
+        raise PlanError(f"{noun} {min(missing)}", "it has no owner", "give it to one worker")
+    return tuple(found[bin] for bin in range(count))
+
+
+def _readers(
+    plan: ExecutionPlan, source: str, shares: Mapping[str, str]
+) -> dict[tuple[str, int], WorkerId]:
+    own = {number for of, number in plan.partitions if of == source}
+    noun = f"partition of source {source!r}"
+    found = _assigned(shares, max(own, default=-1) + 1, noun)
+    if own != found.keys():
+        known = ranges(own) or "none"
+        raise PlanError(
+            f"source {source!r}", f"the plan names other partitions than the flow reads ({known})",
+            "give each of them to one worker",
+        )  # fmt: skip
+    return {(source, number): worker for number, worker in found.items()}
+
+
+def _assigned(shares: Mapping[str, str], count: int, noun: str) -> dict[int, WorkerId]:
+    """Return the worker of each bin or partition. Raises PlanError where one has two."""
+    found = dict[int, WorkerId]()
+    for worker, text in shares.items():
+        try:
+            some = [*numbers(text, count)]
+        except ValueError as error:
+            raise PlanError(
+                f"the {noun}s of worker {worker}", str(error), "write such as 0-127, 200"
+            ) from None
+        for number in some:
+            other = found.setdefault(number, WorkerId(int(worker)))
+            if other != int(worker):
+                raise PlanError(
+                    f"{noun} {number}", f"workers {other} and {worker} both get it",
+                    "give it to one of them",
+                )  # fmt: skip
+    return found
+
+
+def _shares(owners: Mapping[int, WorkerId]) -> dict[str, str]:
+    shares: dict[WorkerId, list[int]] = {}
+    for number, worker in owners.items():
+        shares.setdefault(worker, []).append(number)
+    return {str(worker): ranges(some) for worker, some in sorted(shares.items())}
+
+
+def _place(resources: Resources) -> WorkerPlace:
+    return WorkerPlace(host=resources.host or None, executor=resources.executor or None)
+
+
+def _resources(place: WorkerPlace) -> Resources:
+    return Resources(place.host or "", place.executor or "")
