@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -32,12 +33,15 @@ from meander.app.recovery.restart import (
     choose_checkpoint,
     fence_older_executions,
     full_history,
+    last_joint_decision,
+    read_decisions,
 )
 from meander.app.status.metrics import serving
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
+from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
@@ -71,6 +75,7 @@ def run(
         fence_older_executions(prepared)
         history = full_history(prepared.plan, options.kafka, prepared.names)
         found = choose_checkpoint(prepared, options.begin_from, history)
+        prepared = replace(prepared, joint=_last_joint_decision(prepared))
         decisions = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(decisions))
         context = _await_spark(spark, prepared, status, signals)
@@ -78,6 +83,10 @@ def run(
         result = _run_executions(prepared, found, driver)
         status.finished(result.counters)
         return result
+
+
+def _last_joint_decision(prepared: PreparedFlow) -> JointDecision | None:
+    return last_joint_decision(read_decisions(prepared.options.kafka, prepared.names.decisions))
 
 
 def _open_commands(prepared: PreparedFlow) -> OpenCommands:
@@ -126,7 +135,7 @@ def _run_executions(
                 ended.callback(survivors.close)
                 reason = f"{lost.cause.subject}: {lost.cause.cause}"
                 log.warning("execution_failed", reason=reason)
-                newest = _newest_checkpoint(lost, prepared, driver)
+                newest, joint = _newest_checkpoint(lost, prepared, driver)
                 if newest is None:
                     # The states of survivors belong to no checkpoint.
                     survivors.close()
@@ -135,7 +144,9 @@ def _run_executions(
                     failures = failures + 1 if _offset(newest) == _offset(found) else 1
                 if failures > FAILURES:
                     raise _failed_in_a_row(lost) from lost
-                found, prepared = newest, prepared.next_execution(len(lost.workers), lost.limits)
+                lost.without_discarded(joint)
+                found, workers = newest, len(lost.workers)
+                prepared = prepared.next_execution(workers, lost.limits, joint)
                 number = 0 if newest is None else newest.checkpoint.number
                 if lost.renumbered:
                     log.info("workers_renumbered", workers=_renumbered(lost.renumbered))
@@ -144,8 +155,9 @@ def _run_executions(
 
 def _newest_checkpoint(
     lost: ExecutionLost, prepared: PreparedFlow, driver: DriverResources
-) -> StartCheckpoint | None:
-    """Return the checkpoint for the next execution; None where it starts without states.
+) -> tuple[StartCheckpoint | None, JointDecision | None]:
+    """Return the checkpoint for the next execution, None where it starts without states; and the
+    last joint decision.
 
     Raises the cause of the loss where no checkpoint can be read, or where the flow has none but
     results have left it.
@@ -157,12 +169,13 @@ def _newest_checkpoint(
     kafka.call(driver.decisions.flush)
     try:
         newest = kafka.call(lambda: choose_checkpoint(prepared))
+        joint = kafka.call(lambda: _last_joint_decision(prepared))
     except MeanderError as error:
         log.warning("checkpoints_unreadable", reason=str(error))
         raise lost.cause from lost
     if newest is None and not lost.nothing_committed:
         raise lost.cause from lost
-    return newest
+    return newest, joint
 
 
 def _renumbered(ids: Mapping[int, int]) -> str:

@@ -38,7 +38,9 @@ from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
-from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force
+from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.coordinator.rescaler import Change
 from meander.dataflow.errors import WorkerLost
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId
@@ -64,13 +66,22 @@ class ExecutionLost(Exception):
 
     def __init__(
         self, cause: MeanderError, workers: Sequence[WorkerId], survivors: Survivors,
-        nothing_committed: bool, limits: TopicSettings,
+        nothing_committed: bool, limits: TopicSettings, change: Change | None,
     ) -> None:  # fmt: skip
-        """`nothing_committed` says that no result can have left before the first checkpoint, and
-        `limits` holds the stricter limits of topics."""
+        """`nothing_committed` says that no result can have left before the first checkpoint.
+        `limits` holds the stricter limits of topics, and `change` is the change of workers that was
+        in progress."""
         super().__init__(str(cause))
         self.cause, self.workers, self.survivors = cause, workers, survivors
-        self.nothing_committed, self.limits = nothing_committed, limits
+        self.nothing_committed, self.limits, self._change = nothing_committed, limits, change
+
+    def without_discarded(self, joint: JointDecision | None) -> None:
+        """Leave out the workers that the plan in force does not have, given the last joint
+        decision: those that leave by it, or have joined for a plan that was not decided."""
+        if self._change is not None and (plan := self._change.plan) is not None:
+            decided = joint is not None and joint.id == self._change.id
+            discarded = {*plan.leaving} if decided else {*plan.joining}
+            self.workers = [one for one in self.workers if one not in discarded]
 
     @property
     def renumbered(self) -> dict[int, int]:
@@ -130,8 +141,9 @@ def run_execution(
             exactly_once = prepared.plan.flow.delivery == "exactly_once"
             nothing_committed = exactly_once or loop is None or not loop.started
             raise ExecutionLost(
-                cause, workers, pool.detach_survivors(), nothing_committed, pool.limits
-            ) from error
+                cause, workers, pool.detach_survivors(), nothing_committed, pool.limits,
+                None if loop is None else loop.change,
+            ) from error  # fmt: skip
         except BaseException:
             pool.close(STOP_WITHIN)
             raise
@@ -190,7 +202,7 @@ def _worker_pool(
     survivors: Survivors | None,
 ) -> WorkerPool:
     options, checkpoint = prepared.options, None if found is None else found.offset
-    members = [] if found is None else sorted(found.checkpoint.cut.members)
+    members = _members(prepared, found)
     master, slots = str(spark.master), capacity(spark)
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
@@ -215,6 +227,14 @@ def _worker_pool(
         links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
         described, NewFiles(links, prepared.code),
     )  # fmt: skip
+
+
+def _members(prepared: PreparedFlow, found: StartCheckpoint | None) -> list[WorkerId]:
+    """Return the former workers in the order of the new ones that take their places."""
+    if found is None:
+        return []
+    decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint.cut)
+    return sorted(found.checkpoint.cut.members if decided is None else decided.members)
 
 
 def _slots(spark: SparkContext) -> int | None:

@@ -38,7 +38,7 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Coordinator
-from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.rescaler import Change, Rescaler
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.log_lines import LineLogger
@@ -161,6 +161,11 @@ class DriverLoop:
     def started(self) -> bool:
         """Whether all workers have run."""
         return self._started_at is not None
+
+    @property
+    def change(self) -> Change | None:
+        """The change of workers in progress."""
+        return None if self._rescaler is None else self._rescaler.in_progress
 
     def close(self) -> None:
         """Stop the threads of this loop."""

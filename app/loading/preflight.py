@@ -39,6 +39,7 @@ from meander.dataflow.api.nodes import (
     has_keys,
 )
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.decisions import JointDecision
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import ExecutionId
@@ -60,6 +61,8 @@ class PreparedFlow:
     """The name and id of the topic of each source, by number; '' for a source without a topic."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The visible settings of the topics that sinks write to."""
+    joint: JointDecision | None = None
+    """The last joint decision of earlier executions."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """The id with which the driver claims the flow; `claiming` returns the first id to use."""
@@ -68,16 +71,18 @@ class PreparedFlow:
         """Return the flow with the execution id of a claim."""
         return replace(self, execution=execution)
 
-    def next_execution(self, workers: int, limits: TopicSettings) -> PreparedFlow:
-        """Return the flow for the driver's next execution, with this number of workers and these
-        stricter limits of topics.
+    def next_execution(
+        self, workers: int, limits: TopicSettings, joint: JointDecision | None
+    ) -> PreparedFlow:
+        """Return the flow for the driver's next execution, with this number of workers, these
+        stricter limits of topics, and the last joint decision.
 
         The id does not depend on the clock, so all ids of a claim precede those of a later claim.
         """
         return replace(
             self, execution=ExecutionId(self.execution + 1),
             options=replace(self.options, workers=workers),
-            outside=with_limits(self.outside, limits),
+            outside=with_limits(self.outside, limits), joint=joint,
         )  # fmt: skip
 
     @property

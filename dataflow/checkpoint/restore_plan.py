@@ -88,7 +88,7 @@ class RestorePlan:
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
-        decided = _plan_of(joint, plan, cut)
+        decided = plan_in_force(joint, plan, cut)
         if cut == INITIAL_CUT:
             return plan_start if decided is None else plan_start._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
@@ -178,7 +178,7 @@ def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Re
     return {ranks[worker]: its for worker, its in joint.plan.resources.items()}
 
 
-def _plan_of(joint: JointDecision | None, plan: Plan, cut: Cut) -> WorkersPlan | None:
+def plan_in_force(joint: JointDecision | None, plan: Plan, cut: Cut) -> WorkersPlan | None:
     """Return what a joint decision makes of the workers; None where the checkpoint has it already,
     or other bins."""
     if joint is None or joint.time < cut.time or len(joint.plan.owners) != plan.groups.total:

@@ -85,14 +85,6 @@ class Change:
     decided: bool = False
     """Whether the plan is in force."""
 
-    @property
-    def discarded(self) -> list[WorkerId]:
-        """The workers that no restart needs: those that leave by a plan in force, or joined for one
-        that is not."""
-        if self.plan is None:
-            return []
-        return self.plan.leaving if self.decided else [*self.plan.joining]
-
 
 class Rescaler:
     """A handler of `Rescale` commands, and of migrations to workers that do not exist yet.

@@ -89,7 +89,7 @@ def test_a_later_claim_has_greater_executions_whatever_the_clocks_say(
             decisions.write(to_bytes(ExecutionId(2 * AHEAD), JoinDecision(WorkerId(1), 5)))
         last = claim(another(waiting), status)
         assert last.execution == 2 * AHEAD + ID_GAP, "the status topic forgets, the journal not"
-        assert last.next_execution(2, {}).execution == last.execution + 1
+        assert last.next_execution(2, {}, None).execution == last.execution + 1
         told = [e.execution for e in claims(first) if e.driver == last.driver]
         assert told[-1] == last.execution, "the next driver reads it there"
 
@@ -122,7 +122,7 @@ def test_a_beginning_that_arrives_behind_a_later_claims_counts_for_nothing(
     first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
     with status_of(first) as status, decisions_of(first) as decisions:
-        mine = claim(first, status).next_execution(2, {})
+        mine = claim(first, status).next_execution(2, {}, None)
         others = list[PreparedFlow]()
 
         def stall() -> None:

@@ -10,7 +10,8 @@ from tests.support.sim.tagged_flow import read, tagged_flow, tags
 
 
 def apply(id: str = "p", **fields: Any) -> dict[str, Any]:
-    own = {one: fields.pop(one) for one in ("time", "dry_run", "seconds") if one in fields}
+    names: list[str] = [one for one in ("time", "dry_run", "seconds") if one in fields]
+    own = {one: fields.pop(one) for one in names}
     return {"meander": "command", "type": "apply_plan", "id": id, "plan": fields, **own}
 
 
