@@ -22,7 +22,7 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
 from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
 from meander.connectors.topics.status import StatusReader
-from meander.schemas.control import ChangeLogic, Command, Rescale, Stop
+from meander.schemas.control import ApplyPlan, ChangeLogic, Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Aborted,
@@ -39,11 +39,15 @@ from meander.schemas.status import (
     Heartbeat,
     LogicAccepted,
     LogicChanged,
+    PlanCompared,
     Planned,
     Queued,
+    Reconfigured,
+    Reconfiguring,
     Recovering,
     Rescaled,
     Rescaling,
+    RolledBack,
     Started,
 )
 
@@ -82,8 +86,9 @@ def follow(settings: Settings, topics: TopicNames, flow: str, command: Command) 
                 raise MeanderError(
                     f"flow {flow!r}", f"it ended: {seen.reason or 'without an error'}"
                 )
-            # The next execution continues with a change of logic, decided or not.
-            if isinstance(event, Recovering) and not isinstance(command, ChangeLogic):
+            # The next execution continues with a change of logic or plan, decided or not.
+            continues = isinstance(command, ChangeLogic | ApplyPlan)
+            if isinstance(event, Recovering) and not continues:
                 raise _left_behind(command, event.restart_point, accepted)
             accepted = accepted or _begins(event, offset)
             last = _ends(event, command, offset, accepted)
@@ -122,14 +127,20 @@ def submit(
     flow: str,
     to: FlowConnection,
     show: Callable[[CommandOutput, Iterator[Event]], int] | None,
+    *,
+    quiet: bool = False,
 ) -> None:
-    """Put a command on the control topic and, with `show`, follow it to its end."""
+    """Put a command on the control topic and, with `show`, follow it to its end.
+
+    A `quiet` command does not print its id.
+    """
     cluster, output, topics = to.kafka(), to.output, topic_names(to.prefix, flow)
     if show is None:
         produce(cluster, topics, flow, command)
         output.say(f"{command.id}: written to {topics.control}")
         return
-    output.say(f"{command.id}:")
+    if not quiet:
+        output.say(f"{command.id}:")
     if code := show(output, follow(cluster, topics, flow, command)):
         raise typer.Exit(code)
 
@@ -152,13 +163,14 @@ def show_end(output: CommandOutput, events: Iterator[Event], said: Callable[[Eve
 def _begins(event: Event, offset: int) -> bool:
     """Return whether an event accepts the command at an offset, or shows its plan."""
     begins = Accepted | Rescaling | Queued | Planned | CheckpointAccepted | LogicAccepted
-    return isinstance(event, begins) and event.offset == offset
+    plans = Reconfiguring | PlanCompared
+    return isinstance(event, begins | plans) and event.offset == offset
 
 
 def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
     """Return whether an event is the last one of a command."""
     match event:
-        case CommandRejected():
+        case CommandRejected() | PlanCompared() | Reconfigured() | RolledBack():
             return event.offset == offset
         case Planned(last=last):
             return last and event.offset == offset
@@ -183,7 +195,8 @@ def _goes_on(event: Event, command: Command) -> bool:
 
 def _of(command: Command, id: str) -> bool:
     """Return whether an id is that of a command, or of a move that it causes."""
-    return id == command.id or (isinstance(command, Rescale) and id.startswith(f"{command.id}/"))
+    moves = isinstance(command, Rescale | ApplyPlan)
+    return id == command.id or (moves and id.startswith(f"{command.id}/"))
 
 
 def _expect_driver(seen: Overview, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `meander run | bootstrap | status | migrate | rescale | change |
+"""The command line: `meander run | bootstrap | status | migrate | rescale | change | plan |
 checkpoint | checkpoints | stop | reset | trace | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
@@ -20,6 +20,7 @@ from meander.app.cli import (
     change,
     checkpoints,
     migrate,
+    plan,
     rescale,
     run,
     status,
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.add_typer(topics.commands, name="topics")
 app.add_typer(broker.commands, name="broker")
 app.add_typer(trace.commands, name="trace")
+app.add_typer(plan.commands, name="plan")
 
 
 @app.callback()

@@ -12,7 +12,9 @@ from meander.app.loading.preflight import PreparedFlow
 from meander.connectors.topics import tombstones
 from meander.connectors.topics.checkpoints import CheckpointsTopic
 from meander.connectors.topics.control import ControlTopic
+from meander.connectors.topics.plans import PlansTopic, read_plans
 from meander.connectors.topics.truncation import TruncatedTopic
+from meander.schemas.plan_record import PlanRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class DriverTopics:
     checkpoints: CheckpointsTopic
     truncated_markers: TruncatedTopic
     truncated_checkpoints: TruncatedTopic
+    plans: PlansTopic
+    known_plans: Mapping[str, PlanRecord]
+    """The plans of earlier executions, by id."""
     ends: Mapping[str, Sequence[int]]
     """The ends of the in-flight and state topic's partitions before the execution starts."""
 
@@ -42,7 +47,10 @@ def opened(prepared: PreparedFlow) -> Iterator[DriverTopics]:
             topic: opening.ask(partial(tombstones.end_offsets, kafka, topic))
             for topic in (names.in_flight, names.state)
         }
+        plans = opening.open(lambda: PlansTopic(kafka, names.plans))
+        known = opening.ask(lambda: read_plans(kafka, names.plans))
         yield DriverTopics(
             control.result(), written.result(), markers.result(), checkpoints.result(),
+            plans.result(), known.result(),
             {topic: found.result() for topic, found in ends.items()},
         )  # fmt: skip

@@ -19,6 +19,7 @@ from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
+from meander.app.driver.plan_history import PlanHistory
 from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow
@@ -107,6 +108,7 @@ class DriverLoop:
             prepared.plan, plan, links, SystemClock(), self._decision_log,
             self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
         )  # fmt: skip
+        self._plans = PlanHistory(topics.plans, topics.known_plans, SystemClock())
         self._rescaler: Rescaler | None = None
         before = None if found is None else found.checkpoint
         self._orphan_cleanup = OrphanCleanup(
@@ -207,6 +209,7 @@ class DriverLoop:
         try:
             for event in commands.end(lambda: self._decisions.flush(END_COMMANDS_SECONDS)):
                 self._note(event)
+            self._topics.plans.flush(END_COMMANDS_SECONDS)
         except Unreachable as error:
             # The next execution reports them, or takes them up again.
             log.warning("commands_not_ended", reason=str(error))
@@ -232,6 +235,7 @@ class DriverLoop:
             self._send_heartbeat()
         self._decisions.pump()
         self._topics.checkpoints.pump()
+        self._topics.plans.pump()
         self._status.pump()
 
     def _note_start(self) -> None:
@@ -256,6 +260,7 @@ class DriverLoop:
 
     def _note(self, event: Event) -> None:
         self._commands.note(event)
+        self._plans.note(event)
         if isinstance(event, Completed):
             self._migrations.append(event)
         if isinstance(event, ReplayChecked):

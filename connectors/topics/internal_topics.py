@@ -47,6 +47,7 @@ class TopicNames:
     checkpoints: str
     in_flight: str
     dead: str
+    plans: str
 
 
 def topic_names(prefix: str, flow: str) -> TopicNames:
@@ -117,6 +118,7 @@ def internal_topics(prefix: str, flow: str) -> list[InternalTopic]:
             names.dead, "records that could not be read or processed, with the reason", 1,
             log, ever | {"max.message.bytes": MAX_DEAD_RECORD},
         ),
+        InternalTopic(names.plans, "plans that were applied, with their outcomes", 1, log, ever),
     ]  # fmt: skip
 
 

@@ -1,0 +1,48 @@
+"""The plan history: every plan that is applied, with who, when, why and outcome.
+
+Guarantees a record when a plan starts and when it ends, also where another execution ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from meander.connectors.topics.plans import PlansTopic
+from meander.dataflow.interfaces import Clock
+from meander.schemas.plan_record import Outcome, PlanRecord
+from meander.schemas.status import (
+    CommandRejected,
+    Event,
+    Reconfigured,
+    Reconfiguring,
+    RolledBack,
+)
+
+
+class PlanHistory:
+    """A writer of plans from the events of their commands."""
+
+    def __init__(self, topic: PlansTopic, known: Mapping[str, PlanRecord], clock: Clock) -> None:
+        """`known` are the plans of earlier executions."""
+        self._topic, self._clock = topic, clock
+        self._started = {id: one for id, one in known.items() if one.outcome == "started"}
+
+    def note(self, event: Event) -> None:
+        """Note an event that starts or ends a plan."""
+        match event:
+            case Reconfiguring(id, _, by, why, operations):
+                record = PlanRecord(id, by, why, self._clock.now_ms(), operations)
+                self._started[id] = record
+                self._topic.write(record)
+            case Reconfigured(id=id, ms=ms):
+                self._end(id, "in force", "", ms)
+            case RolledBack(id=id, reason=reason):
+                self._end(id, "rolled back", reason, None)
+            case CommandRejected(id=id, reason=reason):
+                self._end(id, "rejected", reason, None)
+
+    def _end(self, id: str, outcome: Outcome, reason: str, ms: float | None) -> None:
+        if (record := self._started.pop(id, None)) is not None:
+            self._topic.write(replace(record, outcome=outcome, reason=reason, ms=ms))
