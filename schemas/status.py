@@ -180,9 +180,12 @@ class PlanInForce(_CommandEvent, tag="plan_in_force"):
     """Milliseconds since 1970."""
     at: int
     """The logical time."""
-    prepare_ms: float
-    """Milliseconds from the start of the preparation to the decision."""
-    synchronise_ms: float
+    versions: dict[str, str]
+    """The new version of each operator whose logic changes, in words."""
+    prepare_ms: float | None
+    """Milliseconds from the start of the preparation to the decision. None, as the next field is,
+    where a restart brings it into force."""
+    synchronise_ms: float | None
     """Milliseconds from the decision until all workers had applied it."""
 
 

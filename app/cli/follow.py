@@ -182,7 +182,9 @@ def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
             return accepted and event.id == command.id
         case Aborted(id=id, by=by):
             # A command that waits for its turn is aborted before its acceptance.
-            return by == command.id or (id == command.id and (accepted or event.offset == offset))
+            # The parts of a plan that is rolled back are aborted by its command.
+            ended_by = by == command.id and not isinstance(command, ApplyPlan)
+            return ended_by or (id == command.id and (accepted or event.offset == offset))
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -49,9 +50,12 @@ def plan() -> None:
 @connected
 def show(flow: Flow, *, to: FlowConnection) -> None:
     """Print the plan in force as YAML, which `meander plan apply` reads: workers, the logic of
-    operators, the owner of each bin and the reader of each partition."""
+    operators, the owner of each bin and the reader of each partition.
+
+    With --json it is one JSON object, which `meander plan apply` reads too.
+    """
     command = _command(PlanDocument(), dry_run=True)
-    submit(command, flow, to, show_plan, quiet=True)
+    submit(command, flow, to, partial(show_plan, as_yaml=not to.as_json), quiet=True)
 
 
 @commands.command(epilog="Example: meander plan diff counts plan.yaml")

@@ -148,8 +148,8 @@ class Coordinator:
         )
         self.resources = dict(start.resources)
         """Where each worker has to run, by the plans decided so far."""
-        self.reconfigured = {*start.reconfigured}
-        """The ids of the reconfigurations that earlier executions have decided."""
+        self.reconfigured = start.reconfigured
+        """The reconfigurations that earlier executions have decided, by id."""
         self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
         self._joining: list[tuple[WorkerId, str]] = []

@@ -14,7 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic
-from meander.dataflow.control.decisions import JointDecision, PendingDecisions, WorkersPlan
+from meander.dataflow.control.decisions import (
+    JointDecision,
+    LogicDecision,
+    PendingDecisions,
+    WorkersPlan,
+)
 from meander.dataflow.coordinator.events import EngineEvent, NotDecided
 from meander.dataflow.coordinator.logic_changes import LogicChanges
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
@@ -194,6 +199,7 @@ class Reconfigurations:
         self._events.append(
             PlanInForce(
                 id=command.id, time=to_millis(time), at=time,
+                versions={one: str(self._logics.version(one)) for one in command.logic},
                 prepare_ms=round_ms(running.decided_at - running.started_at),
                 synchronise_ms=round_ms(now - running.decided_at),
             )
@@ -279,6 +285,21 @@ def moves_of(command: Reconfigure) -> list[MoveBins]:
         for group, targets in command.bins.items()
         if targets
     ]
+
+
+def plan_in_force(decision: JointDecision) -> PlanInForce:
+    """Return the event of a decision that a restart has brought into force."""
+    changes = [
+        change
+        for part in decision.parts
+        if isinstance(part, LogicDecision)
+        for change in part.changes
+    ]
+    return PlanInForce(
+        id=decision.id, time=to_millis(decision.time), at=decision.time,
+        versions={one.operator: str(one.version) for one in changes},
+        prepare_ms=None, synchronise_ms=None,
+    )  # fmt: skip
 
 
 def transfer_id(id: str, source: str, partition: int) -> str:

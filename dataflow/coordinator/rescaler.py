@@ -24,6 +24,7 @@ from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
 from meander.dataflow.coordinator.plan_change import MAX_AHEAD, PlanChange, plan_change
 from meander.dataflow.coordinator.pool import RescalablePool
+from meander.dataflow.coordinator.reconfigurations import plan_in_force
 from meander.dataflow.execution_plan.document import document_of
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.dataflow.interfaces import Clock
@@ -355,8 +356,10 @@ class Rescaler:
 
     def _start_plan(self, command: ApplyPlan, offset: int) -> Iterator[Event]:
         """Start the workers that another plan has more."""
-        if command.id in self._controller.reconfigured:
-            # A restart has completed it.
+        decision = self._controller.reconfigured.get(command.id)
+        if decision is not None and decision.offset == offset:
+            # The restart has completed it.
+            yield plan_in_force(decision)
             workers = len(self._pool.handles)
             yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
             return

@@ -26,12 +26,15 @@ from meander.schemas.status import (
 )
 
 
-def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
-    """Print the plan in force: as YAML on a terminal and in a pipe, as JSON with `--json`."""
+def show_plan(output: CommandOutput, events: Iterator[Event], *, as_yaml: bool) -> int:
+    """Print the plan in force, as YAML also where no terminal is. Return the exit code."""
     for event in events:
         match event:
             case PlanCompared(plan=plan, places=places):
-                print_plan(output, plan, places)
+                if as_yaml:
+                    print_plan(output, plan, places)
+                else:
+                    output.line(plan)
             case CommandRejected(reason=reason):
                 output.event(event)
                 output.say(f"rejected: {reason}")
@@ -102,7 +105,8 @@ def sentence(event: Event) -> str:
         case Left(worker=worker):
             return f"worker {worker} has left"
         case PlanInForce(time=time, prepare_ms=prepare, synchronise_ms=synchronise):
-            return f"in force from {time} ms on (prepared {prepare:,.0f} ms, {synchronise:,.0f} ms)"
+            took = f" (prepared in {prepare or 0:,.0f} ms, applied in {synchronise or 0:,.0f} ms)"
+            return f"in force from {time} ms on" + ("" if prepare is None else took)
         case Reconfigured(workers=workers, ms=ms):
             took = "" if ms is None else f", {ms:,.0f} ms"
             return f"completed: {workers} workers{took}"

@@ -120,6 +120,23 @@ class LogicFlow:
             command.exit_code()
         return command
 
+    def plan(self, text: str, *words: str) -> FlowProcess:
+        """Apply a plan, and follow the command to its end."""
+        self._ids += 1
+        (self._folder / "plan.yaml").write_text(text)
+        words = ("plan", "apply", "logic", "plan.yaml", *words)
+        words = (*words, "--prefix", self._prefix, "--id", f"p{self._ids}")
+        with meander(self._folder, self._bootstrap, *words) as command:
+            command.exit_code()
+        return command
+
+    def asked(self, *words: str) -> FlowProcess:
+        """Run another command to its end."""
+        words = ("plan", words[0], "logic", *words[1:], "--prefix", self._prefix)
+        with meander(self._folder, self._bootstrap, *words) as command:
+            assert command.exit_code() == 0, command.said
+        return command
+
     @property
     def changes(self) -> list[Change]:
         """Return the changes that the flow has reported on its status topic."""
@@ -129,7 +146,7 @@ class LogicFlow:
             {
                 Change(event["at"], operator, version)
                 for event in events
-                if event["type"] == "logic_changed"
+                if event["type"] in ("logic_changed", "plan_in_force")
                 for operator, version in event["versions"].items()
             }
         )
