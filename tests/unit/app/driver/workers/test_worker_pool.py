@@ -29,7 +29,7 @@ def pool_of(
 ) -> WorkerPool:
     files = NewFiles(links, FlowCode(Path(__file__)))
     one = cast(SparkTask, task)
-    return WorkerPool(links, door, lambda _: one, [ZERO], 5.0, startup_timeout, "", files)
+    return WorkerPool(links, door, lambda *_: one, [ZERO], 5.0, startup_timeout, "", files)
 
 
 def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
