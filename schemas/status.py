@@ -601,6 +601,8 @@ class Heartbeat(_LeaseEvent, tag="heartbeat"):
     """The ids of the workers, in the order of `bins` and `inflight`."""
     spilled: list[int] = field(default_factory=list)
     """The bytes of waiting records on each worker's disk; empty until all run."""
+    executors: list[str] = field(default_factory=list)
+    """The Spark executor of each worker with its host; '' where a worker does not know it."""
     queues: list[LinkQueue] = field(default_factory=list)
     """The queued bytes of each link, the most first."""
     queues_omitted: int = 0

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EXAMPLE = "Example: meander bootstrap counts.py --operator count --data states.parquet"
-# Unlike a flow's workers, tasks may share a process: half a second each.
-SPARK = {"spark.python.worker.reuse": "true"}
+# Unlike a flow's workers, tasks may share a process, half a second each, and run where data is not.
+SPARK = {"spark.python.worker.reuse": "true", "spark.locality.wait": "3s"}
 Kind = Literal["parquet", "json", "csv", "orc"]
 _KINDS: dict[str, Kind] = {
     ".parquet": "parquet", ".json": "json", ".jsonl": "json", ".csv": "csv", ".orc": "orc",

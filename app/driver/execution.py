@@ -26,6 +26,7 @@ from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow, environ
 from meander.app.protocol.launch_arguments import Arguments
+from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.recovery.restart import (
     StartCheckpoint,
@@ -207,8 +208,8 @@ def _worker_pool(
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
 
-    def task_of(worker: WorkerId) -> SparkTask:
-        arguments = _arguments(prepared, checkpoint, worker, server)
+    def task_of(worker: WorkerId, placement: Placement | None) -> SparkTask:
+        arguments = _arguments(prepared, checkpoint, worker, server, placement)
         if survivors is not None and not arguments.joins:
             task = survivors.reuse(members, arguments, links.wakeup.set)
             if task is not None:
@@ -219,6 +220,7 @@ def _worker_pool(
             member_name(worker),
             arguments.to_bytes(),
             links.wakeup.set,
+            placement,
         )
 
     workers = map(WorkerId, range(options.workers))
@@ -243,7 +245,11 @@ def _slots(spark: SparkContext) -> int | None:
 
 
 def _arguments(
-    prepared: PreparedFlow, checkpoint: int | None, worker: WorkerId, server: RegistrationServer
+    prepared: PreparedFlow,
+    checkpoint: int | None,
+    worker: WorkerId,
+    server: RegistrationServer,
+    placement: Placement | None,
 ) -> Arguments:
     options, token = prepared.options, server.expect(worker)
     return Arguments(
@@ -269,4 +275,5 @@ def _arguments(
         startup_timeout=options.startup_timeout,
         log_level=options.log_level,
         outside=dict(prepared.outside),
+        placement=placement,
     )

@@ -7,6 +7,7 @@ from msgspec import field, structs
 
 from meander.app.loading.loader import Source
 from meander.app.protocol.messages import Restart
+from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import LaunchToken
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.keepalive import Keepalive
@@ -47,6 +48,8 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     log_level: int
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to."""
+    placement: Placement | None = None
+    """The executor or host on which the worker must run; None for any."""
 
     def __repr__(self) -> str:
         """Leave out the launch token and the settings of Kafka."""

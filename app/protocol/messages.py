@@ -15,6 +15,7 @@ from typing import Annotated, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, field
 
+from meander.app.protocol.placement import ExecutorAddress
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.transactions import StricterLimits
 from meander.connectors.links.links import LinkBroken
@@ -67,6 +68,8 @@ class Register(_Message):
     pid: int
     host: str
     versions: dict[str, str]
+    executor: ExecutorAddress | None = None
+    """The executor that runs the worker's task; None where the system does not tell it."""
 
 
 class Ready(_Message):

@@ -38,6 +38,7 @@ from meander.app.protocol.messages import (
     Rejection,
     Reply,
 )
+from meander.app.protocol.placement import own_executor
 from meander.connectors.links.links import CurveKeys, CurveLinks, Peer, member_name
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
@@ -334,6 +335,7 @@ def join(token: LaunchToken, keys: CurveKeys, links: CurveLinks, startup_timeout
         register = Register(
             token=token.token, address=links.address, public=links.public,
             pid=os.getpid(), host=socket.gethostname(), versions=versions(),
+            executor=own_executor(),
         )  # fmt: skip
         dealer.send(register.to_bytes())
         peers: list[Peer] = []

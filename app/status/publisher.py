@@ -119,6 +119,7 @@ class FlowStatus:
                 bins=list(figures.bins.values()),
                 inflight=[heartbeat.inflight for heartbeat in figures.heard.working.values()],
                 spilled=[heartbeat.spilled for heartbeat in figures.heard.working.values()],
+                executors=[str(figures.heard.executors.get(worker, "")) for worker in figures.bins],
                 moving=moving[:MAX_MIGRATIONS], omitted=max(0, len(moving) - MAX_MIGRATIONS),
                 lags=lags, lags_omitted=len(figures.lags) - len(lags),
                 throughput=throughput, throughput_omitted=len(figures.throughput) - len(throughput),

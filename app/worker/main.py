@@ -20,6 +20,7 @@ from pyspark import SparkFiles
 
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.messages import Failure
+from meander.app.protocol.placement import expect_placed
 from meander.app.worker.process import WorkerProcess
 from meander.app.worker.process_state import ProcessState
 from meander.connectors.links.links import member_name
@@ -37,6 +38,7 @@ def main(blob: bytes) -> bytes:
     os.environ.update(arguments.environ)
     me = arguments.worker
     try:
+        expect_placed(member_name(WorkerId(me)), arguments.placement)
         with (
             tempfile.TemporaryDirectory(
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()

@@ -59,7 +59,8 @@ def test_a_flow_continues_without_a_killed_joining_worker_and_takes_the_next(
     assert "7 workers need a slot each, and the master has 6 in all" in refused.reason
     flow.check()
     (lost,) = flow.of(JoinFailed)
-    assert (lost.worker, lost.reason) == (1, "worker 1: its process was killed, or crashed")
+    cause = "its process was killed, or crashed; the log of Spark's executor may say more"
+    assert (lost.worker, lost.reason) == (1, f"worker 1: {cause}")
     assert [event.worker for event in flow.of(Joined)] == [2], "no number is used twice"
     assert flow.of(Heartbeat)[-1].worker_ids == [0, 2]
     assert result.counters["read"] == flow.fed

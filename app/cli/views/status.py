@@ -50,11 +50,12 @@ def tables(output: CommandOutput, seen: Overview, state: str, now: int) -> None:
     lags = [[one.topic, str(one.partition), one.records] for one in last.lags]
     _table(output, "lag", ["topic", "partition", "records"], lags)
     bytes = map(size, last.inflight), map(size, last.spilled)
-    workers = zip(map(str, last.worker_ids), last.bins, *bytes, strict=True)
+    executors = last.executors or [""] * len(last.bins)
+    workers = zip(map(str, last.worker_ids), last.bins, *bytes, executors, strict=True)
     _table(
         output,
         "workers",
-        ["worker", "bins", "in flight", "on disk"],
+        ["worker", "bins", "in flight", "on disk", "runs in"],
         [[*row] for row in workers],
     )
     comings = [[str(one.worker), sentence(one), one.id] for one in seen.worker_changes]

@@ -9,7 +9,7 @@ dropped, all members drop it as a peer, and the flow continues. Nothing here blo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -17,9 +17,15 @@ from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
+from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer, member_info
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.state.keys.ids import WorkerId
+
+TaskOf = Callable[[WorkerId, Placement | None], SparkTask]
+"""A function that returns the task of a worker, which runs anywhere or where a placement says."""
+ANYWHERE: Mapping[WorkerId, Placement] = {}
+"""The placements of workers that run in any executor."""
 
 
 class JoinStage(IntEnum):
@@ -49,7 +55,7 @@ class JoiningWorkers:
         self,
         links: CurveLinks,
         server: RegistrationServer,
-        task_of: Callable[[WorkerId], SparkTask],
+        task_of: TaskOf,
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
@@ -80,10 +86,12 @@ class JoiningWorkers:
         handles = (self._workers[worker].handle for worker in self.linked)
         return [one.id for one in handles if one.working and self._files.reached(one)]
 
-    def launch(self, workers: Iterable[WorkerId]) -> None:
-        """Submit a Spark task for each worker."""
+    def launch(
+        self, workers: Iterable[WorkerId], placements: Mapping[WorkerId, Placement] = ANYWHERE
+    ) -> None:
+        """Submit a Spark task for each worker; those with a placement run there, or are dropped."""
         for worker in workers:
-            handle = WorkerHandle(worker, self._task_of(worker))
+            handle = WorkerHandle(worker, self._task_of(worker, placements.get(worker)))
             deadline = time.monotonic() + self._startup_timeout
             self._workers[worker] = JoiningWorker(handle, deadline)
             handle.task.start()
@@ -161,8 +169,10 @@ class JoiningWorkers:
         handle, lease = one.handle, self._heartbeat_timeout
         name = member_name(handle.id)
         if (ended := handle.task.ended) is not None:
-            cause = "it ended by itself" if ended.error is None else ended.error.cause
-            return f"{name}: {cause}"
+            if ended.error is None:
+                return f"{name}: it ended by itself"
+            remedy = f"; {ended.error.remedy}" if ended.error.remedy else ""
+            return f"{name}: {ended.error.cause}{remedy}"
         silent = handle.working and now - handle.received_at > lease
         if silent and not self._server.is_alive(handle.id, lease):
             return f"{name}: nothing was heard of it for {lease:g} s"
@@ -178,9 +188,11 @@ class JoiningWorkers:
             return f"it registered, but the others did not open their links to it {within}"
         if one.handle.task.has_slot():
             return f"it was started, but did not register {within}"
+        placement = one.handle.task.placement
+        where = "" if placement is None else f" on {placement}"
         return (
-            f"Spark had no free slot for it {within}: {self._slots}; free one, or run the flow on a"
-            " master with more slots"
+            f"Spark had no free slot for it{where} {within}: {self._slots}; free one, or run the"
+            " flow on a master with more slots"
         )
 
     def _send(self, member: WorkerId, message: ToWorker) -> None:

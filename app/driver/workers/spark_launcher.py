@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import cast
 
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark import SparkConf, SparkContext
+from pyspark import RDD, SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.util import InheritableThread
 
-from meander.app.driver.workers import stderr
+from meander.app.driver.workers import placement, stderr
 from meander.app.protocol.messages import Failure
+from meander.app.protocol.placement import Placement
 from meander.connectors.local_broker.java import java
 from meander.dataflow.errors import KILLED
 from meander.schemas.errors import MeanderError, SetupError
@@ -58,6 +59,7 @@ _CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
+    "spark.locality.wait": placement.LOCALITY_WAIT,
     "spark.task.maxFailures": "1",
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.python.daemon.module": "meander.app.worker.daemon",
@@ -251,15 +253,25 @@ class TaskEnd:
 
 
 class SparkTask:
-    """A Spark job of one task that runs one worker."""
+    """A Spark job of one task that runs one worker, where its placement says if it has one.
+
+    The task fails at once where no executor of its placement has a free slot.
+    """
 
     def __init__(
-        self, spark: SparkContext, group: str, name: str, blob: bytes, ended: Callable[[], None]
+        self,
+        spark: SparkContext,
+        group: str,
+        name: str,
+        blob: bytes,
+        ended: Callable[[], None],
+        placed: Placement | None = None,
     ) -> None:
         self._spark, self._jvm = spark, _jvm(spark)
         self._stderr, self._written = stderr.of(self._jvm.pid), 0
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
+        self.placement = placed
         self.started = False
         self.ended: TaskEnd | None = None
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
@@ -299,8 +311,10 @@ class SparkTask:
     def _run(self) -> None:
         try:
             self._spark.setJobGroup(self._group, self._name, interruptOnCancel=True)
-            (failure,) = self._spark.range(1, numSlices=1).map(entry(self._blob)).collect()
+            (failure,) = self._row().map(entry(self._blob)).collect()
             self.ended = TaskEnd(Failure.from_bytes(failure).error() if failure else None)
+        except MeanderError as error:
+            self.ended = TaskEnd(error)
         except (Py4JNetworkError, OSError, EOFError) as error:
             report = f"{type(error).__name__}: {error}"
             self.ended = TaskEnd(_why(self._name, self._jvm, report))
@@ -309,6 +323,14 @@ class SparkTask:
             self._log_stderr()
         finally:
             self._on_end()
+
+    def _row(self) -> RDD[int]:
+        """Return the one row of the job. Raises SetupError where its placement has no free slot."""
+        if self.placement is None:
+            return self._spark.range(1, numSlices=1)
+        found = placement.executors(self._spark)
+        placement.expect_free_slots({self._name: self.placement}, found, {})
+        return placement.placed_row(self._spark, self.placement, found)
 
     def _log_stderr(self) -> None:
         if lines := self._stderr.since(self._written):

@@ -16,9 +16,8 @@ from enum import IntEnum
 
 from msgspec import structs
 
-from meander.app.driver.workers.joining import JoiningWorkers
+from meander.app.driver.workers.joining import JoiningWorkers, TaskOf
 from meander.app.driver.workers.new_files import NewFiles
-from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.survivors import Survivors, end
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import (
@@ -37,6 +36,7 @@ from meander.app.protocol.messages import (
     ToWorker,
     WorkerHeartbeat,
 )
+from meander.app.protocol.placement import ExecutorAddress
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
@@ -76,7 +76,7 @@ class WorkerPool:
         self,
         links: CurveLinks,
         server: RegistrationServer,
-        task_of: Callable[[WorkerId], SparkTask],
+        task_of: TaskOf,
         workers: Iterable[WorkerId],
         heartbeat_timeout: float,
         startup_timeout: float,
@@ -87,7 +87,7 @@ class WorkerPool:
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
         self._slots = slots
         self._heartbeat_every = min(1.0, heartbeat_timeout / 5)
-        self.handles = {worker: WorkerHandle(worker, task_of(worker)) for worker in workers}
+        self.handles = {worker: WorkerHandle(worker, task_of(worker, None)) for worker in workers}
         self.joining = JoiningWorkers(
             links, server, task_of, heartbeat_timeout, startup_timeout, slots, files
         )
@@ -135,7 +135,12 @@ class WorkerPool:
     def stats(self) -> WorkerStats:
         """Return the worker statistics from the last heartbeats."""
         heartbeats = {handle.id: handle.heartbeat for handle in self.handles.values()}
-        return replace(self._left, working=heartbeats)
+        return replace(self._left, working=heartbeats, executors=self.executors())
+
+    def executors(self) -> dict[WorkerId, ExecutorAddress]:
+        """Return the executor of each worker that has registered and knows its executor."""
+        found = self._server.registrations.items()
+        return {worker: at for worker, one in found if (at := one.register.executor) is not None}
 
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits for workers that do not run yet.

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,16 +23,19 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int) -> Iterator[str]:
-    """Its master's address while the block lasts; each worker has one core."""
+def cluster(
+    folder: Path, workers: int, hosts: Sequence[str] = ("127.0.0.1",), cores: int = 1
+) -> Iterator[str]:
+    """Its master's address while the block lasts; the workers are spread over the hosts."""
     with ExitStack() as stack:
-        master = stack.enter_context(_daemon(folder, "master.Master", "--port", "0"))
+        master = stack.enter_context(_daemon(folder, "127.0.0.1", "master.Master", "--port", "0"))
         until(lambda: STARTED.search(master.read_text()) is not None, "the master runs")
         found = STARTED.search(master.read_text())
         assert found is not None
-        some = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / "work"))
-        for _ in range(workers):
-            said = stack.enter_context(_daemon(folder, "worker.Worker", *some, found[1]))
+        for number in range(workers):
+            host, work = hosts[number % len(hosts)], str(folder / f"work-{number}")
+            some = ("--cores", str(cores), "--memory", "1g", "--work-dir", work)
+            said = stack.enter_context(_daemon(folder, host, "worker.Worker", *some, found[1]))
             until(lambda: REGISTERED in said.read_text(), "a worker has registered")  # noqa: B023
         yield found[1]
 
@@ -46,13 +49,13 @@ def executor_of(process: int) -> int:
 
 
 @contextlib.contextmanager
-def _daemon(folder: Path, name: str, *words: str) -> Iterator[Path]:
+def _daemon(folder: Path, host: str, name: str, *words: str) -> Iterator[Path]:
     """One of Spark's own processes while the block lasts, and what it says."""
     said = folder / f"{name}-{len(list(folder.iterdir()))}.log"
     command = [
         java(), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m",
         "-cp", f"{HOME / 'jars'}/*", f"org.apache.spark.deploy.{name}",
-        "--host", "127.0.0.1", "--webui-port", "0", *words,
+        "--host", host, "--webui-port", "0", *words,
     ]  # fmt: skip
     own = {
         "SPARK_HOME": str(HOME), "SPARK_SCALA_VERSION": "2.13", "PYSPARK_PYTHON": sys.executable,

@@ -104,7 +104,7 @@ def test_as_json_each_field_of_a_heartbeat_stands_beside_what_follows_from_other
     assert shown.keys() == {
         "flow", "state", "reason", "workers", "registered", "heartbeat_ms", "heartbeat_age_ms",
         "heartbeat_timeout", "lag", "counters", "frontiers", "worker_ids", "bins", "inflight",
-        "spilled", "metrics",
+        "spilled", "executors", "metrics",
         "lags", "lags_omitted", "throughput", "throughput_omitted",
         "frontier_blockers", "frontier_blockers_omitted",
         "calls", "calls_omitted",

@@ -10,14 +10,16 @@ from typing import cast
 
 import pytest
 
+from meander.app.driver.workers.joining import JoiningWorkers
 from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.flow_code import FlowCode
 from meander.app.protocol.messages import WorkerHeartbeat
+from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer, join
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
-from meander.schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
 ZERO = WorkerId(0)
@@ -29,7 +31,7 @@ def pool_of(
 ) -> WorkerPool:
     files = NewFiles(links, FlowCode(Path(__file__)))
     one = cast(SparkTask, task)
-    return WorkerPool(links, door, lambda _: one, [ZERO], 5.0, startup_timeout, "", files)
+    return WorkerPool(links, door, lambda *_: one, [ZERO], 5.0, startup_timeout, "", files)
 
 
 def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
@@ -105,3 +107,27 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once_and_na
         with pytest.raises(MeanderError, match="rejected it: this execution of the flow is over"):
             coming.result(timeout=60.0)
     assert "registration_rejected worker=0 reason=" in caplog.text
+
+
+def test_a_joining_worker_without_a_slot_at_its_placement_is_dropped_with_the_remedy() -> None:
+    full = SetupError("worker 1", "no free slot on host b", "name another host")
+    task = cast(SparkTask, SimpleNamespace(ended=TaskEnd(full), start=lambda: None))
+    placement, asked = Placement(host="b"), list[Placement | None]()
+
+    def task_of(_: WorkerId, where: Placement | None) -> SparkTask:
+        asked.append(where)
+        return task
+
+    one = WorkerId(1)
+    with (
+        closing(CurveLinks(COORDINATOR, CurveKeys.generate(), LOCAL, 5.0)) as links,
+        closing(RegistrationServer(LOCAL, links, 5.0)) as door,
+    ):
+        files = NewFiles(links, FlowCode(Path(__file__)))
+        joining = JoiningWorkers(links, door, task_of, 5.0, 5.0, "", files)
+        joining.launch([one], {one: placement})
+        joining.attend([ZERO])
+        dropped = joining.dropped()
+    assert asked == [placement]
+    assert dropped == [(one, "worker 1: no free slot on host b; name another host")]
+    assert joining.handles == []
