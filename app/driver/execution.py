@@ -26,7 +26,6 @@ from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow, environ
 from meander.app.protocol.launch_arguments import Arguments
-from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.recovery.restart import (
     StartCheckpoint,
@@ -39,8 +38,9 @@ from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
-from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force
+from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force, resources_of
 from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.coordinator.rescaler import Change
 from meander.dataflow.errors import WorkerLost
 from meander.schemas.errors import MeanderError
@@ -208,8 +208,8 @@ def _worker_pool(
     if (known := _slots(spark)) is not None:
         expect_slots(master, known, options.workers)
 
-    def task_of(worker: WorkerId, placement: Placement | None) -> SparkTask:
-        arguments = _arguments(prepared, checkpoint, worker, server, placement)
+    def task_of(worker: WorkerId, resources: Resources) -> SparkTask:
+        arguments = _arguments(prepared, checkpoint, worker, server, resources)
         if survivors is not None and not arguments.joins:
             task = survivors.reuse(members, arguments, links.wakeup.set)
             if task is not None:
@@ -220,10 +220,13 @@ def _worker_pool(
             member_name(worker),
             arguments.to_bytes(),
             links.wakeup.set,
-            placement,
+            resources,
         )
 
-    workers = map(WorkerId, range(options.workers))
+    wanted = resources_of(prepared.joint, options.workers)
+    workers = {
+        worker: wanted.get(worker, ANYWHERE) for worker in map(WorkerId, range(options.workers))
+    }
     described = f"master {master} has {slots} in all"
     return WorkerPool(
         links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
@@ -249,7 +252,7 @@ def _arguments(
     checkpoint: int | None,
     worker: WorkerId,
     server: RegistrationServer,
-    placement: Placement | None,
+    resources: Resources,
 ) -> Arguments:
     options, token = prepared.options, server.expect(worker)
     return Arguments(
@@ -275,5 +278,5 @@ def _arguments(
         startup_timeout=options.startup_timeout,
         log_level=options.log_level,
         outside=dict(prepared.outside),
-        placement=placement,
+        resources=resources,
     )

@@ -7,8 +7,8 @@ from msgspec import field, structs
 
 from meander.app.loading.loader import Source
 from meander.app.protocol.messages import Restart
-from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import LaunchToken
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.interfaces import Wakeup, WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.schemas.struct import FrozenStruct
@@ -48,7 +48,7 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     log_level: int
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to."""
-    placement: Placement | None = None
+    resources: Resources = ANYWHERE
     """The executor or host on which the worker must run; None for any."""
 
     def __repr__(self) -> str:

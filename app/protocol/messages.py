@@ -15,11 +15,11 @@ from typing import Annotated, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, field
 
-from meander.app.protocol.placement import ExecutorAddress
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.transactions import StricterLimits
 from meander.connectors.links.links import LinkBroken
 from meander.dataflow.control.reports import WorkerReport
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.dataflow.operators.error_policy import describe
@@ -68,7 +68,7 @@ class Register(_Message):
     pid: int
     host: str
     versions: dict[str, str]
-    executor: ExecutorAddress | None = None
+    executor: Resources | None = None
     """The executor that runs the worker's task; None where the system does not tell it."""
 
 

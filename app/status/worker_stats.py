@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meander.app.protocol.messages import Durations, OperatorStats, SourceStats, WorkerHeartbeat
-from meander.app.protocol.placement import ExecutorAddress
+from meander.dataflow.control.resources import Resources
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.state.keys.ids import WorkerId
 
@@ -32,7 +32,7 @@ class WorkerStats:
     working: Mapping[WorkerId, WorkerHeartbeat] = field(default_factory=dict)
     left: WorkerHeartbeat = field(default_factory=WorkerHeartbeat)
     """The sum over the workers that have left."""
-    executors: Mapping[WorkerId, ExecutorAddress] = field(default_factory=dict)
+    executors: Mapping[WorkerId, Resources] = field(default_factory=dict)
     """The executor of each worker that knows it."""
 
     def without(self, last: WorkerHeartbeat) -> WorkerStats:

@@ -38,7 +38,7 @@ def main(blob: bytes) -> bytes:
     os.environ.update(arguments.environ)
     me = arguments.worker
     try:
-        expect_placed(member_name(WorkerId(me)), arguments.placement)
+        expect_placed(member_name(WorkerId(me)), arguments.resources)
         with (
             tempfile.TemporaryDirectory(
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()

@@ -18,12 +18,14 @@ class Resources:
     def __str__(self) -> str:
         """Return the place in words.
 
-        >>> str(Resources("a", "3")), str(Resources())
-        ('host a, executor 3', 'anywhere')
+        >>> str(Resources("a", "3")), str(Resources("a")), str(Resources())
+        ('executor 3 on host a', 'host a', 'any executor')
         """
-        host = [f"host {self.host}"] if self.host else []
-        executor = [f"executor {self.executor}"] if self.executor else []
-        return ", ".join([*host, *executor]) or "anywhere"
+        if self.host and self.executor:
+            return f"executor {self.executor} on host {self.host}"
+        if self.executor:
+            return f"executor {self.executor}"
+        return f"host {self.host}" if self.host else "any executor"
 
     def allows(self, actual: Resources) -> bool:
         """Return whether a worker that runs with `actual` resources fits.

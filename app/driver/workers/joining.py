@@ -17,15 +17,13 @@ from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask
 from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
-from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer, member_info
 from meander.connectors.links.links import CurveLinks, member_name
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.state.keys.ids import WorkerId
 
-TaskOf = Callable[[WorkerId, Placement | None], SparkTask]
-"""A function that returns the task of a worker, which runs anywhere or where a placement says."""
-ANYWHERE: Mapping[WorkerId, Placement] = {}
-"""The placements of workers that run in any executor."""
+TaskOf = Callable[[WorkerId, Resources], SparkTask]
+"""A function that returns the task of a worker with its resources."""
 
 
 class JoinStage(IntEnum):
@@ -86,12 +84,10 @@ class JoiningWorkers:
         handles = (self._workers[worker].handle for worker in self.linked)
         return [one.id for one in handles if one.working and self._files.reached(one)]
 
-    def launch(
-        self, workers: Iterable[WorkerId], placements: Mapping[WorkerId, Placement] = ANYWHERE
-    ) -> None:
-        """Submit a Spark task for each worker; those with a placement run there, or are dropped."""
-        for worker in workers:
-            handle = WorkerHandle(worker, self._task_of(worker, placements.get(worker)))
+    def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
+        """Submit a Spark task for each worker; it runs where its resources say, or is dropped."""
+        for worker, resources in workers.items():
+            handle = WorkerHandle(worker, self._task_of(worker, resources))
             deadline = time.monotonic() + self._startup_timeout
             self._workers[worker] = JoiningWorker(handle, deadline)
             handle.task.start()
@@ -188,8 +184,8 @@ class JoiningWorkers:
             return f"it registered, but the others did not open their links to it {within}"
         if one.handle.task.has_slot():
             return f"it was started, but did not register {within}"
-        placement = one.handle.task.placement
-        where = "" if placement is None else f" on {placement}"
+        resources = one.handle.task.resources
+        where = "" if resources == ANYWHERE else f" on {resources}"
         return (
             f"Spark had no free slot for it{where} {within}: {self._slots}; free one, or run the"
             " flow on a master with more slots"

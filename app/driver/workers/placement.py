@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
 from pyspark.serializers import CPickleSerializer
 
-from meander.app.protocol.placement import ExecutorAddress, Placement
+from meander.dataflow.control.resources import Resources
 from meander.schemas.errors import MeanderError, SetupError
 
 LOCALITY_WAIT = "3650d"
@@ -42,9 +42,9 @@ class Executor:
         return max(0, self.slots - self.running)
 
     @property
-    def address(self) -> ExecutorAddress:
-        """The name of the executor."""
-        return ExecutorAddress(self.id, self.host)
+    def place(self) -> Resources:
+        """The place of a worker that runs in the executor."""
+        return Resources(self.host, self.id)
 
 
 def executors(spark: SparkContext) -> list[Executor]:
@@ -74,17 +74,17 @@ def _executors(spark: SparkContext) -> Iterator[Executor]:
 
 
 def expect_free_slots(
-    placements: Mapping[str, Placement],
+    placements: Mapping[str, Resources],
     executors: Sequence[Executor],
-    occupants: Mapping[str, ExecutorAddress],
+    occupants: Mapping[str, Resources],
 ) -> None:
     """Raise SetupError unless all workers of some placements find a slot, each its own.
 
     Workers have names; `occupants` are those that run, which the error names.
 
     >>> one = Executor("0", "spark-a", slots=1, running=1)
-    >>> where = {"worker 0": one.address}
-    >>> expect_free_slots({"worker 2": Placement(host="spark-a")}, [one], where)
+    >>> where = {"worker 0": one.place}
+    >>> expect_free_slots({"worker 2": Resources(host="spark-a")}, [one], where)
     Traceback (most recent call last):
     meander.schemas.errors.SetupError: worker 2: no free slot on host spark-a: 1 of 1 slots runs ...
     """
@@ -92,7 +92,7 @@ def expect_free_slots(
     free = {one.id: one.free for one in executors}
     # An executor leaves no choice, so these placements come before those that name only a host.
     for name, placement in sorted(placements.items(), key=lambda item: not item[1].executor):
-        there = [one for one in executors if placement.admits(one.address)]
+        there = [one for one in executors if placement.allows(one.place)]
         if not there:
             raise SetupError(
                 name, f"Spark has no {placement}", f"name another one; {_known(executors, free)}"
@@ -105,13 +105,13 @@ def expect_free_slots(
                 f"free one, or name another host; {_known(executors, free)}",
             )
         free[chosen.id] -= 1
-        taken[name] = chosen.address
+        taken[name] = chosen.place
 
 
-def _in_use(executors: Sequence[Executor], taken: Mapping[str, ExecutorAddress]) -> str:
+def _in_use(executors: Sequence[Executor], taken: Mapping[str, Resources]) -> str:
     """Return which workers hold the slots of executors that are full."""
     slots, here = sum(one.slots for one in executors), {one.id for one in executors}
-    names = [name for name, at in taken.items() if at.id in here]
+    names = [name for name, at in taken.items() if at.executor in here]
     others = slots - len(names)
     if others > 0:
         names.append("another task" if others == 1 else f"{others} other tasks")
@@ -138,13 +138,13 @@ def _known(executors: Sequence[Executor], free: Mapping[str, int]) -> str:
 
 
 def placed_row(
-    spark: SparkContext, placement: Placement, executors: Sequence[Executor]
+    spark: SparkContext, placement: Resources, executors: Sequence[Executor]
 ) -> RDD[int]:
     """Return an RDD of one row, whose job runs in an executor that a placement names."""
     locations = [placement.host]
     if placement.executor:
         locations = [
-            f"executor_{one.host}_{one.id}" for one in executors if placement.admits(one.address)
+            f"executor_{one.host}_{one.id}" for one in executors if placement.allows(one.place)
         ]
     jvm = spark._jvm
     assert jvm is not None

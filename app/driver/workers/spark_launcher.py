@@ -32,8 +32,8 @@ from pyspark.util import InheritableThread
 
 from meander.app.driver.workers import placement, stderr
 from meander.app.protocol.messages import Failure
-from meander.app.protocol.placement import Placement
 from meander.connectors.local_broker.java import java
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.errors import KILLED
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.log_lines import LineLogger
@@ -253,9 +253,9 @@ class TaskEnd:
 
 
 class SparkTask:
-    """A Spark job of one task that runs one worker, where its placement says if it has one.
+    """A Spark job of one task that runs one worker, where its resources say.
 
-    The task fails at once where no executor of its placement has a free slot.
+    The task fails at once where they name executors without a free slot.
     """
 
     def __init__(
@@ -265,13 +265,13 @@ class SparkTask:
         name: str,
         blob: bytes,
         ended: Callable[[], None],
-        placed: Placement | None = None,
+        resources: Resources = ANYWHERE,
     ) -> None:
         self._spark, self._jvm = spark, _jvm(spark)
         self._stderr, self._written = stderr.of(self._jvm.pid), 0
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
-        self.placement = placed
+        self.resources = resources
         self.started = False
         self.ended: TaskEnd | None = None
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
@@ -325,12 +325,13 @@ class SparkTask:
             self._on_end()
 
     def _row(self) -> RDD[int]:
-        """Return the one row of the job. Raises SetupError where its placement has no free slot."""
-        if self.placement is None:
+        """Return the one row of the job. Raises SetupError where no executor has a free slot that
+        its resources allow."""
+        if self.resources == ANYWHERE:
             return self._spark.range(1, numSlices=1)
         found = placement.executors(self._spark)
-        placement.expect_free_slots({self._name: self.placement}, found, {})
-        return placement.placed_row(self._spark, self.placement, found)
+        placement.expect_free_slots({self._name: self.resources}, found, {})
+        return placement.placed_row(self._spark, self.resources, found)
 
     def _log_stderr(self) -> None:
         if lines := self._stderr.since(self._written):

@@ -36,7 +36,6 @@ from meander.app.protocol.messages import (
     ToWorker,
     WorkerHeartbeat,
 )
-from meander.app.protocol.placement import ExecutorAddress
 from meander.app.protocol.registration import RegistrationServer
 from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
@@ -77,7 +76,7 @@ class WorkerPool:
         links: CurveLinks,
         server: RegistrationServer,
         task_of: TaskOf,
-        workers: Iterable[WorkerId],
+        workers: Mapping[WorkerId, Resources],
         heartbeat_timeout: float,
         startup_timeout: float,
         slots: str,
@@ -87,7 +86,9 @@ class WorkerPool:
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
         self._slots = slots
         self._heartbeat_every = min(1.0, heartbeat_timeout / 5)
-        self.handles = {worker: WorkerHandle(worker, task_of(worker, None)) for worker in workers}
+        self.handles = {
+            worker: WorkerHandle(worker, task_of(worker, its)) for worker, its in workers.items()
+        }
         self.joining = JoiningWorkers(
             links, server, task_of, heartbeat_timeout, startup_timeout, slots, files
         )
@@ -127,18 +128,14 @@ class WorkerPool:
         """Whether every worker has completed all its work."""
         return all(handle.done for handle in self.handles.values())
 
-    @property
-    def places(self) -> Mapping[WorkerId, Resources]:
-        """Where each worker runs."""
-        return {}
-
     def stats(self) -> WorkerStats:
         """Return the worker statistics from the last heartbeats."""
         heartbeats = {handle.id: handle.heartbeat for handle in self.handles.values()}
-        return replace(self._left, working=heartbeats, executors=self.executors())
+        return replace(self._left, working=heartbeats, executors=self.places)
 
-    def executors(self) -> dict[WorkerId, ExecutorAddress]:
-        """Return the executor of each worker that has registered and knows its executor."""
+    @property
+    def places(self) -> Mapping[WorkerId, Resources]:
+        """The executor of each worker that has registered and knows it."""
         found = self._server.registrations.items()
         return {worker: at for worker, one in found if (at := one.register.executor) is not None}
 

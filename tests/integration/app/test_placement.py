@@ -11,7 +11,8 @@ import pytest
 from pyspark import SparkContext
 
 from meander.app.driver.workers.placement import executors
-from meander.app.protocol.placement import LOCAL, Placement
+from meander.app.protocol.placement import LOCAL
+from meander.dataflow.control.resources import Resources
 from tests.support.kafka.brokers import Broker
 from tests.support.process.placed_workers import opened
 from tests.support.process.spark_cluster import cluster
@@ -87,10 +88,10 @@ def test_a_local_master_has_one_executor_whose_workers_know_it(
 ) -> None:
     (only,) = executors(context)
     assert (only.id, only.slots) == (LOCAL, context.defaultParallelism)
-    placement = Placement(executor=LOCAL, host=only.host)
+    placement = Resources(executor=LOCAL, host=only.host)
     with opened(context, broker.bootstrap) as workers:
-        assert workers.start(0, placement, placement) == str(only.address)
+        assert workers.start(0, placement, placement) == str(only.place)
         assert [one.running for one in executors(context)] == [1]
-        nowhere = Placement(host="192.0.2.1")
+        nowhere = Resources(host="192.0.2.1")
         assert "Spark has no host 192.0.2.1" in workers.start(1, nowhere, nowhere)
         workers.end()

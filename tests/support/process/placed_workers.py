@@ -17,9 +17,9 @@ from meander.app.driver.workers.placement import executors, expect_free_slots
 from meander.app.driver.workers.spark_launcher import SparkTask, spark_context
 from meander.app.loading.loader import Source
 from meander.app.protocol.launch_arguments import Arguments
-from meander.app.protocol.placement import ExecutorAddress, Placement
 from meander.app.protocol.registration import RegistrationServer
 from meander.connectors.links.links import CurveKeys, CurveLinks, member_name
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 from tests.support.kafka.topics import PATIENCE, until
@@ -37,7 +37,7 @@ class PlacedWorkers:
         self.tasks: dict[WorkerId, SparkTask] = {}
         server.expect(NEVER_LAUNCHED)
 
-    def start(self, number: int, task: Placement | None, worker: Placement | None) -> str:
+    def start(self, number: int, task: Resources, worker: Resources) -> str:
         """Start a worker; where it runs, or the error with which it has ended.
 
         Spark gets the placement of the task, and the worker expects its own.
@@ -54,13 +54,13 @@ class PlacedWorkers:
         self._server.remove(id, "it has ended")
         return str(started.ended.error)
 
-    def occupants(self) -> dict[str, ExecutorAddress]:
+    def occupants(self) -> dict[str, Resources]:
         """The executors of the registered workers."""
         found = self._server.registrations.values()
         at = {member_name(one.worker): one.register.executor for one in found}
         return {name: executor for name, executor in at.items() if executor is not None}
 
-    def refusal(self, placements: Mapping[str, Placement]) -> str:
+    def refusal(self, placements: Mapping[str, Resources]) -> str:
         """The error for workers that were not started yet; '' where all find a slot."""
         try:
             expect_free_slots(placements, executors(self.spark), self.occupants())
@@ -84,7 +84,7 @@ class PlacedWorkers:
         self._server.poll()
         return self.tasks[id].ended is not None or id in self._server.registrations
 
-    def _arguments(self, id: WorkerId, placement: Placement | None) -> Arguments:
+    def _arguments(self, id: WorkerId, resources: Resources) -> Arguments:
         token, source = self._server.expect(id), Source("flow.py", {})
         return Arguments(
             flow="placed", execution=1, worker=id, joins=False, workers=6, token=token.token,
@@ -92,7 +92,7 @@ class PlacedWorkers:
             environ={}, kafka={"bootstrap.servers": self._bootstrap}, prefix="placed.",
             until_end=False, start="earliest", topics={}, skip_lost=False, checkpoint=None,
             heartbeat_timeout=HEARTBEAT_TIMEOUT, startup_timeout=PATIENCE, log_level=30,
-            placement=placement,
+            resources=resources,
         )  # fmt: skip
 
 
@@ -111,18 +111,18 @@ def run(spark: SparkContext, bootstrap: str) -> dict[str, object]:
     until(lambda: len(executors(spark)) == 2, "both executors have registered")
     first, second = executors(spark)
     with opened(spark, bootstrap) as workers:
-        host, executor = Placement(host=second.host), Placement(executor=second.id)
-        other, nowhere = Placement(host=first.host), Placement(host="192.0.2.1")
+        host, executor = Resources(host=second.host), Resources(executor=second.id)
+        other, nowhere = Resources(host=first.host), Resources(host="192.0.2.1")
         found: dict[str, object] = {
-            "executors": [str(first.address), str(second.address)],
+            "executors": [str(first.place), str(second.place)],
             "slots": [first.slots, second.slots],
             "on the host": workers.start(0, host, host),
             "in the executor": workers.start(1, executor, executor),
             "beyond its slots": workers.start(2, host, host),
             "on an unknown host": workers.start(3, nowhere, nowhere),
-            "in an unknown executor": workers.start(4, Placement(executor="77"), None),
+            "in an unknown executor": workers.start(4, Resources(executor="77"), ANYWHERE),
             "elsewhere": workers.start(5, other, host),
-            "anywhere": workers.start(6, None, None),
+            "anywhere": workers.start(6, ANYWHERE, ANYWHERE),
         }
         names = ("worker 7", "worker 8")
         found |= {

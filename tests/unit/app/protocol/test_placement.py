@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from meander.app.protocol import placement
-from meander.app.protocol.placement import LOCAL, ExecutorAddress, Placement, expect_placed
+from meander.app.protocol.placement import LOCAL, expect_placed
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.schemas.errors import MeanderError, SetupError
 
-ON_B = Placement(host="spark-b")
+ON_B = Resources(host="spark-b")
 
 
-def in_executor(monkeypatch: pytest.MonkeyPatch, found: ExecutorAddress | None) -> None:
+def in_executor(monkeypatch: pytest.MonkeyPatch, found: Resources | None) -> None:
     monkeypatch.setattr(placement, "own_executor", lambda: found)
 
 
@@ -20,18 +21,18 @@ def test_a_process_that_spark_has_not_started_is_in_no_executor() -> None:
 
 
 def test_a_worker_runs_where_its_placement_admits_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_executor(monkeypatch, ExecutorAddress("1", "spark-b"))
+    in_executor(monkeypatch, Resources("spark-b", "1"))
     expect_placed("worker 3", ON_B)
-    expect_placed("worker 3", Placement(host="spark-b", executor="1"))
+    expect_placed("worker 3", Resources(host="spark-b", executor="1"))
     with pytest.raises(MeanderError, match="worker 3: Spark started it in executor 1 on host spar"):
-        expect_placed("worker 3", Placement(executor="2"))
+        expect_placed("worker 3", Resources(executor="2"))
 
 
 def test_a_worker_that_does_not_know_its_executor_runs_only_without_a_placement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     in_executor(monkeypatch, None)
-    expect_placed("worker 3", None)
+    expect_placed("worker 3", ANYWHERE)
     with pytest.raises(SetupError, match="worker 3: it must run on host spark-b, and this system"):
         expect_placed("worker 3", ON_B)
 
@@ -39,5 +40,5 @@ def test_a_worker_that_does_not_know_its_executor_runs_only_without_a_placement(
 def test_the_one_executor_of_a_local_master_has_been_compared_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    in_executor(monkeypatch, ExecutorAddress(LOCAL, ""))
-    expect_placed("worker 3", Placement(host="laptop"))
+    in_executor(monkeypatch, Resources("", LOCAL))
+    expect_placed("worker 3", Resources(host="laptop"))

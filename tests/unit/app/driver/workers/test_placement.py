@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meander.app.driver.workers.placement import Executor, expect_free_slots
-from meander.app.protocol.placement import Placement
+from meander.dataflow.control.resources import Resources
 from meander.schemas.errors import SetupError
 
 A0, B1, B2 = (
@@ -13,8 +13,8 @@ A0, B1, B2 = (
     Executor("1", "spark-b", slots=2, running=2),
     Executor("2", "spark-b", slots=1, running=0),
 )
-BUSY = {"worker 0": A0.address, "worker 1": B1.address, "worker 2": B1.address}
-ON_B, IN_2 = Placement(host="spark-b"), Placement(executor="2")
+BUSY = {"worker 0": A0.place, "worker 1": B1.place, "worker 2": B1.place}
+ON_B, IN_2 = Resources(host="spark-b"), Resources(executor="2")
 
 
 def test_any_executor_of_a_host_with_a_free_slot_does() -> None:
@@ -34,13 +34,13 @@ def test_two_workers_do_not_share_the_last_slot() -> None:
 
 def test_tasks_that_are_no_workers_of_the_flow_count_too() -> None:
     with pytest.raises(SetupError, match="2 of 2 slots run worker 1 and another task;"):
-        expect_free_slots({"worker 3": Placement(executor="1")}, [B1], {"worker 1": B1.address})
+        expect_free_slots({"worker 3": Resources(executor="1")}, [B1], {"worker 1": B1.place})
     with pytest.raises(SetupError, match="2 of 2 slots run 2 other tasks;"):
-        expect_free_slots({"worker 3": Placement(executor="1")}, [B1], {})
+        expect_free_slots({"worker 3": Resources(executor="1")}, [B1], {})
 
 
 def test_an_executor_on_another_host_than_named_is_unknown() -> None:
-    wrong = Placement(host="spark-a", executor="2")
+    wrong = Resources(host="spark-a", executor="2")
     with pytest.raises(SetupError, match="Spark has no executor 2 on host spark-a; name another"):
         expect_free_slots({"worker 3": wrong}, [A0, B2], {})
 

@@ -16,9 +16,9 @@ from meander.app.driver.workers.spark_launcher import SparkTask, TaskEnd
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.flow_code import FlowCode
 from meander.app.protocol.messages import WorkerHeartbeat
-from meander.app.protocol.placement import Placement
 from meander.app.protocol.registration import RegistrationServer, join
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, Peer
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.keys.ids import COORDINATOR, WorkerId
 
@@ -31,7 +31,9 @@ def pool_of(
 ) -> WorkerPool:
     files = NewFiles(links, FlowCode(Path(__file__)))
     one = cast(SparkTask, task)
-    return WorkerPool(links, door, lambda *_: one, [ZERO], 5.0, startup_timeout, "", files)
+    return WorkerPool(
+        links, door, lambda *_: one, {ZERO: ANYWHERE}, 5.0, startup_timeout, "", files
+    )
 
 
 def test_a_task_that_ends_as_its_link_breaks_says_why() -> None:
@@ -112,9 +114,9 @@ def test_a_worker_that_registers_as_an_execution_ends_is_rejected_at_once_and_na
 def test_a_joining_worker_without_a_slot_at_its_placement_is_dropped_with_the_remedy() -> None:
     full = SetupError("worker 1", "no free slot on host b", "name another host")
     task = cast(SparkTask, SimpleNamespace(ended=TaskEnd(full), start=lambda: None))
-    placement, asked = Placement(host="b"), list[Placement | None]()
+    placement, asked = Resources(host="b"), list[Resources]()
 
-    def task_of(_: WorkerId, where: Placement | None) -> SparkTask:
+    def task_of(_: WorkerId, where: Resources) -> SparkTask:
         asked.append(where)
         return task
 
@@ -125,7 +127,7 @@ def test_a_joining_worker_without_a_slot_at_its_placement_is_dropped_with_the_re
     ):
         files = NewFiles(links, FlowCode(Path(__file__)))
         joining = JoiningWorkers(links, door, task_of, 5.0, 5.0, "", files)
-        joining.launch([one], {one: placement})
+        joining.launch({one: placement})
         joining.attend([ZERO])
         dropped = joining.dropped()
     assert asked == [placement]
