@@ -20,13 +20,16 @@ from meander.dataflow.policies.policy import (
     within,
 )
 
+IN_FLIGHT = 5.0
+"""Seconds of arrivals that a flow may have in flight, which count as lag."""
+
 
 @dataclass
 class ThresholdAutoscaler(Policy):
     """A policy that keeps the active share of workers between two thresholds.
 
-    A lag of more than `lag_seconds` of arrivals also adds workers, and no worker leaves before the
-    flow has caught up. Raises SetupError for a wrong option.
+    A lag of more than `lag_seconds` of arrivals also adds workers, unless the flow catches up soon,
+    and no worker leaves before it has caught up. Raises SetupError for a wrong option.
 
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
     >>> from meander.dataflow.policies.metrics import WorkerMetrics
@@ -46,6 +49,8 @@ class ThresholdAutoscaler(Policy):
     """The mean active share below which a worker leaves."""
     lag_seconds: float = 30.0
     """The lag, as seconds of arrivals, above which workers join."""
+    catch_up: float = 120.0
+    """Seconds in which a falling lag may end, so that no more workers join for it."""
     step: int = 1
     """The most workers that join or leave at once."""
     readiness: int = 2
@@ -54,6 +59,8 @@ class ThresholdAutoscaler(Policy):
     """The decisions in a row that must agree before workers leave."""
     cool_down: float = 60.0
     """Seconds after each change of the plan without a decision."""
+    _lag: int | None = field(default=None, init=False, repr=False)
+    """The lag at the last decision."""
     _above: int = field(default=0, init=False, repr=False)
     _below: int = field(default=0, init=False, repr=False)
 
@@ -63,7 +70,7 @@ class ThresholdAutoscaler(Policy):
             self, min_workers=self.min_workers >= 1,
             max_workers=self.max_workers >= self.min_workers,
             high=0 < self.high <= 1, low=0 <= self.low < self.high,
-            lag_seconds=self.lag_seconds > 0,
+            lag_seconds=self.lag_seconds > 0, catch_up=self.catch_up > 0,
             step=self.step >= 1, readiness=self.readiness >= 1, patience=self.patience >= 1,
             cool_down=self.cool_down >= 0,
         )  # fmt: skip
@@ -72,6 +79,7 @@ class ThresholdAutoscaler(Policy):
         """Return the plan with more or fewer workers, or None."""
         if not metrics.is_complete or cooling_down(metrics, self.cool_down):
             self._above = self._below = 0
+            self._lag = metrics.lag
             return None
         if (bounded := within(plan, self.min_workers, self.max_workers)) is not None:
             self.why = f"the flow may have {self.min_workers} to {self.max_workers} workers"
@@ -79,7 +87,7 @@ class ThresholdAutoscaler(Policy):
         count = len(plan.workers)
         fewer = max(self.min_workers, count - self.step)
         behind = is_behind(metrics, self.lag_seconds)
-        above = metrics.active > self.high or bool(behind)
+        above = (metrics.active > self.high or bool(behind)) and not self._catches_up(metrics)
         # The others take over what leaving workers do, and one of them may already have enough.
         fits = metrics.active * count / fewer < self.high and metrics.busiest < self.high
         below = metrics.active < self.low and fits and behind is False
@@ -92,6 +100,14 @@ class ThresholdAutoscaler(Policy):
             self.why = self._reason(metrics)
             return resized(plan, fewer)
         return None
+
+    def _catches_up(self, metrics: Metrics) -> bool:
+        """Note the lag; return whether it falls, and will soon be gone."""
+        before, self._lag = self._lag, metrics.lag
+        if before is None or metrics.lag is None or not is_behind(metrics, IN_FLIGHT):
+            return False
+        fallen = (before - metrics.lag) / metrics.seconds
+        return fallen > 0 and metrics.lag / fallen < self.catch_up
 
     def _reason(self, metrics: Metrics) -> str:
         if metrics.active > self.high:
