@@ -72,7 +72,8 @@ def test_rates_follow_from_the_clock_of_the_worker(window: MetricsWindow) -> Non
     assert (worker.cpu, worker.active, worker.backpressure) == (1.0, 0.5, 0.25)
     assert (worker.read, worker.in_flight) == (100.0, 7)
     count = worker.operators["count"]
-    assert (count.received, count.sent, count.busy) == (100.0, 200.0, pytest.approx(0.2))
+    assert (count.received, count.sent) == (100.0, 200.0)
+    assert count.busy == pytest.approx(0.2)
     assert count.true_rate == pytest.approx(500.0)
     assert worker.operators["lines"].true_rate == pytest.approx(1000.0)
     assert (found.seconds, found.now, found.since_change) == (10.0, 110.0, 30.0)

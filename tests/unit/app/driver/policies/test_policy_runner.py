@@ -24,6 +24,8 @@ from meander.schemas.control import CommandError
 from meander.state.keys.ids import WorkerId
 
 OPTIONS = PolicyOptions(interval=10.0, warm_up=5.0, time_limit=2.0, no_return=100.0)
+plan_of_texts: Any = {"0": ANYWHERE}
+resources: Any = Resources(3)  # type: ignore[arg-type]
 Decide = Callable[[Metrics, ExecutionPlan], object]
 TWO = ExecutionPlan(
     dict.fromkeys([WorkerId(0), WorkerId(1)], ANYWHERE),
@@ -244,8 +246,8 @@ def test_a_policy_that_hangs_holds_up_nobody(logged: Callable[[str], list[str]])
         (lambda plan: plan.with_logic("alarm", limit=3), ""),
         (lambda plan: plan.with_bins(WorkerId(9), [0]), ""),
         (lambda plan: ExecutionPlan({}), ""),
-        (lambda plan: ExecutionPlan({"0": ANYWHERE}), "its values are no plan"),
-        (lambda plan: ExecutionPlan({WorkerId(0): Resources(3)}), "its values are no plan"),
+        (lambda plan: ExecutionPlan(plan_of_texts), "its values are no plan"),
+        (lambda plan: ExecutionPlan({WorkerId(0): resources}), "its values are no plan"),
         (
             lambda plan: ExecutionPlan(
                 plan.workers, {"alert": LogicVersion("Beyond", "[]")}, plan.bins, plan.partitions
