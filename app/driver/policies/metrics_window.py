@@ -1,20 +1,23 @@
 """The metrics window: what policies see of a flow, from two heartbeats of each worker.
 
-Guarantees that a window covers one plan: it begins anew after each change. Rates of a worker follow
-from its own clock, so that late heartbeats do not distort them. A worker or partition without news
-in a window makes its figures unknown. Cost: one pass over the heartbeats per window.
+Guarantees that a window covers one plan: it begins again after each change. Rates of a worker
+follow from its own clock, so that late heartbeats do not distort them. A worker or partition
+without news in a window makes its figures unknown. Cost: one pass over the heartbeats per window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meander.app.protocol.messages import Durations, OperatorStats, WorkerHeartbeat
-from meander.app.status.worker_stats import NONE, both
+from meander.app.status.lag import Lag, Lags
+from meander.app.status.worker_stats import NONE, WorkerStats, both
 from meander.dataflow.api.nodes import FeedbackNode, SourceNode, upstreams
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.colocation import ColocationGroups
+from meander.dataflow.execution_plan.plan import Place
+from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.policies.metrics import (
@@ -31,58 +34,76 @@ LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class LogEnds:
     """The ends and lags of the partitions of all sources, by one answer of the broker."""
 
     asked_at: float
     """The time of the question, in seconds of the driver's clock."""
-    ends: Mapping[tuple[str, int], int]
+    ends: Mapping[Place, int]
     """The end of each partition's log, by source and partition."""
-    lags: Mapping[tuple[str, int], int]
+    lags: Mapping[Place, int]
     """The records that the sinks have not passed. Partitions without a commit are missing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A look at a flow: all that its metrics follow from."""
+class Sample:
+    """A sample of a flow: all that its metrics follow from."""
 
     at: float
     """The time of the driver's clock in seconds."""
     heartbeats: Mapping[WorkerId, WorkerHeartbeat]
-    arrivals: Arrivals | None = None
+    ends: LogEnds | None = None
     """The last answer of the broker. None before the first, and for a flow without topics."""
     bins: Mapping[str, tuple[BinMetrics, ...]] = field(default_factory=dict)
 
 
 class MetricsWindow:
-    """A window over the looks at a flow."""
+    """A window over the samples of a flow."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, topics: Mapping[str, str], clock: Clock) -> None:
+        """`topics` has the topic of each source that reads one."""
+        self._plan, self._topics, self._clock = plan, topics, clock
         self._sources = {one.name for one in plan.sources}
         self._upstreams = upstreams_of(plan)
-        self._first: Look | None = None
+        self._first: Sample | None = None
+
+    def sample(self, stats: WorkerStats, lag: Lag, sizes: Sizes) -> Sample:
+        """Return a sample of the flow."""
+        ends = None
+        if lag.asked_at is not None:
+            ends = LogEnds(lag.asked_at, self._by_source(lag.ends), self._by_source(lag.partitions))
+        bins = bin_metrics(self._plan.groups, sizes, self._plan.flow.snapshot_interval)
+        return Sample(self._clock.monotonic(), stats.working, ends, bins)
+
+    def _by_source(self, lags: Lags) -> dict[Place, int]:
+        return {
+            (source, partition): records
+            for source, topic in self._topics.items()
+            for (at, partition), records in lags.items()
+            if at == topic
+        }
 
     def restart(self) -> None:
-        """Forget all looks."""
+        """Forget all samples."""
         self._first = None
 
-    def seconds(self, look: Look) -> float:
-        """Return the seconds from the start of the window to a look, which starts one where there
-        is none."""
+    def seconds(self, sample: Sample) -> float:
+        """Return the seconds from the start of the window to a sample, which starts one where
+        there is none."""
         if self._first is None:
-            self._first = look
-        return look.at - self._first.at
+            self._first = sample
+        return sample.at - self._first.at
 
-    def close(self, look: Look, since_change: float | None) -> Metrics | None:
-        """Return the metrics of the window that ends with a look, and start the next window with
+    def close(self, sample: Sample, since_change: float | None) -> Metrics | None:
+        """Return the metrics of the window that ends with a sample, and start the next window with
         it. Return None where a worker has sent no news in the window."""
-        first, self._first = self._first, look
-        if first is None or look.at <= first.at:
+        first, self._first = self._first, sample
+        if first is None or sample.at <= first.at:
             return None
-        seconds = look.at - first.at
+        seconds = sample.at - first.at
         workers: dict[WorkerId, WorkerMetrics] = {}
         delays = NONE
-        for worker, now in look.heartbeats.items():
+        for worker, now in sample.heartbeats.items():
             before = first.heartbeats.get(worker)
             if before is None or now.at - before.at < LEAST_SHARE * seconds:
                 return None
@@ -91,7 +112,7 @@ class MetricsWindow:
                 earlier = before.sources[name].delays if name in before.sources else NONE
                 delays = both(delays, _difference(earlier, reading.delays))
         return Metrics(
-            seconds, look.at, since_change, workers, _partitions(first, look), look.bins,
+            seconds, sample.at, since_change, workers, _partitions(first, sample), sample.bins,
             self._upstreams, _quantile(delays, 0.5), _quantile(delays, 0.99),
         )  # fmt: skip
 
@@ -155,10 +176,10 @@ def bin_metrics(
     }
 
 
-def _partitions(first: Look, last: Look) -> dict[tuple[str, int], PartitionMetrics]:
-    if last.arrivals is None:
+def _partitions(first: Sample, last: Sample) -> dict[Place, PartitionMetrics]:
+    if last.ends is None:
         return {}
-    before, now = first.arrivals, last.arrivals
+    before, now = first.ends, last.ends
     seconds = 0.0 if before is None else now.asked_at - before.asked_at
     known = {} if before is None else before.ends
     if seconds < LEAST_SHARE * (last.at - first.at):
@@ -183,14 +204,3 @@ def _quantile(durations: Durations, share: float) -> float | None:
         return None
     found = quantile(durations.counts, share)
     return float("inf") if found is None else found
-
-
-def names(places: Iterable[tuple[str, int]], topics: Mapping[str, str]) -> list[tuple[str, int]]:
-    """Return the places of sources that read topics, given the places of topics and the topic of
-    each source.
-
-    >>> names([("t", 0)], {"lines": "t", "more": "t"})
-    [('lines', 0), ('more', 0)]
-    """
-    wanted = [*places]
-    return [(source, n) for source, topic in topics.items() for at, n in wanted if at == topic]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from meander.app.driver.policies.metrics_window import Look, MetricsWindow
+from meander.app.driver.policies.metrics_window import MetricsWindow, Sample
 from meander.app.driver.policies.plan_history import PlanHistory
 from meander.app.driver.policies.policy_call import PolicyCall
 from meander.app.driver.policies.proposal_check import checked
@@ -106,9 +106,9 @@ class PolicyRunner:
         """Return the names of the suspended policies."""
         return [self._names[number] for number in sorted(self._suspended)]
 
-    def step(self, look: Callable[[], Look]) -> None:
-        """Continue: note changes, start the next round, or handle the answer of a policy. `look`
-        returns a look at the flow."""
+    def step(self, sample: Callable[[], Sample]) -> None:
+        """Continue: note changes, start the next round, or handle the answer of a policy. `sample`
+        returns one of the flow."""
         if not self.active or self._control is None:
             return
         now, control = self._clock.monotonic(), self._control
@@ -117,7 +117,7 @@ class PolicyRunner:
         if self._round is not None:
             self._continue(now, control, self._round)
         elif now >= self._warm_at:
-            latest = look()
+            latest = sample()
             if self._window.seconds(latest) >= self._options.interval:
                 self._start_round(now, control, latest)
 
@@ -154,8 +154,8 @@ class PolicyRunner:
 
     # -- rounds
 
-    def _start_round(self, now: float, control: PlanControl, look: Look) -> None:
-        metrics = self._window.close(look, now - self._changed_at)
+    def _start_round(self, now: float, control: PlanControl, sample: Sample) -> None:
+        metrics = self._window.close(sample, now - self._changed_at)
         if metrics is None:
             log.debug("policies_without_metrics")
             return

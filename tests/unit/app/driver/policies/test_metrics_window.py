@@ -7,10 +7,11 @@ from math import inf
 import pytest
 
 from meander import Flow, Stream
+from meander.app.common.clock import SystemClock
 from meander.app.driver.policies.metrics_window import (
-    Arrivals,
-    Look,
+    LogEnds,
     MetricsWindow,
+    Sample,
     bin_metrics,
     upstreams_of,
 )
@@ -35,7 +36,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def window(plan: Plan) -> MetricsWindow:
-    return MetricsWindow(plan)
+    return MetricsWindow(plan, {"lines": "lines"}, SystemClock())
 
 
 def heartbeat(at: float, records: int, slow: int = 0) -> WorkerHeartbeat:
@@ -52,12 +53,12 @@ def heartbeat(at: float, records: int, slow: int = 0) -> WorkerHeartbeat:
     )  # fmt: skip
 
 
-def arrivals(asked_at: float, end: int, lag: int | None) -> Arrivals:
-    return Arrivals(asked_at, {("lines", 0): end}, {} if lag is None else {("lines", 0): lag})
+def ends(asked_at: float, end: int, lag: int | None) -> LogEnds:
+    return LogEnds(asked_at, {("lines", 0): end}, {} if lag is None else {("lines", 0): lag})
 
 
-def closed(window: MetricsWindow, *looks: Look) -> Metrics:
-    *_, first, last = looks
+def closed(window: MetricsWindow, *samples: Sample) -> Metrics:
+    *_, first, last = samples
     assert window.seconds(first) == 0
     found = window.close(last, 30.0)
     assert found is not None
@@ -65,9 +66,9 @@ def closed(window: MetricsWindow, *looks: Look) -> Metrics:
 
 
 def test_rates_follow_from_the_clock_of_the_worker(window: MetricsWindow) -> None:
-    """The heartbeats are 8 s apart there, and the looks 10 s here."""
-    first = Look(100.0, {ZERO: heartbeat(1000.0, 0)})
-    found = closed(window, first, Look(110.0, {ZERO: heartbeat(1008.0, 800)}))
+    """The heartbeats are 8 s apart there, and the samples 10 s here."""
+    first = Sample(100.0, {ZERO: heartbeat(1000.0, 0)})
+    found = closed(window, first, Sample(110.0, {ZERO: heartbeat(1008.0, 800)}))
     worker = found.workers[ZERO]
     assert (worker.cpu, worker.active, worker.backpressure) == (1.0, 0.5, 0.25)
     assert (worker.read, worker.in_flight) == (100.0, 7)
@@ -80,23 +81,23 @@ def test_rates_follow_from_the_clock_of_the_worker(window: MetricsWindow) -> Non
 
 
 def test_latencies_are_those_of_the_window(window: MetricsWindow) -> None:
-    first = Look(0.0, {ZERO: heartbeat(0.0, 500, slow=500)})
-    later = Look(10.0, {ZERO: heartbeat(10.0, 1500, slow=505)})
+    first = Sample(0.0, {ZERO: heartbeat(0.0, 500, slow=500)})
+    later = Sample(10.0, {ZERO: heartbeat(10.0, 1500, slow=505)})
     found = closed(window, first, later)
     assert (found.p50, found.p99) == (0.0001, 0.0001)
     window.restart()
-    found = closed(window, later, Look(20.0, {ZERO: heartbeat(20.0, 1600, slow=605)}))
+    found = closed(window, later, Sample(20.0, {ZERO: heartbeat(20.0, 1600, slow=605)}))
     assert (found.p50, found.p99) == (inf, inf)
     window.restart()
-    found = closed(window, first, Look(10.0, {ZERO: heartbeat(10.0, 500, slow=500)}))
+    found = closed(window, first, Sample(10.0, {ZERO: heartbeat(10.0, 500, slow=500)}))
     assert found.p99 is None, "nothing was delivered"
 
 
 def test_a_window_follows_the_other(window: MetricsWindow) -> None:
-    looks = [Look(10.0 * n, {ZERO: heartbeat(10.0 * n, 100 * n * n)}) for n in range(3)]
-    assert closed(window, *looks[:2]).read == 10
-    assert window.seconds(looks[2]) == 10
-    later = window.close(looks[2], None)
+    samples = [Sample(10.0 * n, {ZERO: heartbeat(10.0 * n, 100 * n * n)}) for n in range(3)]
+    assert closed(window, *samples[:2]).read == 10
+    assert window.seconds(samples[2]) == 10
+    later = window.close(samples[2], None)
     assert later is not None
     assert later.read == 30
 
@@ -110,14 +111,14 @@ def test_a_worker_without_news_makes_all_unknown(
     window: MetricsWindow, news: dict[WorkerId, WorkerHeartbeat]
 ) -> None:
     before = {ONE: heartbeat(0.0, 0)}
-    window.seconds(Look(0.0, before | ({ZERO: heartbeat(0.0, 0)} if ONE in news else {})))
-    assert window.close(Look(10.0, news), None) is None
+    window.seconds(Sample(0.0, before | ({ZERO: heartbeat(0.0, 0)} if ONE in news else {})))
+    assert window.close(Sample(10.0, news), None) is None
 
 
 def test_arrivals_are_what_the_log_has_grown(window: MetricsWindow) -> None:
     beats = [{ZERO: heartbeat(at, 0)} for at in (0.0, 10.0)]
-    first = Look(0.0, beats[0], arrivals(99.0, 100, 5))
-    found = closed(window, first, Look(10.0, beats[1], arrivals(107.0, 500, 40)))
+    first = Sample(0.0, beats[0], ends(99.0, 100, 5))
+    found = closed(window, first, Sample(10.0, beats[1], ends(107.0, 500, 40)))
     assert found.partitions == {("lines", 0): PartitionMetrics(50.0, 40)}
     assert (found.arrived, found.lag, found.lag_seconds) == (50.0, 40, 0.8)
 
@@ -125,24 +126,24 @@ def test_arrivals_are_what_the_log_has_grown(window: MetricsWindow) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        (None, arrivals(10.0, 500, 40), PartitionMetrics(None, 40)),
-        (arrivals(9.0, 500, 40), arrivals(9.0, 500, 40), PartitionMetrics(None, 40)),
-        (arrivals(0.0, 500, None), arrivals(10.0, 600, None), PartitionMetrics(10.0, None)),
-        (arrivals(0.0, 500, None), arrivals(10.0, 500, None), PartitionMetrics(0.0, 0)),
+        (None, ends(10.0, 500, 40), PartitionMetrics(None, 40)),
+        (ends(9.0, 500, 40), ends(9.0, 500, 40), PartitionMetrics(None, 40)),
+        (ends(0.0, 500, None), ends(10.0, 600, None), PartitionMetrics(10.0, None)),
+        (ends(0.0, 500, None), ends(10.0, 500, None), PartitionMetrics(0.0, 0)),
     ],
     ids=["no answer before", "the broker is silent", "no commit", "nothing to commit"],
 )
 def test_what_the_broker_has_not_told_is_unknown(
-    window: MetricsWindow, before: Arrivals | None, now: Arrivals, expected: PartitionMetrics
+    window: MetricsWindow, before: LogEnds | None, now: LogEnds, expected: PartitionMetrics
 ) -> None:
-    first = Look(0.0, {ZERO: heartbeat(0.0, 0)}, before)
-    found = closed(window, first, Look(10.0, {ZERO: heartbeat(10.0, 0)}, now))
+    first = Sample(0.0, {ZERO: heartbeat(0.0, 0)}, before)
+    found = closed(window, first, Sample(10.0, {ZERO: heartbeat(10.0, 0)}, now))
     assert found.partitions == {("lines", 0): expected}
 
 
 def test_a_flow_without_topics_has_no_partitions(window: MetricsWindow) -> None:
-    first = Look(0.0, {ZERO: heartbeat(0.0, 0)})
-    found = closed(window, first, Look(10.0, {ZERO: heartbeat(10.0, 0)}))
+    first = Sample(0.0, {ZERO: heartbeat(0.0, 0)})
+    found = closed(window, first, Sample(10.0, {ZERO: heartbeat(10.0, 0)}))
     assert (found.partitions, found.arrived, found.lag) == ({}, None, None)
 
 

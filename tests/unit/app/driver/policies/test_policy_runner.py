@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from meander import Flow
-from meander.app.driver.policies.metrics_window import Look, MetricsWindow
+from meander.app.driver.policies.metrics_window import MetricsWindow, Sample
 from meander.app.driver.policies.runner import PolicyOptions, PolicyRunner
 from meander.app.protocol.messages import WorkerHeartbeat
 from meander.dataflow.api.plan import Plan
@@ -98,16 +98,16 @@ class Driven:
         self.attach()
 
     def attach(self) -> None:
-        self.runner.attach(self.control, MetricsWindow(self._plan))
+        self.runner.attach(self.control, MetricsWindow(self._plan, {}, self.clock))
 
-    def look(self) -> Look:
+    def sample(self) -> Sample:
         heartbeat = WorkerHeartbeat(at=self.clock.now, active=self.clock.now / 2)
-        return Look(self.clock.now, dict.fromkeys(self.control.plan.workers, heartbeat))
+        return Sample(self.clock.now, dict.fromkeys(self.control.plan.workers, heartbeat))
 
     def seconds(self, count: int) -> Driven:
         for _ in range(count):
             self.clock.now += 1
-            self.runner.step(self.look)
+            self.runner.step(self.sample)
             for thread in threading.enumerate():
                 if thread.name.startswith("policy quick"):
                     thread.join()
