@@ -30,13 +30,13 @@ class DriftTrigger(Policy):
 
     >>> from meander.dataflow.control.logic_change import LogicVersion
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
-    >>> from meander.dataflow.policies.metrics import OperatorMetrics, WorkerMetrics
+    >>> from meander.dataflow.policies.metrics import OperatorLoad, WorkerLoad
     >>> from meander.state.keys.ids import WorkerId
     >>> plan = ExecutionPlan(
     ...     {WorkerId(0): ANYWHERE}, {"alert": LogicVersion.of("Beyond", {"limit": 3.0})}
     ... )
-    >>> alert = {"alert": OperatorMetrics(received=500.0, sent=25.0)}
-    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerMetrics(operators=alert)})
+    >>> alert = {"alert": OperatorLoad(received=500.0, sent=25.0)}
+    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerLoad(operators=alert)})
     >>> policy = DriftTrigger("alert", "limit", target=0.02)
     >>> policy.decide(metrics, plan).logic["alert"].parameters, policy.why
     ('{"limit": 3.75}', 'the selectivity of alert is 0.05, and its target is 0.02')

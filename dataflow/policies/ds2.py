@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meander.dataflow.execution_plan.plan import ExecutionPlan
-from meander.dataflow.policies.metrics import Metrics, OperatorMetrics
+from meander.dataflow.policies.metrics import Metrics, OperatorLoad
 from meander.dataflow.policies.policy import (
     Policy,
     cooling_down,
@@ -34,15 +34,15 @@ class DS2Autoscaler(Policy):
     Raises SetupError for a wrong option.
 
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
-    >>> from meander.dataflow.policies.metrics import PartitionMetrics, WorkerMetrics
+    >>> from meander.dataflow.policies.metrics import PartitionLoad, WorkerLoad
     >>> from meander.state.keys.ids import WorkerId
     >>> operators = {
-    ...     "lines": OperatorMetrics(sent=1000.0, busy=0.2, is_source=True),
-    ...     "count": OperatorMetrics(received=1000.0, busy=0.6),
+    ...     "lines": OperatorLoad(sent=1000.0, busy=0.2, is_source=True),
+    ...     "count": OperatorLoad(received=1000.0, busy=0.6),
     ... }
     >>> metrics = Metrics(
-    ...     10.0, 10.0, workers={WorkerId(0): WorkerMetrics(0.9, 1.0, 0.0, 1000.0, 0, operators)},
-    ...     partitions={("lines", 0): PartitionMetrics(arrived=3000.0, lag=0)},
+    ...     10.0, 10.0, workers={WorkerId(0): WorkerLoad(0.9, 1.0, 0.0, 1000.0, 0, operators)},
+    ...     partitions={("lines", 0): PartitionLoad(arrived=3000.0, lag=0)},
     ...     upstreams={"lines": (), "count": ("lines",)},
     ... )
     >>> plan = ExecutionPlan({WorkerId(0): ANYWHERE})
@@ -154,7 +154,7 @@ def active_workers(metrics: Metrics, targets: Mapping[str, float]) -> float | No
 
 def target_rates(
     upstreams: Mapping[str, tuple[str, ...]],
-    operators: Mapping[str, OperatorMetrics],
+    operators: Mapping[str, OperatorLoad],
     sources: Mapping[str, float],
 ) -> dict[str, float]:
     """Return the target rate of each operator, in records per second that it should process, where
@@ -164,9 +164,9 @@ def target_rates(
     part of them. One with several gets all that they send.
 
     >>> operators = {
-    ...     "lines": OperatorMetrics(sent=100.0, busy=0.1, is_source=True),
-    ...     "words": OperatorMetrics(received=100.0, sent=500.0, busy=0.1),
-    ...     "long": OperatorMetrics(received=400.0, sent=400.0, busy=0.1),
+    ...     "lines": OperatorLoad(sent=100.0, busy=0.1, is_source=True),
+    ...     "words": OperatorLoad(received=100.0, sent=500.0, busy=0.1),
+    ...     "long": OperatorLoad(received=400.0, sent=400.0, busy=0.1),
     ... }
     >>> upstreams = {"lines": (), "words": ("lines",), "long": ("words",)}
     >>> target_rates(upstreams, operators, {"lines": 200.0})
@@ -174,10 +174,8 @@ def target_rates(
     """
     found: dict[str, float] = {}
     for name, before in upstreams.items():
-        one = operators.get(name, OperatorMetrics())
-        above = [
-            (operators.get(other, OperatorMetrics()), found.get(other, 0.0)) for other in before
-        ]
+        one = operators.get(name, OperatorLoad())
+        above = [(operators.get(other, OperatorLoad()), found.get(other, 0.0)) for other in before]
         if not before:
             found[name] = sources.get(name, one.processed)
         elif len(above) == 1:
@@ -187,12 +185,12 @@ def target_rates(
     return found
 
 
-def _share(records: float, of: OperatorMetrics, target: float) -> float:
+def _share(records: float, of: OperatorLoad, target: float) -> float:
     """Return the records per second that become of a target rate of an operator, where `records` do
     now."""
     return target * records / of.processed if of.processed else records
 
 
-def _operators(metrics: Metrics) -> dict[str, OperatorMetrics]:
+def _operators(metrics: Metrics) -> dict[str, OperatorLoad]:
     found = {name: metrics.operator(name) for name in metrics.upstreams}
     return {name: one for name, one in found.items() if one is not None}

@@ -16,10 +16,10 @@ from meander.state.keys.ids import WorkerId
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorMetrics:
-    """The metrics of one operator, on one worker or on all of them.
+class OperatorLoad:
+    """The load of one operator, on one worker or on all of them.
 
-    >>> count = OperatorMetrics(received=300.0, sent=150.0, busy=0.2)
+    >>> count = OperatorLoad(received=300.0, sent=150.0, busy=0.2)
     >>> count.true_rate, count.selectivity
     (1500.0, 0.5)
     """
@@ -54,8 +54,8 @@ class OperatorMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerMetrics:
-    """The metrics of one worker."""
+class WorkerLoad:
+    """The load of one worker."""
 
     cpu: float = 0.0
     """The CPU time of its process, as a share of one core; more than 1 with several threads."""
@@ -67,12 +67,12 @@ class WorkerMetrics:
     """Records per second read from source partitions."""
     in_flight: int = 0
     """Bytes read that the sinks have not passed."""
-    operators: Mapping[str, OperatorMetrics] = field(default_factory=dict)
+    operators: Mapping[str, OperatorLoad] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetrics:
-    """The metrics of one source partition."""
+class PartitionLoad:
+    """The load of one source partition."""
 
     arrived: float | None = None
     """Records per second that producers have added. None where the broker has not told."""
@@ -81,8 +81,8 @@ class PartitionMetrics:
 
 
 @dataclass(frozen=True, slots=True)
-class BinMetrics:
-    """The metrics of one bin, by the last reports of its owner."""
+class BinLoad:
+    """The load of one bin, by the last reports of its owner."""
 
     records: float = 0.0
     """Records per second of its keys."""
@@ -97,9 +97,9 @@ class Metrics:
     >>> metrics = Metrics(
     ...     seconds=10.0, now=60.0,
     ...     workers={
-    ...         WorkerId(0): WorkerMetrics(active=0.9), WorkerId(1): WorkerMetrics(active=0.5),
+    ...         WorkerId(0): WorkerLoad(active=0.9), WorkerId(1): WorkerLoad(active=0.5),
     ...     },
-    ...     partitions={("lines", 0): PartitionMetrics(arrived=200.0, lag=30)},
+    ...     partitions={("lines", 0): PartitionLoad(arrived=200.0, lag=30)},
     ... )
     >>> metrics.active, metrics.arrived, metrics.lag, metrics.skew
     (0.7, 200.0, 30, 1.2857142857142858)
@@ -111,10 +111,10 @@ class Metrics:
     """The end of the interval, in seconds of a clock that never goes back."""
     since_change: float | None = None
     """Seconds since the plan last changed. None where it has not changed since the start."""
-    workers: Mapping[WorkerId, WorkerMetrics] = field(default_factory=dict)
-    partitions: Mapping[Place, PartitionMetrics] = field(default_factory=dict)
+    workers: Mapping[WorkerId, WorkerLoad] = field(default_factory=dict)
+    partitions: Mapping[Place, PartitionLoad] = field(default_factory=dict)
     """The partitions whose arrivals the broker counts."""
-    bins: Mapping[str, tuple[BinMetrics, ...]] = field(default_factory=dict)
+    bins: Mapping[str, tuple[BinLoad, ...]] = field(default_factory=dict)
     """Each bin, by colocation group."""
     upstreams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The operators before each operator, without those that lead back in a loop. Sources have
@@ -179,18 +179,18 @@ class Metrics:
         skew, and without activity."""
         return self.busiest / self.active if self.active else 1.0
 
-    def by_source(self) -> dict[str, dict[Place, PartitionMetrics]]:
+    def by_source(self) -> dict[str, dict[Place, PartitionLoad]]:
         """Return the partitions of each source."""
-        found: dict[str, dict[Place, PartitionMetrics]] = {}
+        found: dict[str, dict[Place, PartitionLoad]] = {}
         for place, one in self.partitions.items():
             found.setdefault(place[0], {})[place] = one
         return found
 
-    def operator(self, name: str) -> OperatorMetrics | None:
+    def operator(self, name: str) -> OperatorLoad | None:
         """Return the metrics of an operator on all workers, without latencies. None where no worker
         has it.
 
-        >>> one = WorkerMetrics(operators={"count": OperatorMetrics(received=5.0, busy=0.1)})
+        >>> one = WorkerLoad(operators={"count": OperatorLoad(received=5.0, busy=0.1)})
         >>> metrics = Metrics(1.0, 1.0, workers={WorkerId(0): one, WorkerId(1): one})
         >>> metrics.operator("count").received, metrics.operator("cuont")
         (10.0, None)
@@ -198,7 +198,7 @@ class Metrics:
         found = [one.operators[name] for one in self.workers.values() if name in one.operators]
         if not found:
             return None
-        return OperatorMetrics(
+        return OperatorLoad(
             sum(one.received for one in found), sum(one.sent for one in found),
             sum(one.busy for one in found), is_source=found[0].is_source,
         )  # fmt: skip
@@ -206,7 +206,7 @@ class Metrics:
     def records_of(self, plan: ExecutionPlan) -> dict[WorkerId, float]:
         """Return the records per second of each worker's bins, over all groups.
 
-        >>> metrics = Metrics(1.0, 1.0, bins={"": (BinMetrics(8.0), BinMetrics(2.0))})
+        >>> metrics = Metrics(1.0, 1.0, bins={"": (BinLoad(8.0), BinLoad(2.0))})
         >>> from meander.dataflow.execution_plan.plan import ANYWHERE
         >>> plan = ExecutionPlan({WorkerId(0): ANYWHERE}, bins={"": (WorkerId(0), WorkerId(0))})
         >>> metrics.records_of(plan)

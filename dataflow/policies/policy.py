@@ -24,10 +24,10 @@ class Policy:
     ...         self.why = f"workers are active {metrics.active:.0%} of the time"
     ...         return resized(plan, len(plan.workers) + 1)
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
-    >>> from meander.dataflow.policies.metrics import WorkerMetrics
+    >>> from meander.dataflow.policies.metrics import WorkerLoad
     >>> plan = ExecutionPlan({WorkerId(0): ANYWHERE}, bins={"": (WorkerId(0),) * 4})
     >>> policy = OneMore()
-    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerMetrics(active=0.9)})
+    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerLoad(active=0.9)})
     >>> policy.decide(metrics, plan).bins, policy.why
     ({'': (0, 0, 1, 1)}, 'workers are active 90% of the time')
     """

@@ -26,10 +26,10 @@ class SkewBalancer(Policy):
     a wrong option.
 
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
-    >>> from meander.dataflow.policies.metrics import BinMetrics
+    >>> from meander.dataflow.policies.metrics import BinLoad
     >>> workers = WorkerId(0), WorkerId(1)
     >>> plan = ExecutionPlan(dict.fromkeys(workers, ANYWHERE), bins={"": (*workers, *workers)})
-    >>> bins = {"": tuple(BinMetrics(records) for records in (500.0, 100.0, 300.0, 100.0))}
+    >>> bins = {"": tuple(BinLoad(records) for records in (500.0, 100.0, 300.0, 100.0))}
     >>> policy = SkewBalancer()
     >>> policy.decide(Metrics(10.0, 10.0, bins=bins), plan).bins
     {'': (0, 1, 1, 1)}

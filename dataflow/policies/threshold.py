@@ -32,10 +32,10 @@ class ThresholdAutoscaler(Policy):
     and no worker leaves before it has caught up. Raises SetupError for a wrong option.
 
     >>> from meander.dataflow.execution_plan.plan import ANYWHERE
-    >>> from meander.dataflow.policies.metrics import WorkerMetrics
+    >>> from meander.dataflow.policies.metrics import WorkerLoad
     >>> from meander.state.keys.ids import WorkerId
     >>> plan = ExecutionPlan({WorkerId(0): ANYWHERE})
-    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerMetrics(active=0.95)})
+    >>> metrics = Metrics(10.0, 10.0, workers={WorkerId(0): WorkerLoad(active=0.95)})
     >>> policy = ThresholdAutoscaler(max_workers=4)
     >>> [len(found.workers) if (found := policy.decide(metrics, plan)) else None for _ in range(2)]
     [None, 2]

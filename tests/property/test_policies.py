@@ -15,11 +15,11 @@ from meander.dataflow.execution_plan.plan import ANYWHERE, ExecutionPlan
 from meander.dataflow.policies.drift import DriftTrigger
 from meander.dataflow.policies.ds2 import DS2Autoscaler
 from meander.dataflow.policies.metrics import (
-    BinMetrics,
+    BinLoad,
     Metrics,
-    OperatorMetrics,
-    PartitionMetrics,
-    WorkerMetrics,
+    OperatorLoad,
+    PartitionLoad,
+    WorkerLoad,
 )
 from meander.dataflow.policies.paced import PacedMigration
 from meander.dataflow.policies.policy import Policy
@@ -62,12 +62,12 @@ def plans(draw: st.DrawFn) -> ExecutionPlan:
     )
 
 
-def operators() -> st.SearchStrategy[Mapping[str, OperatorMetrics]]:
+def operators() -> st.SearchStrategy[Mapping[str, OperatorLoad]]:
     return st.fixed_dictionaries(
         {},
         optional={
             name: st.builds(
-                OperatorMetrics, received=RATES, sent=RATES, busy=SHARES,
+                OperatorLoad, received=RATES, sent=RATES, busy=SHARES,
                 is_source=st.just(name == "lines"),
             )
             for name in UPSTREAMS
@@ -79,12 +79,12 @@ def operators() -> st.SearchStrategy[Mapping[str, OperatorMetrics]]:
 def metrics_of(draw: st.DrawFn, plan: ExecutionPlan) -> Metrics:
     """Return any metrics, also such as no flow has."""
     worker = st.builds(
-        WorkerMetrics, cpu=SHARES, active=SHARES, backpressure=SHARES, read=RATES,
+        WorkerLoad, cpu=SHARES, active=SHARES, backpressure=SHARES, read=RATES,
         operators=operators(),
     )  # fmt: skip
     known = [one for one in plan.workers if draw(st.booleans())]
     partition = st.builds(
-        PartitionMetrics, st.none() | RATES, st.none() | st.integers(0, 10**12)
+        PartitionLoad, st.none() | RATES, st.none() | st.integers(0, 10**12)
     )  # fmt: skip
     return Metrics(
         draw(st.floats(0, 100)), draw(st.floats(0, 1e6)), draw(st.none() | SHARES),
@@ -92,7 +92,7 @@ def metrics_of(draw: st.DrawFn, plan: ExecutionPlan) -> Metrics:
         {place: draw(partition) for place in plan.partitions},
         {
             group: tuple(
-                draw(st.lists(st.builds(BinMetrics, RATES), max_size=16, min_size=0 if draw(
+                draw(st.lists(st.builds(BinLoad, RATES), max_size=16, min_size=0 if draw(
                     st.booleans()) else 16))
             )
             for group in plan.bins
@@ -163,7 +163,7 @@ def test_a_steady_skew_is_balanced_in_few_rounds_and_then_rests(
 ) -> None:
     policy = SkewBalancer(max_moves=max_moves, isolate=isolate, cool_down=0)
     plan = plan_of(workers, bins=32)
-    metrics = Metrics(10.0, 10.0, bins={"": tuple(map(BinMetrics, records))})
+    metrics = Metrics(10.0, 10.0, bins={"": tuple(map(BinLoad, records))})
     busiest = [max(metrics.records_of(plan).values())]
     for _ in range(64):
         proposal = policy.decide(metrics, plan)

@@ -21,11 +21,11 @@ from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.histogram import quantile
 from meander.dataflow.migration.bin_stats import Sizes
 from meander.dataflow.policies.metrics import (
-    BinMetrics,
+    BinLoad,
     Metrics,
-    OperatorMetrics,
-    PartitionMetrics,
-    WorkerMetrics,
+    OperatorLoad,
+    PartitionLoad,
+    WorkerLoad,
 )
 from meander.state.keys.ids import Bin, WorkerId
 
@@ -54,7 +54,7 @@ class Sample:
     heartbeats: Mapping[WorkerId, WorkerHeartbeat]
     ends: LogEnds | None = None
     """The last answer of the broker. None before the first, and for a flow without topics."""
-    bins: Mapping[str, tuple[BinMetrics, ...]] = field(default_factory=dict)
+    bins: Mapping[str, tuple[BinLoad, ...]] = field(default_factory=dict)
 
 
 class MetricsWindow:
@@ -72,7 +72,7 @@ class MetricsWindow:
         ends = None
         if lag.asked_at is not None:
             ends = LogEnds(lag.asked_at, self._by_source(lag.ends), self._by_source(lag.partitions))
-        bins = bin_metrics(self._plan.groups, sizes, self._plan.flow.snapshot_interval)
+        bins = bin_loads(self._plan.groups, sizes, self._plan.flow.snapshot_interval)
         return Sample(self._clock.monotonic(), stats.working, ends, bins)
 
     def _by_source(self, lags: Lags) -> dict[Place, int]:
@@ -101,7 +101,7 @@ class MetricsWindow:
         if first is None or sample.at <= first.at:
             return None
         seconds = sample.at - first.at
-        workers: dict[WorkerId, WorkerMetrics] = {}
+        workers: dict[WorkerId, WorkerLoad] = {}
         delays = NONE
         for worker, now in sample.heartbeats.items():
             before = first.heartbeats.get(worker)
@@ -116,13 +116,13 @@ class MetricsWindow:
             self._upstreams, _quantile(delays, 0.5), _quantile(delays, 0.99),
         )  # fmt: skip
 
-    def _worker(self, before: WorkerHeartbeat, now: WorkerHeartbeat) -> WorkerMetrics:
+    def _worker(self, before: WorkerHeartbeat, now: WorkerHeartbeat) -> WorkerLoad:
         seconds = now.at - before.at
 
         def rate(of: float) -> float:
             return max(0.0, of / seconds)
 
-        return WorkerMetrics(
+        return WorkerLoad(
             cpu=rate(now.cpu - before.cpu),
             active=rate(now.active - before.active),
             backpressure=rate(now.backpressure - before.backpressure),
@@ -136,10 +136,10 @@ class MetricsWindow:
 
     def _operator(
         self, name: str, before: OperatorStats | None, now: OperatorStats, seconds: float
-    ) -> OperatorMetrics:
+    ) -> OperatorLoad:
         before = before or OperatorStats(received=0, sent=0, busy=0.0, durations=NONE)
         durations = _difference(before.durations, now.durations)
-        return OperatorMetrics(
+        return OperatorLoad(
             (now.received - before.received) / seconds, (now.sent - before.sent) / seconds,
             (now.busy - before.busy) / seconds, _quantile(durations, 0.5),
             _quantile(durations, 0.99), name in self._sources,
@@ -157,18 +157,18 @@ def upstreams_of(plan: Plan) -> dict[str, tuple[str, ...]]:
     }
 
 
-def bin_metrics(
+def bin_loads(
     groups: ColocationGroups, sizes: Sizes, interval: float
-) -> dict[str, tuple[BinMetrics, ...]]:
-    """Return the metrics of all bins, from the sizes that workers report every `interval` seconds.
+) -> dict[str, tuple[BinLoad, ...]]:
+    """Return the load of all bins, from the sizes that workers report every `interval` seconds.
 
     >>> sizes = Sizes(); sizes.note_heat("count", Bin(1), 50); sizes.note("count", Bin(1), 7)
-    >>> bin_metrics(ColocationGroups(2, {"count": False}), sizes, 10.0)[""][1]
-    BinMetrics(records=5.0, bytes=7)
+    >>> bin_loads(ColocationGroups(2, {"count": False}), sizes, 10.0)[""][1]
+    BinLoad(records=5.0, bytes=7)
     """
     return {
         group: tuple(
-            BinMetrics(sizes.heat(bin) / interval, sizes.of(bin))
+            BinLoad(sizes.heat(bin) / interval, sizes.of(bin))
             for bin in map(Bin, range(first, first + groups.count))
         )
         for group in groups.names
@@ -176,7 +176,7 @@ def bin_metrics(
     }
 
 
-def _partitions(first: Sample, last: Sample) -> dict[Place, PartitionMetrics]:
+def _partitions(first: Sample, last: Sample) -> dict[Place, PartitionLoad]:
     if last.ends is None:
         return {}
     before, now = first.ends, last.ends
@@ -189,7 +189,7 @@ def _partitions(first: Sample, last: Sample) -> dict[Place, PartitionMetrics]:
         arrived = (end - known[place]) / seconds if place in known else None
         # Without a commit and without arrivals, there is nothing to be behind of.
         lag = now.lags.get(place, 0 if arrived == 0 else None)
-        found[place] = PartitionMetrics(arrived, lag)
+        found[place] = PartitionLoad(arrived, lag)
     return found
 
 

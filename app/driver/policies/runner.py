@@ -18,6 +18,7 @@ from meander.app.driver.policies.metrics_window import MetricsWindow, Sample
 from meander.app.driver.policies.plan_history import PlanHistory
 from meander.app.driver.policies.policy_call import PolicyCall
 from meander.app.driver.policies.proposal_check import checked
+from meander.app.loading.preflight import PreparedFlow
 from meander.dataflow.execution_plan.difference import Operation
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.dataflow.interfaces import Clock
@@ -65,6 +66,14 @@ class PolicyOptions:
     """After a change, in which no policy may undo it."""
     max_failures: int = 3
     """The failures in a row after which a policy is suspended."""
+
+
+def policy_runner(prepared: PreparedFlow, clock: Clock) -> PolicyRunner:
+    """Return the runner of the policies of a prepared flow."""
+    options = prepared.options
+    interval = options.policy_interval
+    chosen = PolicyOptions(options.policies_dry_run, interval, warm_up=interval)
+    return PolicyRunner(prepared.policies, chosen, clock)
 
 
 class PolicyRunner:

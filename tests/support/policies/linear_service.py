@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from meander.dataflow.execution_plan.plan import ANYWHERE, ExecutionPlan
 from meander.dataflow.policies.metrics import (
-    BinMetrics,
+    BinLoad,
     Metrics,
-    OperatorMetrics,
-    PartitionMetrics,
-    WorkerMetrics,
+    OperatorLoad,
+    PartitionLoad,
+    WorkerLoad,
 )
 from meander.dataflow.policies.policy import Policy
 from meander.state.keys.ids import WorkerId
@@ -68,27 +68,25 @@ class LinearService:
         read = done / self.interval / workers
         words = WORDS * read
         operators = {
-            "lines": OperatorMetrics(0.0, read, read * self.costs["lines"], is_source=True),
-            "words": OperatorMetrics(read, words, read * self.costs["words"]),
-            "count": OperatorMetrics(
-                WORDS * read, WORDS * read, WORDS * read * self.costs["count"]
-            ),
+            "lines": OperatorLoad(0.0, read, read * self.costs["lines"], is_source=True),
+            "words": OperatorLoad(read, words, read * self.costs["words"]),
+            "count": OperatorLoad(WORDS * read, WORDS * read, WORDS * read * self.costs["count"]),
         }
         active = read * self.seconds_per_record
-        one = WorkerMetrics(active, active, 0.0, read, 0, operators)
+        one = WorkerLoad(active, active, 0.0, read, 0, operators)
         owners = self.plan.bins[""]
         return Metrics(
             self.interval, self.now,
             None if self.changed_at is None else self.now - self.changed_at,
             dict.fromkeys(self.plan.workers, one),
             {
-                place: PartitionMetrics(
+                place: PartitionLoad(
                     arrived / len(self.plan.partitions),
                     int(self.backlog / len(self.plan.partitions)),
                 )
                 for place in self.plan.partitions
             },
-            {"": tuple(BinMetrics(WORDS * read * workers / len(owners)) for _ in owners)},
+            {"": tuple(BinLoad(WORDS * read * workers / len(owners)) for _ in owners)},
             UPSTREAMS, p50=0.003, p99=0.01,
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from meander.dataflow.control.logic_change import LogicVersion
 from meander.dataflow.execution_plan.plan import ANYWHERE, ExecutionPlan
 from meander.dataflow.policies.drift import DriftTrigger
-from meander.dataflow.policies.metrics import Metrics, OperatorMetrics, WorkerMetrics
+from meander.dataflow.policies.metrics import Metrics, OperatorLoad, WorkerLoad
 from meander.schemas.errors import SetupError
 from meander.state.keys.ids import WorkerId
 
@@ -27,8 +27,8 @@ def limit(plan: ExecutionPlan) -> float:
 
 
 def seen(received: float, sent: float, since_change: float | None = None) -> Metrics:
-    alert = {"alert": OperatorMetrics(received=received, sent=sent)}
-    worker = WorkerMetrics(operators=alert)
+    alert = {"alert": OperatorLoad(received=received, sent=sent)}
+    worker = WorkerLoad(operators=alert)
     return Metrics(10.0, 10.0, since_change, {WorkerId(0): worker})
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meander.dataflow.policies.ds2 import DS2Autoscaler, active_workers, target_rates
-from meander.dataflow.policies.metrics import Metrics, OperatorMetrics, PartitionMetrics
+from meander.dataflow.policies.metrics import Metrics, OperatorLoad, PartitionLoad
 from meander.schemas.errors import SetupError
 from tests.support.policies.linear_service import LinearService, plan_of
 
@@ -83,8 +83,8 @@ def test_a_lag_that_no_worker_causes_adds_no_workers() -> None:
     assert policy.decide(replace(metrics, partitions=behind), service.plan) is None
 
 
-@pytest.mark.parametrize("unknown", [PartitionMetrics(None, 3), PartitionMetrics(30.0, None)])
-def test_unknown_arrivals_change_nothing(unknown: PartitionMetrics) -> None:
+@pytest.mark.parametrize("unknown", [PartitionLoad(None, 3), PartitionLoad(30.0, None)])
+def test_unknown_arrivals_change_nothing(unknown: PartitionLoad) -> None:
     service = LinearService(plan=plan_of(8))
     policy = DS2Autoscaler(scale_down_after=0)
     metrics = service.step(0.0)
@@ -125,11 +125,11 @@ def test_after_a_change_it_waits() -> None:
 
 def test_a_split_and_a_merge_count_by_the_records_that_pass() -> None:
     operators = {
-        "in": OperatorMetrics(sent=100.0, busy=0.1, is_source=True),
-        "split": OperatorMetrics(received=100.0, sent=100.0, busy=0.1),
-        "left": OperatorMetrics(received=80.0, sent=80.0, busy=0.1),
-        "right": OperatorMetrics(received=20.0, sent=40.0, busy=0.1),
-        "both": OperatorMetrics(received=120.0, sent=0.0, busy=0.1),
+        "in": OperatorLoad(sent=100.0, busy=0.1, is_source=True),
+        "split": OperatorLoad(received=100.0, sent=100.0, busy=0.1),
+        "left": OperatorLoad(received=80.0, sent=80.0, busy=0.1),
+        "right": OperatorLoad(received=20.0, sent=40.0, busy=0.1),
+        "both": OperatorLoad(received=120.0, sent=0.0, busy=0.1),
     }
     upstreams = {
         "in": (), "split": ("in",), "left": ("split",), "right": ("split",),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from meander.dataflow.execution_plan.difference import AssignBins, difference
 from meander.dataflow.execution_plan.plan import ExecutionPlan, Resources
-from meander.dataflow.policies.metrics import BinMetrics, Metrics
+from meander.dataflow.policies.metrics import BinLoad, Metrics
 from meander.dataflow.policies.paced import PacedMigration
 from meander.dataflow.policies.policy import Policy, resized
 from meander.state.keys.ids import WorkerId
@@ -103,7 +103,7 @@ def test_a_refused_step_ends_the_plan() -> None:
 def test_the_hottest_bins_move_first() -> None:
     inner = Once(lambda plan: plan.with_bins(WorkerId(1), [0, 2, 4, 6]))
     plan = plan_of(2, bins=8)
-    metrics = Metrics(10.0, 10.0, bins={"": tuple(map(BinMetrics, (1, 9, 7, 9, 2, 9, 3, 9)))})
+    metrics = Metrics(10.0, 10.0, bins={"": tuple(map(BinLoad, (1, 9, 7, 9, 2, 9, 3, 9)))})
     found = PacedMigration(inner, first=1).decide(metrics, plan)
     assert found is not None
     assert found.bins[""][2] == WorkerId(1)

@@ -8,14 +8,14 @@ import pytest
 
 from meander.dataflow.execution_plan.difference import AssignBins, difference
 from meander.dataflow.execution_plan.plan import ANYWHERE, ExecutionPlan
-from meander.dataflow.policies.metrics import BinMetrics, Metrics
+from meander.dataflow.policies.metrics import BinLoad, Metrics
 from meander.dataflow.policies.skew import SkewBalancer
 from meander.state.keys.ids import WorkerId
 from tests.support.policies.linear_service import plan_of
 
 
 def metrics(*records: float, since_change: float | None = None) -> Metrics:
-    return Metrics(10.0, 10.0, since_change, bins={"": tuple(map(BinMetrics, records))})
+    return Metrics(10.0, 10.0, since_change, bins={"": tuple(map(BinLoad, records))})
 
 
 def shares(plan: ExecutionPlan, records: Sequence[float]) -> list[float]:
@@ -93,7 +93,7 @@ def test_groups_of_bins_count_together() -> None:
         dict.fromkeys(workers, ANYWHERE),
         bins={"": (workers[0], workers[1]), "join": (workers[0], workers[1])},
     )
-    bins = {"": (BinMetrics(400.0), BinMetrics(100.0)), "join": (BinMetrics(300.0), BinMetrics(0))}
+    bins = {"": (BinLoad(400.0), BinLoad(100.0)), "join": (BinLoad(300.0), BinLoad(0))}
     after = SkewBalancer().decide(Metrics(10.0, 10.0, bins=bins), plan)
     assert after is not None
     assert after.bins == {"": (0, 1), "join": (1, 1)}

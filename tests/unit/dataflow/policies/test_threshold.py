@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meander.dataflow.policies.metrics import Metrics, PartitionMetrics
+from meander.dataflow.policies.metrics import Metrics, PartitionLoad
 from meander.dataflow.policies.threshold import ThresholdAutoscaler
 from meander.schemas.errors import SetupError
 from tests.support.policies.linear_service import LinearService, plan_of
@@ -69,7 +69,7 @@ def test_a_lag_of_an_idle_flow_counts_not() -> None:
 
 def test_without_news_of_the_broker_no_worker_leaves() -> None:
     service = LinearService(plan=plan_of(2))
-    unknown = dict.fromkeys(service.plan.partitions, PartitionMetrics())
+    unknown = dict.fromkeys(service.plan.partitions, PartitionLoad())
     policy = ThresholdAutoscaler(patience=1)
     for _ in range(10):
         metrics = replace(service.step(0.0), partitions=unknown)

@@ -12,14 +12,14 @@ from meander.app.driver.policies.metrics_window import (
     LogEnds,
     MetricsWindow,
     Sample,
-    bin_metrics,
+    bin_loads,
     upstreams_of,
 )
 from meander.app.protocol.messages import OperatorStats, SourceStats, WorkerHeartbeat
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.colocation import ColocationGroups
 from meander.dataflow.migration.bin_stats import Sizes
-from meander.dataflow.policies.metrics import BinMetrics, Metrics, PartitionMetrics
+from meander.dataflow.policies.metrics import BinLoad, Metrics, PartitionLoad
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.keys.ids import Bin, WorkerId
 from tests.support.status.heartbeats import ONE, ZERO, durations
@@ -119,22 +119,22 @@ def test_arrivals_are_what_the_log_has_grown(window: MetricsWindow) -> None:
     beats = [{ZERO: heartbeat(at, 0)} for at in (0.0, 10.0)]
     first = Sample(0.0, beats[0], ends(99.0, 100, 5))
     found = closed(window, first, Sample(10.0, beats[1], ends(107.0, 500, 40)))
-    assert found.partitions == {("lines", 0): PartitionMetrics(50.0, 40)}
+    assert found.partitions == {("lines", 0): PartitionLoad(50.0, 40)}
     assert (found.arrived, found.lag, found.lag_seconds) == (50.0, 40, 0.8)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        (None, ends(10.0, 500, 40), PartitionMetrics(None, 40)),
-        (ends(9.0, 500, 40), ends(9.0, 500, 40), PartitionMetrics(None, 40)),
-        (ends(0.0, 500, None), ends(10.0, 600, None), PartitionMetrics(10.0, None)),
-        (ends(0.0, 500, None), ends(10.0, 500, None), PartitionMetrics(0.0, 0)),
+        (None, ends(10.0, 500, 40), PartitionLoad(None, 40)),
+        (ends(9.0, 500, 40), ends(9.0, 500, 40), PartitionLoad(None, 40)),
+        (ends(0.0, 500, None), ends(10.0, 600, None), PartitionLoad(10.0, None)),
+        (ends(0.0, 500, None), ends(10.0, 500, None), PartitionLoad(0.0, 0)),
     ],
     ids=["no answer before", "the broker is silent", "no commit", "nothing to commit"],
 )
 def test_what_the_broker_has_not_told_is_unknown(
-    window: MetricsWindow, before: LogEnds | None, now: LogEnds, expected: PartitionMetrics
+    window: MetricsWindow, before: LogEnds | None, now: LogEnds, expected: PartitionLoad
 ) -> None:
     first = Sample(0.0, {ZERO: heartbeat(0.0, 0)}, before)
     found = closed(window, first, Sample(10.0, {ZERO: heartbeat(10.0, 0)}, now))
@@ -175,7 +175,7 @@ def test_bins_of_all_groups_have_their_records_and_bytes() -> None:
     sizes.note_heat("count", Bin(1), 40)
     sizes.note_heat("join", Bin(2), 20)
     sizes.note("join", Bin(2), 9)
-    nothing = BinMetrics()
-    assert bin_metrics(groups, sizes, 10.0) == {
-        "": (nothing, BinMetrics(4.0)), "join": (BinMetrics(2.0, 9), nothing),
+    nothing = BinLoad()
+    assert bin_loads(groups, sizes, 10.0) == {
+        "": (nothing, BinLoad(4.0)), "join": (BinLoad(2.0, 9), nothing),
     }  # fmt: skip
