@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
+    from meander.dataflow.execution_plan.plan import ExecutionPlan
     from meander.dataflow.flow_control.flow_control import flow_control
     from meander.dataflow.generic_join.matches import Matches
     from meander.dataflow.generic_join.pattern import Pattern, pattern
@@ -33,14 +34,29 @@ if TYPE_CHECKING:
     from meander.dataflow.logic.changeable import ChangeableLogic
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
+    from meander.dataflow.policies.drift import DriftTrigger
+    from meander.dataflow.policies.ds2 import DS2Autoscaler
+    from meander.dataflow.policies.metrics import (
+        BinLoad,
+        Metrics,
+        OperatorLoad,
+        PartitionLoad,
+        WorkerLoad,
+    )
+    from meander.dataflow.policies.paced import PacedMigration
+    from meander.dataflow.policies.policy import Policy, resized
+    from meander.dataflow.policies.skew import SkewBalancer
+    from meander.dataflow.policies.threshold import ThresholdAutoscaler
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
 
 __all__ = [
-    "ChangeableLogic", "Checkpointing", "Collection", "Context", "Flow", "Groups", "KafkaSink",
-    "KafkaSource", "KeyedStream", "Matches", "MeanderError", "ObjectColumn", "Options", "Pattern",
-    "SetupError", "SourceOptions", "Stream", "bootstrap", "columns", "field", "flow_control",
-    "header", "nondeterministic", "pattern",
+    "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
+    "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
+    "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
+    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "SetupError",
+    "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad", "bootstrap",
+    "columns", "field", "flow_control", "header", "nondeterministic", "pattern", "resized",
 ]  # fmt: skip
 
 _MODULES = {
@@ -55,6 +71,7 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
+    "dataflow.execution_plan.plan": ["ExecutionPlan"],
     "dataflow.flow_control.flow_control": ["flow_control"],
     "dataflow.generic_join.matches": ["Matches"],
     "dataflow.generic_join.pattern": ["Pattern", "pattern"],
@@ -62,6 +79,19 @@ _MODULES = {
     "dataflow.logic.changeable": ["ChangeableLogic"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
+    "dataflow.policies.drift": ["DriftTrigger"],
+    "dataflow.policies.ds2": ["DS2Autoscaler"],
+    "dataflow.policies.metrics": [
+        "BinLoad",
+        "Metrics",
+        "OperatorLoad",
+        "PartitionLoad",
+        "WorkerLoad",
+    ],
+    "dataflow.policies.paced": ["PacedMigration"],
+    "dataflow.policies.policy": ["Policy", "resized"],
+    "dataflow.policies.skew": ["SkewBalancer"],
+    "dataflow.policies.threshold": ["ThresholdAutoscaler"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],
 }

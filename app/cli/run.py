@@ -86,6 +86,20 @@ def run(
     startup_timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that the workers may take to start.")
     ] = 60.0,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy that may change the plan of the running flow, besides those of"
+                     " its module: NAME\\[:key=value,...]. Repeat it for more.",
+                     show_default=False),
+    ] = None,
+    policies_dry_run: Annotated[
+        bool,
+        typer.Option("--policies-dry-run", help="Log what policies propose, and change nothing."),
+    ] = False,
+    policy_interval: Annotated[
+        float,
+        typer.Option(min=1.0, help="Seconds from one decision of the policies to the next."),
+    ] = 10.0,
     *,
     to: FlowConnection,
 ) -> None:  # fmt: skip
@@ -109,6 +123,8 @@ def run(
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
+        policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
+        policy_interval=policy_interval,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"
     # Before Spark takes its time to start.

@@ -38,3 +38,9 @@ class Options:
     """The port of the driver's metrics on 127.0.0.1; 0 for any free port, None for no metrics."""
     log_level: int = 20
     """The level at which workers log to the driver, as a number of `logging`."""
+    policies: tuple[str, ...] = ()
+    """The policies besides those of the flow, each as `NAME[:key=value,...]`."""
+    policies_dry_run: bool = False
+    """Whether the driver only logs what policies propose."""
+    policy_interval: float = 10.0
+    """The time from one decision of the policies to the next, which their metrics cover."""

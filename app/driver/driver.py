@@ -27,6 +27,7 @@ from meander.app.driver.lease import (
     run_with_heartbeat,
 )
 from meander.app.driver.loop import FlowResult
+from meander.app.driver.policies.runner import policy_runner
 from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.restart import (
     StartCheckpoint,
@@ -79,7 +80,8 @@ def run(
         decisions = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(decisions))
         context = _await_spark(spark, prepared, status, signals)
-        driver = DriverResources(context, status, decisions, commands, signals)
+        policies = policy_runner(prepared, SystemClock())
+        driver = DriverResources(context, status, decisions, commands, policies, signals)
         result = _run_executions(prepared, found, driver)
         status.finished(result.counters)
         return result

@@ -20,6 +20,7 @@ from meander.app.driver.commands import EXECUTION_ENDED, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
+from meander.app.driver.policies.runner import PolicyRunner
 from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
@@ -59,6 +60,7 @@ class DriverResources:
     decisions: DecisionTopic
     """Kept open, because each start writes to it and a new producer takes up to half a second."""
     commands: OpenCommands
+    policies: PolicyRunner
     signals: Signals | None
 
 
@@ -126,7 +128,7 @@ def run_execution(
                 opened.enter_context(signals.deferred(links.wakeup.set))
             loop = DriverLoop(
                 prepared, links, pool, topics, driver.status, driver.decisions, driver.commands,
-                found, plan, _slots(driver.spark),
+                driver.policies, found, plan, _slots(driver.spark),
             )  # fmt: skip
             opened.callback(loop.close)
             _resume_commands(prepared, topics, driver)

@@ -19,7 +19,10 @@ from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
 from meander.app.driver.lease import heartbeat_seconds
-from meander.app.driver.plan_history import PlanHistory
+from meander.app.driver.plan_recorder import PlanRecorder
+from meander.app.driver.policies.metrics_window import MetricsWindow
+from meander.app.driver.policies.plan_control import FlowPlanControl, outcome
+from meander.app.driver.policies.runner import PolicyRunner
 from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.app.driver.workers.worker_pool import WorkerPool
 from meander.app.loading.preflight import PreparedFlow
@@ -94,6 +97,7 @@ class DriverLoop:
         status: FlowStatus,
         decisions: DecisionTopic,
         commands: OpenCommands,
+        policies: PolicyRunner,
         found: StartCheckpoint | None,
         plan: RestorePlan,
         slots: int | None,
@@ -108,7 +112,7 @@ class DriverLoop:
             prepared.plan, plan, links, SystemClock(), self._decision_log,
             self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
         )  # fmt: skip
-        self._plans = PlanHistory(topics.plans, topics.known_plans, SystemClock())
+        self._plans = PlanRecorder(topics.plans, topics.known_plans, SystemClock())
         self._rescaler: Rescaler | None = None
         before = None if found is None else found.checkpoint
         self._orphan_cleanup = OrphanCleanup(
@@ -117,6 +121,9 @@ class DriverLoop:
         self._source_topics = {node.name: node.spec.topic for node in prepared.plan.sources
                                if isinstance(node.spec, KafkaSource)}  # fmt: skip
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
+        self._policies = policies
+        self._plan_control: FlowPlanControl | None = None
+        self._window = MetricsWindow(prepared.plan, self._source_topics, SystemClock())
         self._observer = Observer(SystemClock())
         self._waits = StallLog(SystemClock())
         self._current_waits: WaitsByKind = {}
@@ -140,6 +147,11 @@ class DriverLoop:
             self._prepared.plan, self._topics.control, self._decision_log, self._controller,
             self._rescaler, self._commands, self._prepared.code, lambda: self._pool.has_all_files,
         )  # fmt: skip
+        self._plan_control = control = FlowPlanControl(
+            self._controller, self._rescaler, self._slots, self._prepared.options.kafka,
+            self._prepared.names.control,
+        )  # fmt: skip
+        self._policies.attach(control, self._window)
         signal = self._drive(commands, signals)
         self._end_commands(commands)
         return signal
@@ -171,6 +183,8 @@ class DriverLoop:
 
     def close(self) -> None:
         """Stop the threads of this loop."""
+        if self._plan_control is not None:
+            self._plan_control.close()
         self._lag.close()
         self._orphan_cleanup.close()
 
@@ -233,10 +247,19 @@ class DriverLoop:
             self._heartbeat_at = now + self._every
             self._lag.look()
             self._send_heartbeat()
+            self._step_policies()
         self._decisions.pump()
         self._topics.checkpoints.pump()
         self._topics.plans.pump()
         self._status.pump()
+
+    def _step_policies(self) -> None:
+        """Let the policies of the flow see its figures, and propose another plan."""
+        if self._plan_control is None or not self.started:
+            return
+        sizes = self._controller.migrations.sizes
+        self._policies.step(lambda: self._window.sample(self._pool.stats(), self._lag, sizes))
+        self._plan_control.pump()
 
     def _note_start(self) -> None:
         """Report the start once all workers run."""
@@ -261,6 +284,8 @@ class DriverLoop:
     def _note(self, event: Event) -> None:
         self._commands.note(event)
         self._plans.note(event)
+        if (ended := outcome(event)) is not None:
+            self._policies.ended(*ended)
         if isinstance(event, Completed):
             self._migrations.append(event)
         if isinstance(event, ReplayChecked):

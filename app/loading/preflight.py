@@ -18,6 +18,7 @@ from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.loading.flow_code import FlowCode
 from meander.app.loading.loader import Source, load_flow
+from meander.app.loading.policies import policies_of
 from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
@@ -40,6 +41,7 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.keys.ids import ExecutionId
@@ -61,6 +63,8 @@ class PreparedFlow:
     """The name and id of the topic of each source, by number; '' for a source without a topic."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The visible settings of the topics that sinks write to."""
+    policies: tuple[Policy, ...] = ()
+    """The policies of the run, which survive executions."""
     joint: JointDecision | None = None
     """The last joint decision of earlier executions."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
@@ -106,6 +110,7 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     parse_start(options.start)
     code = FlowCode(module)
     plan = Plan(load_flow(module))
+    policies = (*policies_of(plan.flow, options.policies),)
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
             "results_discarded",
@@ -124,7 +129,7 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
         _compile_loops(plan)
-    return PreparedFlow(plan, code, options, names, _read(admin, plan), outside)
+    return PreparedFlow(plan, code, options, names, _read(admin, plan), outside, policies)
 
 
 def _compile_loops(plan: Plan) -> None:

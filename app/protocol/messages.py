@@ -205,6 +205,14 @@ class WorkerHeartbeat(_Message):
     """The bytes read in its restore."""
     restoring: int = 0
     """The bytes to read in its restore."""
+    at: float = 0.0
+    """The time of the worker's monotonic clock in seconds."""
+    active: float = 0.0
+    """The seconds of turns that did anything."""
+    backpressure: float = 0.0
+    """The seconds in which it lacked credit, or room for more bytes in flight."""
+    cpu: float = 0.0
+    """The seconds of CPU time of its process."""
     operators: dict[str, OperatorStats] = field(default_factory=dict)
     sources: dict[str, SourceStats] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)

@@ -8,8 +8,10 @@ and look, and one for the group.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -21,6 +23,12 @@ PATIENCE = 1.0
 
 Lags = dict[tuple[str, int], int]
 """Records behind, by topic and partition."""
+
+
+class _Answer(NamedTuple):
+    asked_at: float
+    lags: Lags
+    ends: Lags
 
 
 class Lag:
@@ -35,9 +43,13 @@ class Lag:
             for topic in sources
             for partition in range(topic_metadata.partitions_of(admin, topic))
         ]
-        self._answer: Future[Lags] | None = None
+        self._answer: Future[_Answer] | None = None
         self.partitions: Lags = {}
         """The newest answer; without partitions of which nothing was committed yet."""
+        self.ends: Lags = {}
+        """The ends of the logs in the same answer."""
+        self.asked_at: float | None = None
+        """The time of the question to that answer, in seconds of the monotonic clock."""
 
     @property
     def records(self) -> int:
@@ -62,13 +74,17 @@ class Lag:
         """Send no further request, without a wait for a running one."""
         self._asking.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, partitions: list[TopicPartition]) -> Lags:
+    def _ask(self, partitions: list[TopicPartition]) -> _Answer:
+        asked_at = time.monotonic()
         places = self._consumer.committed(partitions, timeout=PATIENCE)
-        return {
-            (place.topic, place.partition): max(0, self._end(place) - place.offset)
+        ends = {(place.topic, place.partition): self._end(place) for place in places}
+        lags = {
+            at: max(0, ends[at] - place.offset)
             for place in places
             if place.offset >= 0
+            for at in [(place.topic, place.partition)]
         }
+        return _Answer(asked_at, lags, ends)
 
     def _end(self, place: TopicPartition) -> int:
         at = TopicPartition(place.topic, place.partition)
@@ -77,9 +93,10 @@ class Lag:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return offsets[1]
 
-    def _take(self, answer: Future[Lags]) -> None:
+    def _take(self, answer: Future[_Answer]) -> None:
         try:
-            self.partitions = answer.result()
+            found = answer.result()
+            self.partitions, self.ends, self.asked_at = found.lags, found.ends, found.asked_at
         except KafkaException as error:
             # Whether a topic is gone is for its readers to say.
             if client.is_refused(error.args[0]):

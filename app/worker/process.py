@@ -55,6 +55,7 @@ from meander.app.recovery.restart import decided_before, last_joint_decision, ne
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
+from meander.app.worker.turn_times import TurnTimes
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters
 from meander.connectors.kafka.sink.record_limits import max_batch_bytes
 from meander.connectors.kafka.sink.sink import KafkaSink
@@ -130,6 +131,7 @@ class WorkerProcess:
         self._restart: Restart | None = None
         self._worker: Worker | None = None
         self._waits = StallLog(SystemClock())
+        self._times = TurnTimes()
         self._keepalive = Keepalive(self._keep_alive)
 
     def run(self) -> Arguments | None:
@@ -240,9 +242,11 @@ class WorkerProcess:
                 return
             started = self._keepalive.since = time.monotonic()
             worked = worker.step()
-            self._waits.update("credit", CREDIT if worker.full else NOTHING)
+            full, starved = worker.full, worker.starved()
+            self._times.note(started, time.monotonic(), worked, waits=full or bool(starved))
+            self._waits.update("credit", CREDIT if full else NOTHING)
             self._waits.update("dead letters", NOTHING if worker.accepts else DEAD_LETTERS)
-            self._waits.update("links", credit_waits(worker.starved()))
+            self._waits.update("links", credit_waits(starved))
             for reports in in_frames(worker.reports()):
                 self._send(Report(reports))
             self._keep_contact(worker)
@@ -263,7 +267,7 @@ class WorkerProcess:
         for peer in self._links.peers:
             if peer != COORDINATOR:
                 self._links.send_message(peer, PeerLeft().to_bytes())
-        self._send(heartbeat_of(worker))
+        self._send(heartbeat_of(worker, self._times))
         self._send(Done(counters=dict(worker.counters)))
 
     def _keep_alive(self) -> None:
@@ -279,7 +283,7 @@ class WorkerProcess:
         now = time.monotonic()
         if now >= self._heartbeat_at:
             self._heartbeat_at = now + self._heartbeat_every
-            self._send(heartbeat_of(worker))
+            self._send(heartbeat_of(worker, self._times))
         if now - self._received_at > self._arguments.heartbeat_timeout:
             self._receive()  # messages may have come during a long function call
         silent = now - self._received_at
@@ -434,7 +438,7 @@ def in_frames(reports: Iterable[WorkerReport]) -> Iterator[list[WorkerReport]]:
         yield from ([one] for one in some) if large else [some]
 
 
-def heartbeat_of(worker: Worker) -> WorkerHeartbeat:
+def heartbeat_of(worker: Worker, times: TurnTimes) -> WorkerHeartbeat:
     """Return the heartbeat of a worker."""
     delays = worker.delays()
     sent, taken = worker.links()
@@ -445,6 +449,10 @@ def heartbeat_of(worker: Worker) -> WorkerHeartbeat:
         spilled=worker.spilled,
         restored=restored,
         restoring=restoring,
+        at=time.monotonic(),
+        active=times.active,
+        backpressure=times.backpressure,
+        cpu=times.cpu,
         operators={
             name: OperatorStats(
                 received=work.received,

@@ -15,6 +15,7 @@ operators on one key therefore needs one exchange.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar, get_args
 
 from meander.dataflow.api.builder import Definition
@@ -22,6 +23,7 @@ from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
 from meander.dataflow.api.nodes import Guarantee, Output, SourceNode
 from meander.dataflow.api.stream import Stream
 from meander.dataflow.interfaces import SourceSpec
+from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.state.keys.bins import BinSpace
 
@@ -68,6 +70,8 @@ class Flow(Definition):
 
     `control_lead` is a time in seconds. The coordinator closes times of commands that far ahead of
     the records, so it also bounds how long a command waits.
+
+    `policies` propose other execution plans from the metrics of the running flow, in this order.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class Flow(Definition):
         delivery: Guarantee = "at_least_once",
         transaction_interval: float = 0.02,
         control_lead: float = 0.25,
+        policies: Sequence[Policy] = (),
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
@@ -117,6 +122,11 @@ class Flow(Definition):
         self.snapshot_interval, self.control_lead = snapshot_interval, control_lead
         self.checkpoints = checkpoints
         self.transaction_interval = transaction_interval
+        for policy in policies:
+            if not isinstance(policy, Policy):
+                raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
+                                 "give it instances of subclasses of Policy")  # fmt: skip
+        self.policies = (*policies,)
         self.module = ""
         """The module that defines the flow, where a loader has loaded it."""
 

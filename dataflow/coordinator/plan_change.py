@@ -1,7 +1,7 @@
 """A change of plan: what a command for another plan asks of workers, bins, partitions and logic.
 
-Guarantees that each new worker has an id that no worker has had, and that a moved worker becomes a
-successor with the next free id. Cost: O(bins + partitions).
+Guarantees that each new worker has an id that no worker has had: one that names a used id gets the
+next free one, and so does the successor of a worker that moves. Cost: O(bins + partitions).
 """
 
 from __future__ import annotations
@@ -56,14 +56,16 @@ def plan_change(plan: ExecutionPlan, command: ApplyPlan, offset: int, next_id: i
     target = updated(plan, command.plan)
     operations = difference(plan, target)
     added = [one.worker for one in operations if isinstance(one, AddWorker)]
-    _expect_free(added, next_id)
+    _expect_near(added, next_id)
     first = max([next_id, *(worker + 1 for worker in added)])
     moved = [one.worker for one in operations if isinstance(one, MoveWorker)]
-    successors = {worker: WorkerId(first + n) for n, worker in enumerate(moved)}
+    used = [worker for worker in added if worker < next_id]
+    successors = {worker: WorkerId(first + n) for n, worker in enumerate([*used, *moved])}
     whole = difference(plan, target.renamed(successors))
     joining = {one.worker: one.resources for one in whole if isinstance(one, AddWorker)}
     resources = {successors.get(one, one): its for one, its in target.workers.items()}
-    return PlanChange(operations, joining, _reconfigure(command, offset, whole, resources))
+    renamed = difference(plan, target.renamed({one: successors[one] for one in used}))
+    return PlanChange(renamed, joining, _reconfigure(command, offset, whole, resources))
 
 
 def _reconfigure(
@@ -93,10 +95,10 @@ def _reconfigure(
     )
 
 
-def _expect_free(added: Sequence[WorkerId], next_id: int) -> None:
+def _expect_near(added: Sequence[WorkerId], next_id: int) -> None:
     for worker in added:
-        if not next_id <= worker < next_id + MAX_AHEAD:
+        if worker >= next_id + MAX_AHEAD:
             raise CommandError(
-                f"worker {worker} cannot start: its id is below the next free one, or far above"
-                f" it; name new workers from {next_id} on"
+                f"worker {worker} cannot start: its id is far above the next free one; name new"
+                f" workers from {next_id} on"
             )

@@ -191,6 +191,11 @@ class Rescaler:
         return bool(self._queue) if self._change is None else bool(self._change.joining)
 
     @property
+    def idle(self) -> bool:
+        """Whether no command is in progress or queued, and all workers run."""
+        return self._change is None and not self._queue and self._pool.working
+
+    @property
     def in_progress(self) -> Change | None:
         """The command in progress."""
         return self._change

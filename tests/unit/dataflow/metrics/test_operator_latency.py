@@ -13,6 +13,7 @@ import pytest
 
 from meander import Flow, Stream
 from meander.app.worker.process import heartbeat_of
+from meander.app.worker.turn_times import TurnTimes
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.metrics.histogram import BOUNDS, Histogram
 from meander.dataflow.operators.keyed.operator import Order
@@ -249,7 +250,7 @@ def test_a_beat_says_it(start: Start) -> None:
     source.give(0, (5, "a"))
     run.finish(source)
     (worker,) = run.workers
-    said, known = heartbeat_of(worker).operators["n"], worker.work()["n"]
+    said, known = heartbeat_of(worker, TurnTimes()).operators["n"], worker.work()["n"]
     assert (said.durations.counts, said.durations.seconds) == (
         known.durations.counts,
         known.durations.seconds,

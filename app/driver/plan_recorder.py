@@ -1,4 +1,4 @@
-"""The plan history: every plan that is applied, with who, when, why and outcome.
+"""The plan recorder: it writes every plan that is applied, with who, when, why and outcome.
 
 Guarantees a record when a plan starts and when it ends, also where another execution ends it.
 """
@@ -21,7 +21,7 @@ from meander.schemas.status import (
 )
 
 
-class PlanHistory:
+class PlanRecorder:
     """A writer of plans from the events of their commands."""
 
     def __init__(self, topic: PlansTopic, known: Mapping[str, PlanRecord], clock: Clock) -> None:
