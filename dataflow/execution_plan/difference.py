@@ -1,7 +1,8 @@
 """The difference of two execution plans: the primitive operations that lead from one to the other.
 
 Guarantees that a plan with these operations applied is the other plan, and that equal plans have
-none. The names of Trisk's operations stand beside ours (Trisk, 3.1). Cost: O(bins + partitions).
+none. A worker that runs already where the other plan lets it run needs no operation. The names of
+Trisk's operations stand beside ours (Trisk, 3.1). Cost: O(bins + partitions).
 """
 
 from __future__ import annotations
@@ -124,20 +125,27 @@ def difference(before: ExecutionPlan, after: ExecutionPlan) -> list[Operation]:
 
 def _expect_comparable(before: ExecutionPlan, after: ExecutionPlan) -> None:
     for kind, its, others in (
-        ("operators", set(before.logic), set(after.logic)),
-        ("groups of bins", set(before.bins), set(after.bins)),
-        ("partitions", set(before.partitions), set(after.partitions)),
-        (
-            "bins",
-            {(group, len(owners)) for group, owners in before.bins.items()},
-            {(group, len(owners)) for group, owners in after.bins.items()},
-        ),
+        ("operators", [*before.logic], [*after.logic]),
+        ("groups of bins", [*map(repr, before.bins)], [*map(repr, after.bins)]),
+        ("bins", _bin_names(before), _bin_names(after)),
+        ("partitions", _partition_names(before), _partition_names(after)),
     ):
-        if its != others:
+        if {*its} != {*others}:
             raise PlanError(
                 "the plan", f"its {kind} are not those of the flow",
-                f"name these: {', '.join(sorted(map(str, its)))}",
+                f"name these: {', '.join(its)}" if its else "name none",
             )  # fmt: skip
+
+
+def _bin_names(plan: ExecutionPlan) -> list[str]:
+    return [
+        ranges(range(len(owners))) + (f" of operator {group!r}" if group else "")
+        for group, owners in plan.bins.items()
+    ]
+
+
+def _partition_names(plan: ExecutionPlan) -> list[str]:
+    return [f"{partition} of source {source!r}" for source, partition in plan.partitions]
 
 
 def _started(before: ExecutionPlan, after: ExecutionPlan) -> Iterator[Operation]:

@@ -72,11 +72,11 @@ def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
 
 def _owners(plan: ExecutionPlan, group: str, shares: Mapping[str, str]) -> tuple[WorkerId, ...]:
     count = len(plan.owners_of(group))
-    noun = f"bin of operator {group!r}" if group else "bin"
-    found = _assigned(shares, count, noun)
+    of = f" of operator {group!r}" if group else ""
+    found = _assigned(shares, count, "bin", of)
     missing = set(range(count)) - found.keys()
     if missing:
-        raise PlanError(f"{noun} {min(missing)}", "it has no owner", "give it to one worker")
+        raise PlanError(f"bin {min(missing)}{of}", "it has no owner", "give it to one worker")
     return tuple(found[bin] for bin in range(count))
 
 
@@ -84,18 +84,21 @@ def _readers(
     plan: ExecutionPlan, source: str, shares: Mapping[str, str]
 ) -> dict[tuple[str, int], WorkerId]:
     own = {number for of, number in plan.partitions if of == source}
-    noun = f"partition of source {source!r}"
-    found = _assigned(shares, max(own, default=-1) + 1, noun)
+    if not own:
+        known = ", ".join(map(repr, dict.fromkeys(of for of, _ in plan.partitions)))
+        remedy = f"name one of {known}" if known else "leave its partitions out"
+        raise PlanError(f"source {source!r}", "the flow does not read it", remedy)
+    found = _assigned(shares, max(own) + 1, "partition", f" of source {source!r}")
     if own != found.keys():
-        known = ranges(own) or "none"
         raise PlanError(
-            f"source {source!r}", f"the plan names other partitions than the flow reads ({known})",
+            f"source {source!r}",
+            f"the plan names other partitions than the flow reads ({ranges(own)})",
             "give each of them to one worker",
         )  # fmt: skip
     return {(source, number): worker for number, worker in found.items()}
 
 
-def _assigned(shares: Mapping[str, str], count: int, noun: str) -> dict[int, WorkerId]:
+def _assigned(shares: Mapping[str, str], count: int, noun: str, of: str) -> dict[int, WorkerId]:
     """Return the worker of each bin or partition. Raises PlanError where one has two."""
     found = dict[int, WorkerId]()
     for worker, text in shares.items():
@@ -103,13 +106,13 @@ def _assigned(shares: Mapping[str, str], count: int, noun: str) -> dict[int, Wor
             some = [*numbers(text, count)]
         except ValueError as error:
             raise PlanError(
-                f"the {noun}s of worker {worker}", str(error), "write such as 0-127, 200"
+                f"the {noun}s{of} of worker {worker}", str(error), "write such as 0-127, 200"
             ) from None
         for number in some:
             other = found.setdefault(number, WorkerId(int(worker)))
             if other != int(worker):
                 raise PlanError(
-                    f"{noun} {number}", f"workers {other} and {worker} both get it",
+                    f"{noun} {number}{of}", f"workers {other} and {worker} both get it",
                     "give it to one of them",
                 )  # fmt: skip
     return found

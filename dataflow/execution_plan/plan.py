@@ -109,8 +109,9 @@ class ExecutionPlan:
         for bin in bins:
             if not 0 <= bin < len(owners):
                 raise PlanError(
-                    f"bin {bin}", "it does not exist", f"name bins from 0 to {len(owners) - 1}"
-                )
+                    _bin_name(group, bin), "it does not exist",
+                    f"name bins from 0 to {len(owners) - 1}",
+                )  # fmt: skip
             owners[bin] = worker
         return replace(self, bins={**self.bins, group: tuple(owners)})
 
@@ -156,9 +157,8 @@ class ExecutionPlan:
         """Return the owner of each bin of a group. Raises PlanError for an unknown group."""
         if group not in self.bins:
             known = ", ".join(map(repr, self.bins))
-            raise PlanError(
-                f"group {group!r}", "the plan has no such group of bins", f"name one of {known}"
-            )
+            remedy = f"name one of {known}" if known else "leave its bins out"
+            raise PlanError(f"group {group!r}", "the plan has no such group of bins", remedy)
         return self.bins[group]
 
     # -- workers and their resources
@@ -173,6 +173,9 @@ class ExecutionPlan:
         """
         if not workers:
             raise PlanError("the plan", "it has no worker", "name at least one")
+        for one in workers:
+            if workers.count(one) > 1:
+                raise PlanError(member_name(one), "it is named twice", "name each worker once")
         kept = {one: self.workers.get(one, resources) for one in workers}
         return ExecutionPlan(
             kept,
@@ -210,12 +213,19 @@ class ExecutionPlan:
         return replace(self, workers={**self.workers, worker: resources})
 
     def renamed(self, names: Mapping[WorkerId, WorkerId]) -> ExecutionPlan:
-        """Return the plan in which workers have other ids.
+        """Return the plan in which workers have other ids. Raises PlanError where two have one.
 
         >>> plan = ExecutionPlan({WorkerId(0): ANYWHERE}, bins={"": (WorkerId(0),)})
         >>> plan.renamed({WorkerId(0): WorkerId(3)}).bins
         {'': (3,)}
         """
+        renamed = [names.get(one, one) for one in self.workers]
+        for one in renamed:
+            if renamed.count(one) > 1:
+                raise PlanError(
+                    member_name(one), "two workers of the plan would have this id",
+                    "give each an id of its own",
+                )  # fmt: skip
         return ExecutionPlan(
             {names.get(one, one): resources for one, resources in self.workers.items()},
             self.logic,
