@@ -85,6 +85,8 @@ class Change:
     """The change of plan that the command asks for."""
     decided: bool = False
     """Whether the plan is in force."""
+    aborted_by: str = ""
+    """The id of the command that has aborted the change of plan."""
 
 
 class Rescaler:
@@ -170,15 +172,16 @@ class Rescaler:
                         offset=offset,
                     )
                 ]  # fmt: skip
-        if id in self._controller.reconfigurations.undecided:
-            self._controller.abort(id, by)
-            return []
         if self._change is not None and self._change.id == id:
+            if self._abort_plan(self._change, by):
+                return []
             if by in self._controller.migrations.ids:
                 raise id_in_use(by)
+            rescale = "rescale with the number of workers"
+            instead = rescale if self._change.plan is None else "plan apply with the plan"
             raise CommandError(
                 f"command {id!r} has started to change the workers, so it has to complete: wait for"
-                " its end, then send meander rescale with the number of workers that you want"
+                f" its end, then send meander {instead} that you want"
             )
         self._controller.abort(id, by, [command.id for command, _ in waiting])
         return []
@@ -359,6 +362,22 @@ class Rescaler:
         self._controller.expect_reconfiguration(change.reconfigure, change.joining)
         return change
 
+    def _abort_plan(self, change: Change, by: str) -> bool:
+        """End a change of plan that is not decided; return whether it was one.
+
+        The event that ends it comes once the workers that have joined for it are gone.
+        """
+        awaits_decision = change.id in self._controller.reconfigurations.undecided
+        if change.plan is None or change.aborted_by or not (awaits_decision or change.joining):
+            return False
+        if awaits_decision:
+            self._controller.abort(change.id, by)
+        else:
+            self._controller.use(by)
+            change.failure = f"command {by!r} has aborted it"
+        change.aborted_by = by
+        return True
+
     def _start_plan(self, command: ApplyPlan, offset: int) -> Iterator[Event]:
         """Start the workers that another plan has more."""
         decision = self._controller.reconfigured.get(command.id)
@@ -415,9 +434,16 @@ class Rescaler:
 
     def _end_plan(self, change: Change) -> Iterable[Event]:
         self._change = None
+        ms = round_ms(self._clock.monotonic() - change.started_at)
+        if change.aborted_by:
+            return (
+                Aborted(
+                    id=change.id, by=change.aborted_by, ms=ms, bins=0, bytes=0, unmoved=[],
+                    reason=change.failure, offset=change.offset,
+                ),
+            )  # fmt: skip
         if not change.decided:
             return (RolledBack(id=change.id, offset=change.offset, reason=change.failure),)
-        ms = round_ms(self._clock.monotonic() - change.started_at)
         workers = len(self._pool.handles)
         return (Reconfigured(id=change.id, offset=change.offset, workers=workers, ms=ms),)
 

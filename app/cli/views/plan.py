@@ -11,6 +11,7 @@ from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis
 from meander.schemas.plan_record import PlanRecord
 from meander.schemas.status import (
+    Aborted,
     Accepted,
     BinMoved,
     CommandRejected,
@@ -65,16 +66,18 @@ def show_difference(output: CommandOutput, events: Iterator[Event]) -> int:
     return 0
 
 
-def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
+def show_apply(output: CommandOutput, events: Iterator[Event], command: str) -> int:
     """Print how a plan comes into force, with a progress bar of workers and bins. Return the exit
-    code: 1 if it was rejected or rolled back."""
+    code: 1 if the command was rejected, aborted or rolled back."""
     summary = MoveSummary(output, waits)
     code = 0
     with output.bar("steps") as progress:
         task, total = progress.add_task("command sent", total=None), 0
         for event in events:
             summary.take(event)
-            if said := sentence(event):
+            # The parts of the command have ids of their own.
+            own = not isinstance(event, Aborted) or event.id == command
+            if own and (said := sentence(event)):
                 output.say(said)
             match event:
                 case Reconfiguring():
@@ -85,6 +88,8 @@ def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
                 case BinMoved():
                     progress.update(task, advance=1, description="bins move")
                 case CommandRejected() | RolledBack():
+                    code = 1
+                case Aborted(id=id) if id == command:
                     code = 1
     return code
 
@@ -110,6 +115,8 @@ def sentence(event: Event) -> str:
         case Reconfigured(workers=workers, ms=ms):
             took = "" if ms is None else f", {ms:,.0f} ms"
             return f"completed: {workers} workers{took}"
+        case Aborted(reason=reason):
+            return f"aborted, the old plan stays in force: {reason}"
         case RolledBack(reason=reason):
             return f"rolled back, the old plan stays in force: {reason}"
         case CommandRejected(reason=reason):
