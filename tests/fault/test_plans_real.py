@@ -92,7 +92,7 @@ def test_each_kind_of_reconfiguration_and_a_mixed_one_pass_under_load_on_two_spa
 ) -> None:
     a, b = HOSTS
     with cluster(tmp_path_factory.mktemp("spark"), 2, HOSTS, cores=4) as master:
-        words = logic.run("--workers", "2", "--master", master)
+        words = logic.run("--workers", "2", "--master", master, "--heartbeat-timeout", "20")
         with meander(tmp_path, broker.bootstrap, *words) as flow:
             with logic.load():
                 flow.until_event("checkpointed")
