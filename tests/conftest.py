@@ -117,18 +117,26 @@ def prefix(request: pytest.FixtureRequest) -> Iterator[str]:
     """Begins the name of every topic, group and flow of one test; the topics go with the test, as a
     broker with thousands of them is busy with those alone."""
     begins = f"t{uuid4().hex[:10]}."
-    used = "broker" in request.fixturenames
-    broker: Broker | None = request.getfixturevalue("broker") if used else None
+    used = [name for name in ("broker", "own_broker") if name in request.fixturenames]
+    brokers: list[Broker | LocalBroker] = [*map(request.getfixturevalue, used)]
     yield begins
-    if broker is not None:
-        delete_topics(broker.bootstrap, begins)
+    for broker in brokers:
+        if isinstance(broker, Broker) or broker.pid is not None:
+            delete_topics(broker.bootstrap, begins)
+
+
+@pytest.fixture(scope="session")
+def kept_broker() -> Iterator[LocalBroker]:
+    """What `own_broker` is: a start costs some seconds."""
+    with LocalBroker() as local:
+        yield local
 
 
 @pytest.fixture
-def own_broker() -> Iterator[LocalBroker]:
-    """A local broker that the test may stop, kill and start again."""
-    with LocalBroker() as local:
-        yield local
+def own_broker(kept_broker: LocalBroker) -> LocalBroker:
+    """A local broker that the test may stop, kill and start again; it runs as the test begins."""
+    kept_broker.start()
+    return kept_broker
 
 
 @pytest.fixture(scope="session")

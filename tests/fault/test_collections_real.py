@@ -15,7 +15,7 @@ from meander.testing import TestFlow
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, until
 from tests.support.process.clique_flow import CliqueFlow
-from tests.support.process.flow_process import FlowProcess, kill, meander
+from tests.support.process.flow_process import kill, meander
 from tests.support.process.graph_flow import GraphFlow
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
