@@ -22,7 +22,7 @@ from tests.support.collections.graph_flows import (
 )
 from tests.support.property.budget import COLLECTION_FLOWS, SCHEDULES, seeds
 
-FLOOR = 4
+FLOOR = 2
 NODES, CHANGES = 7, 40
 
 

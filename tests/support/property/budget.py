@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
-SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
+SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "35"))
 """For all of them together."""
 LIMIT = 900 + SECONDS
 """Seconds that the longest of them may take: their runs take minutes where cores are busy."""
