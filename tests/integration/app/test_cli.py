@@ -359,7 +359,7 @@ def test_a_user_without_a_home_gets_a_sentence(tmp_path: Path, home: str | None)
 
 
 def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
-    done = command_here(tmp_path, broker.bootstrap, "--debug", "status", "nobody")
+    done = call(tmp_path, broker.bootstrap, "--debug", "status", "nobody")
 
     assert done.code == 2
     assert "Traceback" in done.err

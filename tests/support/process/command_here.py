@@ -33,5 +33,7 @@ def command_here(folder: Path, bootstrap: str, *words: str) -> Done:
     2
     """
     with contextlib.chdir(folder):
-        done = CliRunner().invoke(app, [*words], env={"MEANDER_BOOTSTRAP": bootstrap})
+        done = CliRunner().invoke(
+            app, [*words], prog_name="meander", env={"MEANDER_BOOTSTRAP": bootstrap}
+        )
     return Done(done.exit_code, done.stdout, done.stderr)
