@@ -13,6 +13,7 @@ from typing import Any
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
 from meander.dataflow.control.command import Reconfigure
 from meander.dataflow.control.decisions import JointDecision, LogicDecision
+from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import logic_changes
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation.in_memory import ListSink
@@ -294,6 +295,7 @@ def check_plan(world: DurableWorld, workers: int) -> None:
     if not decided:
         return
     last, start = decided[-1], world.start
+    check_cut(world, last)
     parts = [part for part in last.parts if isinstance(part, LogicDecision)]
     changes = {change for part in parts for change in part.changes}
     assert changes <= {*start.logic_changes}, "its logic holds"
@@ -303,6 +305,20 @@ def check_plan(world: DurableWorld, workers: int) -> None:
         assert start.owners == owners, "its owners hold"
         for place, reader in last.plan.readers.items():
             assert start.readers.get(place, ranks[reader]) == ranks[reader], "its readers hold"
+
+
+def check_cut(world: DurableWorld, last: JointDecision) -> None:
+    """Check that a checkpoint behind the time of a reconfiguration has the owners that it made."""
+    restored = world.restored
+    author = next(execution for execution, one in world.decisions if one is last)
+    if restored is None or author != restored.execution or last.time >= restored.cut.time:
+        return
+    others = [one for _, one in world.decisions if isinstance(one, Moves)]
+    moved_otherwise = {bin for one in others for bin in one.bins}
+    for part in last.parts:
+        if isinstance(part, Moves):
+            for bin in {*part.bins} - moved_otherwise:
+                assert restored.cut.owners[bin] == part.target, "a cut has all of it, or nothing"
 
 
 def answer(result: Result) -> str:
