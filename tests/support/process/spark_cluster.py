@@ -23,14 +23,14 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int) -> Iterator[str]:
-    """Its master's address while the block lasts; each worker has one core."""
+def cluster(folder: Path, workers: int, cores: int = 1) -> Iterator[str]:
+    """Its master's address while the block lasts; each worker has so many cores."""
     with ExitStack() as stack:
         master = stack.enter_context(_daemon(folder, "master.Master", "--port", "0"))
         until(lambda: STARTED.search(master.read_text()) is not None, "the master runs")
         found = STARTED.search(master.read_text())
         assert found is not None
-        some = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder / "work"))
+        some = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(folder / "work"))
         for _ in range(workers):
             said = stack.enter_context(_daemon(folder, "worker.Worker", *some, found[1]))
             until(lambda: REGISTERED in said.read_text(), "a worker has registered")  # noqa: B023
