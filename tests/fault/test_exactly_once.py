@@ -32,6 +32,7 @@ def test_each_result_is_committed_once_though_workers_are_killed_or_wake_up_afte
         flow.until_event("started")
         counting.feed()
         until(lambda: counting.committed.total() >= rng.randrange(100, 800), "some are out")
+        counting.feed()
         kill(rng.choice([*flow.workers.values()]))
         until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
         done = counting.committed.total()
