@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     there = "TMPDIR" not in os.environ and _MEMORY.is_dir()
     if there and shutil.disk_usage(_MEMORY).free >= _ROOM:
-        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+        os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = tempfile.tempdir = str(_MEMORY)
     # The brokers of tests are killed soon: what the second compiler does would take half of the CPU
     # that they use.
     local_broker.FLAGS.append("-XX:TieredStopAtLevel=1")

@@ -400,6 +400,7 @@ class Rescaler:
         change = plan_change(plan, command, offset, self.next_id)
         if change.joining:
             self._expect_slots(len(self._pool.handles) + len(change.joining))
+            self._pool.joining.expect_slots(change.joining)
         self._controller.expect_reconfiguration(change.reconfigure, change.joining)
         return change
 

@@ -107,7 +107,7 @@ def test_each_kind_of_reconfiguration_and_a_mixed_one_pass_under_load_on_two_spa
                 many = {f"9{n}": {"host": a} for n in range(4)}
                 refused = logic.plan(yaml.safe_dump({"workers": {first: {}, **many}}))
                 assert refused.exit_code() == 1
-                assert "no free slot on host 127.0.0.1" in str(refused.of("rolled_back"))
+                assert "no free slot on host 127.0.0.1" in str(refused.of("rejected"))
                 apply(
                     logic,
                     workers={first: {"host": b}, other: {"host": a}},

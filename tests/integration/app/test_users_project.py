@@ -149,7 +149,7 @@ def test_a_project_runs(project: Path, broker: Broker, prefix: str) -> None:
 def test_a_project_runs_on_a_standalone_cluster(
     wheel: Path, project: Path, broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    with cluster(tmp_path, 2) as master:
+    with cluster(tmp_path, workers=1, cores=2) as master:
         check_run(wheel, project, broker, prefix, master)
 
 
