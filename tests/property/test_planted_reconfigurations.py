@@ -63,10 +63,6 @@ def _without_an_error(logics: Any, worker: Any, report: Any) -> None:
     _report(logics, worker, msgspec.structs.replace(report, error=""))
 
 
-def _not_awaited(*_: object) -> bool:
-    return False
-
-
 def _left_alone(logics: Any, id: str) -> None:
     for running in logics._parts_of(id):
         running.command = replace(running.command, part_of="")
@@ -89,9 +85,6 @@ RESTARTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a restart ignores the joint decision": (restore_plan, "_plan_of", _without_a_joint_decision),
     "a restart takes the members in another order": (
         RestorePlan, "_with_workers", _in_another_order,
-    ),
-    "a checkpoint is cut before workers know the plan": (
-        Reconfigurations, "awaits_receipt", _not_awaited,
     ),
 }  # fmt: skip
 
