@@ -248,7 +248,7 @@ def _members(prepared: PreparedFlow, found: StartCheckpoint | None) -> list[Work
     """Return the former workers in the order of the new ones that take their places."""
     if found is None:
         return []
-    decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint.cut)
+    decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint)
     return sorted(found.checkpoint.cut.members if decided is None else decided.members)
 
 
