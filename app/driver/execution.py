@@ -43,7 +43,7 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force, resources_of
 from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.control.resources import ANYWHERE, Resources
-from meander.dataflow.coordinator.rescaler import Change
+from meander.dataflow.coordinator.worker_change import Change
 from meander.dataflow.errors import WorkerLost
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import COORDINATOR, WorkerId

@@ -42,7 +42,8 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Coordinator
-from meander.dataflow.coordinator.rescaler import Change, Rescaler
+from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.worker_change import Change
 from meander.dataflow.exactly_once.marker_retention import MarkerRetention, without_markers
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.log_lines import LineLogger

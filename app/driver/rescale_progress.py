@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
-from meander.dataflow.coordinator.rescaler import Change, Rescaler
+from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.worker_change import Change
 from meander.dataflow.metrics.stall_log import GRACE, Wait
 from meander.dataflow.migration.scheduler import MigrationScheduler
 from meander.schemas.status import BlockedFrontier, RescaleProgress

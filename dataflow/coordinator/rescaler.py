@@ -14,19 +14,18 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import count
 
 from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
-from meander.dataflow.coordinator.plan_change import MAX_AHEAD, PlanChange, plan_change
+from meander.dataflow.coordinator.plan_change import MAX_AHEAD
+from meander.dataflow.coordinator.plans import Plans
 from meander.dataflow.coordinator.pool import RescalablePool
 from meander.dataflow.coordinator.reconfigurations import plan_in_force
-from meander.dataflow.execution_plan.document import document_of
-from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
+from meander.dataflow.coordinator.worker_change import KINDS, Change, Queueable
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.migration.events import round_ms
@@ -57,41 +56,6 @@ MAX_QUEUED = 1000
 """The limit of queued commands, whose offsets share one record of the decision log."""
 
 
-Queueable = Rescale | MoveBins | SwitchLogic | ApplyPlan
-KINDS: Mapping[type, str] = {
-    Rescale: "rescale", MoveBins: "migration", SwitchLogic: "change of logic", ApplyPlan: "plan",
-}  # fmt: skip
-"""The kinds of commands that may wait here, in words."""
-
-
-@dataclass(slots=True)
-class Change:
-    """A command in progress."""
-
-    id: str
-    offset: int
-    started_at: float
-    then: Callable[[Change], Iterable[Event]]
-    """The next step, once no worker and no move is awaited."""
-    joining: set[WorkerId] = field(default_factory=set)
-    """The workers that have not joined yet."""
-    leaving: set[WorkerId] = field(default_factory=set)
-    """The workers that have not left yet."""
-    joined: list[WorkerId] = field(default_factory=list)
-    moves: set[object] = field(default_factory=set)
-    """The ids of moves to the workers that have joined."""
-    migration: MoveBins | None = None
-    """The command to submit once its worker has joined."""
-    failure: str = ""
-    """The part of the command that failed, and the reason."""
-    plan: PlanChange | None = None
-    """The change of plan that the command asks for."""
-    decided: bool = False
-    """Whether the plan is in force."""
-    aborted_by: str = ""
-    """The id of the command that has aborted the change of plan."""
-
-
 class Rescaler:
     """A handler of `Rescale` commands, and of migrations to workers that do not exist yet.
 
@@ -102,7 +66,7 @@ class Rescaler:
         self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None
     ) -> None:
         self._controller, self._pool, self._clock = coordinator, pool, clock
-        self._slots = slots
+        self.plans = Plans(coordinator, pool, slots)
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""
         self._queue: deque[tuple[Queueable, int]] = deque()
@@ -159,6 +123,10 @@ class Rescaler:
         if id in in_progress | {command.id for command, _ in self._queue}:
             raise id_in_use(id)
 
+    def compare(self, command: ApplyPlan, offset: int) -> PlanCompared:
+        """Return the plan in force, and what a command would do to it. Raises CommandError."""
+        return self.plans.compare(command, offset, self.next_id)
+
     def must_wait(self, command: MoveBins | SwitchLogic) -> bool:
         """Return whether a command has to wait until the worker that it names has joined, or until
         an earlier plan is being prepared.
@@ -178,7 +146,7 @@ class Rescaler:
     def expect(self, command: MoveBins) -> None:
         """Raise CommandError where a migration could not start once its worker has joined."""
         self._controller.expect(command)
-        self._expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
+        self.plans.expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Aborted]:
         """Abort a command; return the events about one that waits for its worker or its turn.
@@ -321,7 +289,7 @@ class Rescaler:
         leaving = members[command.workers :]
         try:
             if joining:
-                self._expect_slots(command.workers)
+                self.plans.expect_slots(command.workers)
             if leaving:
                 self._controller.leave(command.id, leaving, offset)
             else:
@@ -371,39 +339,6 @@ class Rescaler:
 
     # -- plans
 
-    @property
-    def plan(self) -> ExecutionPlan:
-        """The plan in force, after all changes decided so far. Raises CommandError where the
-        sources have ended."""
-        members, wanted = sorted(self._pool.handles), self._controller.resources
-        return self._controller.execution_plan(
-            {worker: wanted.get(worker, ANYWHERE) for worker in members}, self._pool.places
-        )
-
-    def compare(self, command: ApplyPlan, offset: int) -> PlanCompared:
-        """Return the plan in force, and what a command would do to it.
-
-        Raises CommandError where that is not possible.
-        """
-        plan = self.plan
-        try:
-            change = self._plan_change(plan, command, offset)
-        except PlanError as error:
-            raise CommandError(str(error)) from error
-        return PlanCompared(
-            id=command.id, offset=offset, plan=document_of(plan).sections,
-            places={str(worker): str(place) for worker, place in plan.places.items()},
-            operations=[*map(str, change.operations)],
-        )  # fmt: skip
-
-    def _plan_change(self, plan: ExecutionPlan, command: ApplyPlan, offset: int) -> PlanChange:
-        change = plan_change(plan, command, offset, self.next_id)
-        if change.joining:
-            self._expect_slots(len(self._pool.handles) + len(change.joining))
-            self._pool.joining.expect_slots(change.joining)
-        self._controller.expect_reconfiguration(change.reconfigure, change.joining)
-        return change
-
     def _abort_plan(self, change: Change, by: str) -> bool:
         """End a change of plan that is not decided; return whether it was one.
 
@@ -431,8 +366,8 @@ class Rescaler:
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
                 return
-            change = self._plan_change(self.plan, command, offset)
-        except (CommandError, PlanError) as error:
+            change = self.plans.change(command, offset, self.next_id)
+        except CommandError as error:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
             return
         self._unused.clear()
@@ -489,13 +424,6 @@ class Rescaler:
             return (RolledBack(id=change.id, offset=change.offset, reason=change.failure),)
         workers = len(self._pool.handles)
         return (Reconfigured(id=change.id, offset=change.offset, workers=workers, ms=ms),)
-
-    def _expect_slots(self, workers: int) -> None:
-        if self._slots is not None and workers > self._slots:
-            raise CommandError(
-                f"{workers} workers need a slot each, and the master has {self._slots} in all: name"
-                " fewer workers, or start the flow on a master with more"
-            )
 
     def _continue(self, change: Change) -> Iterator[Event]:
         joining = self._pool.joining

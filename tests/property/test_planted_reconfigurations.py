@@ -82,7 +82,9 @@ LIVE: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "logic is decided where the rest is rolled back": (LogicChanges, "cancel", _left_alone),
 }
 RESTARTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "a restart ignores the joint decision": (restore_plan, "_plan_of", _without_a_joint_decision),
+    "a restart ignores the joint decision": (
+        restore_plan, "plan_in_force", _without_a_joint_decision,
+    ),
     "a restart takes the members in another order": (
         RestorePlan, "_with_workers", _in_another_order,
     ),

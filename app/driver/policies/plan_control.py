@@ -50,7 +50,7 @@ class FlowPlanControl:
 
     def current(self) -> ExecutionPlan:
         """Return the plan that the flow has now."""
-        return self._rescaler.plan
+        return self._rescaler.plans.in_force
 
     def submit(self, plan: ExecutionPlan, by: str, why: str) -> str:
         """Write the command for a plan; return its id."""

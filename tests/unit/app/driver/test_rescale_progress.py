@@ -11,7 +11,8 @@ import pytest
 from meander.app.driver.rescale_progress import WaitsByKind, rescale_progress
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.coordinator.pool import RescalablePool
-from meander.dataflow.coordinator.rescaler import Change, Rescaler
+from meander.dataflow.coordinator.rescaler import Rescaler
+from meander.dataflow.coordinator.worker_change import Change
 from meander.dataflow.metrics.stall_log import Wait
 from meander.dataflow.simulation.simulator import SimClock
 from meander.schemas.control import Rescale

@@ -265,7 +265,7 @@ def test_a_dry_run_says_what_would_move_to_a_worker_that_would_be_started(
 
 
 def test_a_dry_run_says_that_there_is_no_slot(driven: Driven) -> None:
-    driven.rescaler._slots = 2
+    driven.rescaler.plans._slots = 2
     driven.topic.put(driven.migrate("m", 2, dry_run=True))
     driven.until_told(CommandRejected, "m")
     reason = driven.the(CommandRejected, "m").reason
