@@ -1,5 +1,5 @@
-"""The shipped flow that finds late flights as a process, the flights that it reads, and the check of
-its alerts by a single thread."""
+"""The shipped flow that finds late flights as a process, the flights that it reads, and the check
+of its alerts by a single thread."""
 
 from __future__ import annotations
 
