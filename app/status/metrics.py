@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -21,7 +21,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from meander.app.protocol.messages import Durations
+from meander.app.protocol.messages import Durations, WorkerHeartbeat
 from meander.app.status.aggregates import partitions, queues
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import WorkerStats
@@ -51,6 +51,22 @@ COUNTERS = {
     "idle_advances": ("meander_idle_advances", "Idle advances of partitions."),
 }
 """The metric of each counter of workers, with its help."""
+
+SECONDS: dict[str, tuple[str, Callable[[WorkerHeartbeat], float]]] = {
+    "meander_worker_cpu_seconds": (
+        "Seconds of CPU time of a worker's process.",
+        lambda heartbeat: heartbeat.cpu,
+    ),
+    "meander_worker_active_seconds": (
+        "Seconds of a worker's turns in which it did anything.",
+        lambda heartbeat: heartbeat.active,
+    ),
+    "meander_worker_backpressure_seconds": (
+        "Seconds in which a worker lacked credit, or room for more bytes in flight.",
+        lambda heartbeat: heartbeat.backpressure,
+    ),
+}
+"""The help and the value of each metric of the times of workers."""
 
 
 class MetricsCollector(Collector):
@@ -117,6 +133,11 @@ def _counters(heard: WorkerStats) -> Iterator[Metric]:
         family = CounterMetricFamily(name, help, labels=["worker"])
         for worker, heartbeat in heard.everyone.items():
             family.add_metric([worker], heartbeat.counters.get(counter, 0))
+        yield family
+    for name, (help, value) in SECONDS.items():
+        family = CounterMetricFamily(name, help, labels=["worker"])
+        for worker, heartbeat in heard.everyone.items():
+            family.add_metric([worker], value(heartbeat))
         yield family
 
 

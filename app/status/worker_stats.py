@@ -67,7 +67,10 @@ def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
             partitions=[], times=[], states=[], delays=both(delays, reading.delays)
         )
     counters = _added(one.counters, other.counters)
-    return WorkerHeartbeat(counters=counters, operators=operators, sources=sources)
+    return WorkerHeartbeat(
+        counters=counters, cpu=one.cpu + other.cpu, active=one.active + other.active,
+        backpressure=one.backpressure + other.backpressure, operators=operators, sources=sources,
+    )  # fmt: skip
 
 
 def _added(*counters: Mapping[str, int]) -> dict[str, int]:

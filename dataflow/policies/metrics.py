@@ -110,7 +110,7 @@ class Metrics:
     now: float
     """The end of the interval, in seconds of a clock that never goes back."""
     since_change: float | None = None
-    """Seconds since the plan last changed. None where it has not changed since the start."""
+    """Seconds since the plan last changed, or the execution started. None where that is unknown."""
     workers: Mapping[WorkerId, WorkerLoad] = field(default_factory=dict)
     partitions: Mapping[Place, PartitionLoad] = field(default_factory=dict)
     """The partitions whose arrivals the broker counts."""

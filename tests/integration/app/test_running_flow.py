@@ -196,6 +196,8 @@ def test_operators_and_deliveries_are_timed(counts: Observed) -> None:
         assert counts.total("operator_seconds_sum", operator=name) > 0
         assert counts.total("operator_busy_seconds_total", operator=name) > 0
     assert counts.total("delivery_seconds_count", source="source") > 0
+    for time in ("cpu", "active"):
+        assert counts.total(f"worker_{time}_seconds_total") > 0
 
 
 def test_a_migration_is_counted_and_bins_change_hands(counts: Observed) -> None:

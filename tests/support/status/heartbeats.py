@@ -27,6 +27,9 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
         counters={"read": read, "written": 2 * read, "late_adjusted": 1, "dead_letters": 3},
         inflight=100 * read,
         spilled=7 * read,
+        cpu=read / 2,
+        active=read / 4,
+        backpressure=read / 8,
         operators={
             "count": OperatorStats(
                 received=read, sent=2 * read, busy=0.25, durations=DURATIONS

@@ -64,9 +64,18 @@ def test_counters_of_a_worker_that_left_are_kept() -> None:
     assert seen["meander_operator_seconds_count"]["count", "left"] == 10
     assert seen["meander_operator_busy_seconds_total"]["count", "left"] == 0.5
     assert seen["meander_delivery_seconds_count"]["lines", "left"] == 4
+    assert seen["meander_worker_cpu_seconds_total"] == {("0",): 0.5, ("left",): 2.0}
+    assert seen["meander_worker_active_seconds_total"]["left",] == 1.0
+    assert seen["meander_worker_backpressure_seconds_total"]["left",] == 0.5
     assert seen["meander_inflight_bytes"] == {("0",): 100}, "it holds nothing any more"
     for name, _ in COUNTERS.values():
         assert len(seen[f"{name}_total"]) == 2, "also of what has not been counted yet"
+
+
+def test_times_of_workers_stand_by_worker(seen: Seen) -> None:
+    assert seen["meander_worker_cpu_seconds_total"] == {("0",): 0.5, ("1",): 1.0}
+    assert seen["meander_worker_active_seconds_total"] == {("0",): 0.25, ("1",): 0.5}
+    assert seen["meander_worker_backpressure_seconds_total"] == {("0",): 0.125, ("1",): 0.25}
 
 
 def test_operators_say_what_they_take_and_send_and_how_long_that_takes(seen: Seen) -> None:
