@@ -27,6 +27,7 @@ from meander.schemas.status import (
     Planned,
     Queued,
     Rescaling,
+    RolledBack,
 )
 
 MOST_BINS = 1 << 16
@@ -227,4 +228,9 @@ def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def _aborted(event: Event) -> str:
-    return f"{event.id} has ended{_ended(event)}" if isinstance(event, Aborted) else ""
+    match event:
+        case Aborted(id=id):
+            return f"{id} has ended{_ended(event)}"
+        case RolledBack(id=id):
+            return f"{id} has ended: the old plan stays in force"
+    return ""

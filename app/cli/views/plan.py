@@ -11,6 +11,7 @@ from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis
 from meander.schemas.plan_record import PlanRecord
 from meander.schemas.status import (
+    Aborted,
     Accepted,
     BinMoved,
     CommandRejected,
@@ -67,9 +68,9 @@ def show_difference(output: CommandOutput, events: Iterator[Event]) -> int:
 
 def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print how a plan comes into force, with a progress bar of workers and bins. Return the exit
-    code: 1 if it was rejected or rolled back."""
+    code: 1 if it was rejected, aborted or rolled back."""
     summary = MoveSummary(output, waits)
-    code = 0
+    code, event = 0, None
     with output.bar("steps") as progress:
         task, total = progress.add_task("command sent", total=None), 0
         for event in events:
@@ -86,6 +87,10 @@ def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
                     progress.update(task, advance=1, description="bins move")
                 case CommandRejected() | RolledBack():
                     code = 1
+    # The parts of a plan that is rolled back are aborted too, but its own end comes last.
+    if isinstance(event, Aborted):
+        output.say(f"aborted: {event.reason}")
+        return 1
     return code
 
 
