@@ -152,7 +152,9 @@ class Reconfigurations:
             return reason
         if closed_before is None:
             return "the flow's sources have ended before all was prepared"
-        if self._is_due(command, closed_before) and not self._is_prepared(command):
+        if self._is_prepared(command):
+            return ""
+        if self._is_due(command, closed_before):
             assert command.time is not None
             return (
                 f"time {to_millis(command.time)} ms came before all was prepared: name a later"

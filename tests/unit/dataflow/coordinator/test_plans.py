@@ -6,7 +6,7 @@ from typing import Any
 
 from meander.dataflow.control.decisions import JointDecision
 from meander.testing import TestFlow
-from tests.support.sim.tagged_flow import read, tagged_flow, tags
+from tests.support.sim.tagged_flow import KEYS, read, tagged_flow, tags
 
 
 def apply(id: str = "p", **fields: Any) -> dict[str, Any]:
@@ -60,3 +60,21 @@ def test_all_dimensions_change_at_one_time() -> None:
     assert tags(run) == [["first"], ["second"]]
     (joint,) = (one for one in run.sim.decisions if isinstance(one, JointDecision))
     assert {part.time for part in joint.parts} == {joint.time}
+
+
+def test_a_prepared_plan_waits_for_its_time_beyond_the_limit_of_its_preparation() -> None:
+    with TestFlow(tagged_flow(), workers=2) as run:
+        read(run, 1)
+        new = {"tagged": {"parameters": {"tag": "second"}}}
+        run.control(apply(operators=new, time=5_000, seconds=1.0))
+        for _ in range(500):
+            run.act()
+        run.sim.clock.advance(100.0)
+        for _ in range(500):
+            run.act()
+        assert [event["type"] for event in run.events] == ["reconfiguring"]
+        for n in range(KEYS):
+            run.feed("in", n, ms=5_000, partition=n % 2)
+        run.run()
+    assert state(run) == ("reconfigured", "")
+    assert tags(run) == [["first"], ["second"]]
