@@ -96,7 +96,7 @@ def apply(
     Exit code 0: the plan is in force; 1: it was rejected, aborted or rolled back.
     """
     command = _command(read_document(file), name, at=at, why=why or "", seconds=seconds)
-    submit(command, flow, to, show_apply if wait else None)
+    submit(command, flow, to, partial(show_apply, command=command.id) if wait else None)
 
 
 @commands.command(epilog="Example: meander plan history counts")

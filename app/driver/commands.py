@@ -233,7 +233,7 @@ class CommandHandler:
                 yield from self._start_stop(command, offset)
             case control.ChangeLogic():
                 change = SwitchLogic.from_command(command, offset)
-                submit = partial(self._controller.change_logic, change)
+                submit = partial(self._rescaler.change_logic, change)
                 self._await_files(command, offset, submit)
             case control.Migrate():
                 moves = MoveBins.from_command(command, self._plan.flow.space, offset)

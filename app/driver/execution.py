@@ -223,6 +223,7 @@ def _worker_pool(
             arguments.to_bytes(),
             links.wakeup.set,
             resources,
+            falls_back=not arguments.joins,
         )
 
     wanted = resources_of(prepared.joint, options.workers)
@@ -280,5 +281,6 @@ def _arguments(
         startup_timeout=options.startup_timeout,
         log_level=options.log_level,
         outside=dict(prepared.outside),
-        resources=resources,
+        # A restart goes on elsewhere where the place of a worker is gone.
+        resources=resources if server.connected else ANYWHERE,
     )

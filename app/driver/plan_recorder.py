@@ -13,6 +13,7 @@ from meander.connectors.topics.plans import PlansTopic
 from meander.dataflow.interfaces import Clock
 from meander.schemas.plan_record import Outcome, PlanRecord
 from meander.schemas.status import (
+    Aborted,
     CommandRejected,
     Event,
     Reconfigured,
@@ -38,7 +39,7 @@ class PlanRecorder:
                 self._topic.write(record)
             case Reconfigured(id=id, ms=ms):
                 self._end(id, "in force", "", ms)
-            case RolledBack(id=id, reason=reason):
+            case RolledBack(id=id, reason=reason) | Aborted(id=id, reason=reason):
                 self._end(id, "rolled back", reason, None)
             case CommandRejected(id=id, reason=reason):
                 self._end(id, "rejected", reason, None)

@@ -41,7 +41,6 @@ _STATES = (
     Queued
     | Accepted
     | Completed
-    | Aborted
     | Rescaling
     | Rescaled
     | Reconfiguring
@@ -57,7 +56,7 @@ class Answer:
     state: CommandState
     """The type of the event; a change of logic is "accepted", then "changed"."""
     reason: str = ""
-    """The reason of a rejection or a roll-back, and the remedy."""
+    """The reason of a rejection, an abort or a roll-back, and the remedy."""
     moved: int = 0
     """The number of moved bins, without bins that were already there."""
 
@@ -89,6 +88,8 @@ class Answer:
                     answer is None or event.offset == offset
                 ):
                     answer = cls("rejected", event.reason)
+                case Aborted(id=name) if name == id:
+                    answer = cls("aborted", event.reason)
                 case _ if isinstance(event, _STATES) and event.id == id:
                     answer = cls(cast(CommandState, event.type))
         return answer and replace(answer, moved=moved)

@@ -471,7 +471,7 @@ class TestFlow:
 
     def _submit(self, command: Command) -> None:
         """Submit a command once the flow is ready for it, and wait for a joining worker."""
-        if isinstance(command, MoveBins) and self._rescaler.must_wait(command):
+        if isinstance(command, MoveBins | SwitchLogic) and self._rescaler.must_wait(command):
             self._rescaler.enqueue(command, command.offset)
             self._await_workers()
             return

@@ -21,6 +21,7 @@ from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic, id_in_use
 from meander.dataflow.control.decisions import (
     JoinDecision,
+    JointDecision,
     LeaveDecision,
     PendingDecisions,
     WorkersPlan,
@@ -148,7 +149,7 @@ class Coordinator:
         )
         self.resources = dict(start.resources)
         """Where each worker has to run, by the plans decided so far."""
-        self.reconfigured = start.reconfigured
+        self._reconfigured = dict(start.reconfigured)
         """The reconfigurations that earlier executions have decided, by id."""
         self.replays = Replays(start.history, plan.ordered_sinks, members, allow_nondeterminism)
         self._outbox_drain = OutboxDrain(checkpoints, bool(plan.outboxes))
@@ -192,6 +193,14 @@ class Coordinator:
             self.assignment.readers(),
             places,
         )
+
+    def reconfigured(self, id: str, offset: int) -> JointDecision | None:
+        """Return what an earlier execution has decided about a command, which comes again; None
+        where it has not. Raise `CommandError` where another command had its id."""
+        decided = self._reconfigured.get(id)
+        if decided is not None and decided.offset != offset:
+            raise id_in_use(id)
+        return decided
 
     def expect_reconfiguration(
         self, command: Reconfigure, joining: Collection[WorkerId] = ()
@@ -403,7 +412,10 @@ class Coordinator:
             self._step_migrations()
             self.logics.step(self.workers.all, self.closed_before, self._acknowledged)
             self.reconfigurations.step(
-                self.closed_before, self._check_reconfiguration, self._acknowledged
+                self.closed_before,
+                self._check_reconfiguration,
+                self._acknowledged,
+                ended=self.furthest() is None and not self.assignment.under_way,
             )
             self._finish_transfers()
             self._release_leaving()
@@ -496,15 +508,16 @@ class Coordinator:
         logic = SwitchLogic(command.id, command.logic, command.time)
         self.logics.check(logic, max(closed_before, self.logics.soon + 1))
 
-    def _plan_after(self, command: Reconfigure) -> WorkersPlan:
-        """Return what a reconfiguration makes of the workers."""
-        owners = self.owners()
+    def _plan_after(self, command: Reconfigure, time: int) -> WorkersPlan:
+        """Return what a reconfiguration at a time makes of the workers."""
+        owners = self._routing.owners(time)
         for group, targets in command.bins.items():
             for bin, worker in targets.items():
                 owners[self._plan.groups.number(group, bin)] = worker
         self.resources = dict(command.resources)
-        remaining = {*self.workers.all} - {*command.removed}
         readers = self.assignment.readers() | dict(command.partitions)
+        # Another command may have given a worker something that this one removes later.
+        remaining = {*self.workers.all}.difference(command.removed).union(owners, readers.values())
         return WorkersPlan(tuple(sorted(remaining)), tuple(owners), readers, command.resources)
 
     # -- the steps of a turn

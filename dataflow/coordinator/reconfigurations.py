@@ -56,9 +56,9 @@ class Reconfigurations:
         decisions: PendingDecisions,
         clock: Clock,
         request_advance: Callable[[int], Capability],
-        plan_after: Callable[[Reconfigure], WorkersPlan],
+        plan_after: Callable[[Reconfigure, int], WorkersPlan],
     ) -> None:
-        """`plan_after` returns what a reconfiguration makes of the workers."""
+        """`plan_after` returns what a reconfiguration at a time makes of the workers."""
         self._migrations, self._logics, self._assignment = migrations, logics, assignment
         self._decisions, self._clock = decisions, clock
         self._request_advance, self._plan_after = request_advance, plan_after
@@ -92,18 +92,20 @@ class Reconfigurations:
         closed_before: int | None,
         check: Callable[[Reconfigure], None],
         acknowledged: Callable[[int], bool],
+        ended: bool,
     ) -> None:
         """Start the next reconfiguration, decide one that is prepared, or end one that is complete.
 
-        `check` raises `CommandError` where a command has become invalid in the queue;
-        `acknowledged` returns whether every worker has received all decisions for a time.
+        `ended` tells whether the sources have ended, so no later time comes. `check` raises
+        `CommandError` where a command has become invalid in the queue; `acknowledged` returns
+        whether every worker has received all decisions for a time.
         """
         if self._running is None and self._queue:
             self._start(self._queue.popleft(), closed_before, check)
         elif (running := self._running) is not None:
             if running.time is not None:
                 self._end(running, acknowledged)
-            elif reason := self._failure(running, closed_before):
+            elif reason := self._failure(running, closed_before, ended):
                 self._roll_back(running, reason)
             elif closed_before is not None and self._may_decide(running.command, closed_before):
                 self._decide(running, closed_before)
@@ -145,13 +147,17 @@ class Reconfigurations:
         prepared = self._migrations.is_prepared(id) and self._logics.is_prepared(id)
         return prepared and not in_transfer
 
-    def _failure(self, running: RunningReconfiguration, closed_before: int | None) -> str:
+    def _failure(
+        self, running: RunningReconfiguration, closed_before: int | None, ended: bool
+    ) -> str:
         """Return why a reconfiguration cannot be decided any more, or ''."""
         command = running.command
         if reason := self._logics.failures.get(command.id):
             return reason
         if closed_before is None:
             return "the flow's sources have ended before all was prepared"
+        if command.time is not None and ended and not self._is_due(command, closed_before):
+            return f"the flow's sources have ended before time {to_millis(command.time)} ms"
         if self._is_prepared(command):
             return ""
         if self._is_due(command, closed_before):
@@ -176,7 +182,7 @@ class Reconfigurations:
         running.decided_at = self._clock.monotonic()
         if command.time is None:
             running.advance_request = self._request_advance(time)
-        decision = JointDecision(id, command.offset, self._plan_after(command), time=time)
+        decision = JointDecision(id, command.offset, self._plan_after(command, time), time=time)
         with self._decisions.together(decision):
             self._migrations.start_prepared(id, time, closed_before)
             self._logics.decide_prepared(id, time, closed_before)
@@ -230,6 +236,14 @@ class Reconfigurations:
         running = self._running
         undecided = running is not None and running.time is None and running.command.time is None
         return bool(self._queue) or undecided
+
+    @property
+    def awaits_time(self) -> bool:
+        """Whether a reconfiguration is prepared and only waits for the time that it names."""
+        running = self._running
+        if running is None or running.time is not None or running.command.time is None:
+            return False
+        return self._is_prepared(running.command)
 
     @property
     def requested(self) -> list[int]:

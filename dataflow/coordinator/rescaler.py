@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from meander.dataflow.control.command import MoveBins, id_in_use
+from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
@@ -57,7 +57,10 @@ MAX_QUEUED = 1000
 """The limit of queued commands, whose offsets share one record of the decision log."""
 
 
-KINDS: Mapping[type, str] = {Rescale: "rescale", MoveBins: "migration", ApplyPlan: "plan"}
+Queueable = Rescale | MoveBins | SwitchLogic | ApplyPlan
+KINDS: Mapping[type, str] = {
+    Rescale: "rescale", MoveBins: "migration", SwitchLogic: "change of logic", ApplyPlan: "plan",
+}  # fmt: skip
 """The kinds of commands that may wait here, in words."""
 
 
@@ -85,6 +88,8 @@ class Change:
     """The change of plan that the command asks for."""
     decided: bool = False
     """Whether the plan is in force."""
+    aborted_by: str = ""
+    """The id of the command that has aborted the change of plan."""
 
 
 class Rescaler:
@@ -100,7 +105,7 @@ class Rescaler:
         self._slots = slots
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""
-        self._queue: deque[tuple[Rescale | MoveBins | ApplyPlan, int]] = deque()
+        self._queue: deque[tuple[Queueable, int]] = deque()
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
@@ -108,7 +113,7 @@ class Rescaler:
     # -- commands
 
     def migrate(self, command: MoveBins) -> None:
-        """Submit a migration, or queue it where it has to wait for its worker.
+        """Submit a migration, or queue it where it has to wait for its worker or for a plan.
 
         Raises CommandError.
         """
@@ -117,7 +122,17 @@ class Rescaler:
         else:
             self._submit(command)
 
-    def enqueue(self, command: Rescale | MoveBins | ApplyPlan, offset: int) -> None:
+    def change_logic(self, command: SwitchLogic) -> None:
+        """Submit a change of logic, or queue it where it has to wait for a plan.
+
+        Raises CommandError.
+        """
+        if self.must_wait(command):
+            self.enqueue(command, command.offset)
+        else:
+            self._controller.change_logic(command)
+
+    def enqueue(self, command: Queueable, offset: int) -> None:
         """Queue a command. It starts once all workers run and earlier commands have ended.
 
         Raises CommandError.
@@ -134,11 +149,18 @@ class Rescaler:
         if id in in_progress | {command.id for command, _ in self._queue}:
             raise id_in_use(id)
 
-    def must_wait(self, command: MoveBins) -> bool:
-        """Return whether a migration has to wait until the worker that it names has joined.
+    def must_wait(self, command: MoveBins | SwitchLogic) -> bool:
+        """Return whether a command has to wait until the worker that it names has joined, or until
+        an earlier plan is being prepared.
 
-        This is so for an unused id, and for a worker that earlier commands wait for.
+        The worker is awaited where its id is unused, and where earlier commands wait for it.
         """
+        change = self._change
+        is_joining = change is not None and change.then == self._reconfigure
+        if is_joining or any(isinstance(one, ApplyPlan) for one, _ in self._queue):
+            return True
+        if isinstance(command, SwitchLogic):
+            return False
         new = self.next_id <= command.worker < self.next_id + MAX_AHEAD
         joining = set() if self._change is None else self._change.joining
         return new or command.worker in joining | self._awaited_workers | self._unused.keys()
@@ -170,12 +192,16 @@ class Rescaler:
                         offset=offset,
                     )
                 ]  # fmt: skip
-        if id in self._controller.reconfigurations.undecided:
-            self._controller.abort(id, by)
-            return []
-        if self._change is not None and self._change.id == id:
+        if (change := self._change) is not None and change.id == id:
+            if self._abort_plan(change, by):
+                return []
             if by in self._controller.migrations.ids:
                 raise id_in_use(by)
+            if change.plan is not None:
+                raise CommandError(
+                    f"plan {id!r} is decided or has been rolled back, so it has to complete: wait"
+                    " for its end, then apply the plan that you want"
+                )
             raise CommandError(
                 f"command {id!r} has started to change the workers, so it has to complete: wait for"
                 " its end, then send meander rescale with the number of workers that you want"
@@ -221,9 +247,9 @@ class Rescaler:
         return found
 
     @property
-    def _waiting(self) -> list[tuple[Rescale | MoveBins | ApplyPlan, int]]:
+    def _waiting(self) -> list[tuple[Queueable, int]]:
         """The queued commands and the migration whose worker joins, and their offsets."""
-        found = list(self._queue)
+        found = [*self._queue]
         if (change := self._change) is not None and change.migration is not None:
             found.append((change.migration, change.offset))
         return found
@@ -275,6 +301,8 @@ class Rescaler:
                     yield from self._start_plan(command, offset)
                 case MoveBins():
                     yield from self._start_migration(command, offset)
+                case SwitchLogic():
+                    yield from self._start_change_of_logic(command)
 
     def _start_rescale(self, command: Rescale, offset: int) -> Iterator[Event]:
         members = sorted(self._pool.handles)
@@ -325,6 +353,12 @@ class Rescaler:
             joining=[command.worker], leaving=[],
         )  # fmt: skip
 
+    def _start_change_of_logic(self, command: SwitchLogic) -> Iterator[Event]:
+        try:
+            self._controller.change_logic(command)
+        except CommandError as error:
+            yield CommandRejected(id=command.id, offset=command.offset, reason=str(error))
+
     # -- plans
 
     @property
@@ -359,16 +393,33 @@ class Rescaler:
         self._controller.expect_reconfiguration(change.reconfigure, change.joining)
         return change
 
+    def _abort_plan(self, change: Change, by: str) -> bool:
+        """End a change of plan that is not decided; return whether it was one.
+
+        The event that ends it comes once the workers that have joined for it are gone.
+        """
+        awaits_decision = change.id in self._controller.reconfigurations.undecided
+        is_joining = change.then == self._reconfigure
+        if change.plan is None or change.aborted_by or not (awaits_decision or is_joining):
+            return False
+        if awaits_decision:
+            self._controller.abort(change.id, by)
+        else:
+            self._controller.use(by)
+            change.failure = f"command {by!r} has aborted it"
+        change.aborted_by = by
+        return True
+
     def _start_plan(self, command: ApplyPlan, offset: int) -> Iterator[Event]:
         """Start the workers that another plan has more."""
-        decision = self._controller.reconfigured.get(command.id)
-        if decision is not None and decision.offset == offset:
-            # The restart has completed it.
-            yield plan_in_force(decision)
-            workers = len(self._pool.handles)
-            yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
-            return
         try:
+            decision = self._controller.reconfigured(command.id, offset)
+            if decision is not None:
+                # The restart has completed it.
+                yield plan_in_force(decision)
+                workers = len(self._pool.handles)
+                yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
+                return
             change = self._plan_change(self.plan, command, offset)
         except (CommandError, PlanError) as error:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
@@ -415,9 +466,16 @@ class Rescaler:
 
     def _end_plan(self, change: Change) -> Iterable[Event]:
         self._change = None
+        ms = round_ms(self._clock.monotonic() - change.started_at)
+        if change.aborted_by:
+            return (
+                Aborted(
+                    id=change.id, by=change.aborted_by, ms=ms, bins=0, bytes=0, unmoved=[],
+                    reason=change.failure, offset=change.offset,
+                ),
+            )  # fmt: skip
         if not change.decided:
             return (RolledBack(id=change.id, offset=change.offset, reason=change.failure),)
-        ms = round_ms(self._clock.monotonic() - change.started_at)
         workers = len(self._pool.handles)
         return (Reconfigured(id=change.id, offset=change.offset, workers=workers, ms=ms),)
 

@@ -434,7 +434,8 @@ class MigrationScheduler:
     def awaits_times(self) -> bool:
         """Whether all running commands only wait for their times."""
         return all(
-            one.rounds and all(pre_copy.ready for pre_copy in one.pre_copies.values())
+            (one.rounds or one.command.part_of)
+            and all(pre_copy.ready for pre_copy in one.pre_copies.values())
             for one in self.running
         )
 

@@ -463,10 +463,11 @@ class Simulation:
         transit."""
         held = (*self.pauses.values(), *self.slowed.values())
         coordinator, reporting = self.coordinator, self.network.reporting
+        changing = coordinator.logics.waiting or not coordinator.reconfigurations.idle
         moving = (
             coordinator.busy or not coordinator.migrations.awaits_times
             or coordinator.workers.leaving or coordinator.assignment.changing
-            or coordinator.logics.waiting or not coordinator.reconfigurations.idle
+            or (changing and not coordinator.reconfigurations.awaits_time)
             or any(worker.loading for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)

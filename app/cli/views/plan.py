@@ -66,16 +66,18 @@ def show_difference(output: CommandOutput, events: Iterator[Event]) -> int:
     return 0
 
 
-def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
+def show_apply(output: CommandOutput, events: Iterator[Event], command: str) -> int:
     """Print how a plan comes into force, with a progress bar of workers and bins. Return the exit
-    code: 1 if it was rejected, aborted or rolled back."""
+    code: 1 if the command was rejected, aborted or rolled back."""
     summary = MoveSummary(output, waits)
-    code, event = 0, None
+    code = 0
     with output.bar("steps") as progress:
         task, total = progress.add_task("command sent", total=None), 0
         for event in events:
             summary.take(event)
-            if said := sentence(event):
+            # The parts of the command have ids of their own.
+            own = not isinstance(event, Aborted) or event.id == command
+            if own and (said := sentence(event)):
                 output.say(said)
             match event:
                 case Reconfiguring():
@@ -87,10 +89,8 @@ def show_apply(output: CommandOutput, events: Iterator[Event]) -> int:
                     progress.update(task, advance=1, description="bins move")
                 case CommandRejected() | RolledBack():
                     code = 1
-    # The parts of a plan that is rolled back are aborted too, but its own end comes last.
-    if isinstance(event, Aborted):
-        output.say(f"aborted: {event.reason}")
-        return 1
+                case Aborted(id=id) if id == command:
+                    code = 1
     return code
 
 
@@ -115,6 +115,8 @@ def sentence(event: Event) -> str:
         case Reconfigured(workers=workers, ms=ms):
             took = "" if ms is None else f", {ms:,.0f} ms"
             return f"completed: {workers} workers{took}"
+        case Aborted(reason=reason):
+            return f"aborted, the old plan stays in force: {reason}"
         case RolledBack(reason=reason):
             return f"rolled back, the old plan stays in force: {reason}"
         case CommandRejected(reason=reason):

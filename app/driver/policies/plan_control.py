@@ -15,7 +15,7 @@ from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.execution_plan.document import document_of
 from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.schemas.control import MAX_REASON, ApplyPlan
-from meander.schemas.status import CommandRejected, Event, Reconfigured, RolledBack
+from meander.schemas.status import Aborted, CommandRejected, Event, Reconfigured, RolledBack
 
 
 class FlowPlanControl:
@@ -84,6 +84,10 @@ def outcome(event: Event) -> tuple[str, str] | None:
     match event:
         case Reconfigured(id=id):
             return id, ""
-        case RolledBack(id=id, reason=reason) | CommandRejected(id=id, reason=reason):
+        case (
+            RolledBack(id=id, reason=reason)
+            | CommandRejected(id=id, reason=reason)
+            | Aborted(id=id, reason=reason)
+        ):
             return id, reason
     return None

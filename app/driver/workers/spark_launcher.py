@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ JVM_END = 1.0
 """Seconds until a JVM that does not end is killed."""
 JVM_SEEN = 0.5
 """Seconds after which a JVM with broken connections is assumed to live."""
+PLACE_WITHIN = 5.0
+"""Seconds for the executors of a restarted flow to register."""
 CONNECT = 3.0
 """Seconds for a master to accept a connection."""
 
@@ -255,7 +258,8 @@ class TaskEnd:
 class SparkTask:
     """A Spark job of one task that runs one worker, where its resources say.
 
-    The task fails at once where they name executors without a free slot.
+    The task fails at once where they name executors without a free slot. With `falls_back` it runs
+    elsewhere, once it has waited `PLACE_WITHIN` seconds for one.
     """
 
     def __init__(
@@ -266,12 +270,13 @@ class SparkTask:
         blob: bytes,
         ended: Callable[[], None],
         resources: Resources = ANYWHERE,
+        falls_back: bool = False,
     ) -> None:
         self._spark, self._jvm = spark, _jvm(spark)
         self._stderr, self._written = stderr.of(self._jvm.pid), 0
         self._group, self._name, self._blob = group, name, blob
         self._on_end = ended
-        self.resources = resources
+        self.resources, self._falls_back = resources, falls_back
         self.started = False
         self.ended: TaskEnd | None = None
         self._thread: threading.Thread = InheritableThread(target=self._run, name=name, daemon=True)
@@ -329,9 +334,20 @@ class SparkTask:
         its resources allow."""
         if self.resources == ANYWHERE:
             return self._spark.range(1, numSlices=1)
-        found = placement.executors(self._spark)
-        placement.expect_free_slots({self._name: self.resources}, found, {})
-        return placement.placed_row(self._spark, self.resources, found)
+        deadline = time.monotonic() + (PLACE_WITHIN if self._falls_back else 0.0)
+        while True:
+            found = placement.executors(self._spark)
+            try:
+                placement.expect_free_slots({self._name: self.resources}, found, {})
+            except SetupError as error:
+                if not self._falls_back:
+                    raise
+                if time.monotonic() >= deadline:
+                    log.warning("placed_elsewhere", member=self._name, reason=error.cause)
+                    return self._spark.range(1, numSlices=1)
+                time.sleep(0.1)
+            else:
+                return placement.placed_row(self._spark, self.resources, found)
 
     def _log_stderr(self) -> None:
         if lines := self._stderr.since(self._written):

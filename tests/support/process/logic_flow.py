@@ -6,12 +6,15 @@ each of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
@@ -120,15 +123,43 @@ class LogicFlow:
             command.exit_code()
         return command
 
+    def write(self, plan: str) -> str:
+        """Write a plan's file; return its name."""
+        file = self._folder / "plan.yaml"
+        file.write_text(plan)
+        return str(file)
+
     def plan(self, text: str, *words: str) -> FlowProcess:
         """Apply a plan, and follow the command to its end."""
         self._ids += 1
-        (self._folder / "plan.yaml").write_text(text)
-        words = ("plan", "apply", "logic", "plan.yaml", *words)
+        words = ("plan", "apply", "logic", self.write(text), *words)
         words = (*words, "--prefix", self._prefix, "--id", f"p{self._ids}")
         with meander(self._folder, self._bootstrap, *words) as command:
             command.exit_code()
         return command
+
+    @contextlib.contextmanager
+    def load(self) -> Iterator[None]:
+        """Feed numbers without a pause while the block lasts."""
+        over = threading.Event()
+
+        def feed() -> None:
+            while not over.is_set():
+                self.feed(20)
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    @property
+    def plan_in_force(self) -> dict[str, Any]:
+        """The plan in force, as the flow shows it."""
+        (plan,) = self.asked("show", "--json").events
+        return plan
 
     def asked(self, *words: str) -> FlowProcess:
         """Run another command to its end."""

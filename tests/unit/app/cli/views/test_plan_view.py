@@ -15,9 +15,11 @@ from meander.app.cli.views.migrate import show_abort
 from meander.app.cli.views.plan import (
     plan_table,
     sentence,
-    show_apply,
     show_difference,
     show_plan,
+)
+from meander.app.cli.views.plan import (
+    show_apply as show_apply_of,
 )
 from meander.app.common.output import CommandOutput
 from meander.schemas.plan_record import PlanRecord
@@ -44,6 +46,9 @@ REJECTED = CommandRejected(id="p", offset=3, reason="bin 3: it has no owner; giv
 STARTED = Reconfiguring(id="p", offset=3, by="ann", why="load", operations=["worker 1: starts"])
 IN_FORCE = PlanInForce(id="p", time=5, at=5 << 20, versions={}, prepare_ms=1234.4, synchronise_ms=9)
 Show = Callable[[CommandOutput, Iterator[Event]], int]
+
+
+show_apply = partial(show_apply_of, command="p")
 
 
 def shown(show: Show, *events: Event, as_json: bool = False) -> tuple[int, str]:
@@ -119,7 +124,7 @@ def test_a_plan_that_is_aborted_in_the_queue_ends_with_code_1() -> None:
     ended = Aborted(id="p", by="a", offset=3, reason="command 'a' has aborted it before it began")
     code, said = shown(show_apply, ended)
     assert code == 1
-    assert "aborted: command 'a' has aborted it before it began" in said
+    assert "aborted, the old plan stays in force: command 'a' has aborted it before" in said
 
 
 def test_the_aborted_parts_of_a_plan_are_not_its_end() -> None:
@@ -127,7 +132,7 @@ def test_the_aborted_parts_of_a_plan_are_not_its_end() -> None:
     back = RolledBack(id="p", offset=3, reason="command 'a' has aborted it")
     code, said = shown(show_apply, STARTED, part, back)
     assert code == 1
-    assert "aborted: " not in said
+    assert "aborted, " not in said
 
 
 def test_an_abort_of_a_plan_says_that_the_old_one_stays() -> None:
