@@ -22,7 +22,7 @@ from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
 from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
 from meander.connectors.topics.status import StatusReader
-from meander.schemas.control import Abort, ApplyPlan, ChangeLogic, Command, Rescale, Stop
+from meander.schemas.control import ApplyPlan, ChangeLogic, Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import (
     Aborted,
@@ -170,8 +170,6 @@ def _begins(event: Event, offset: int) -> bool:
 def _ends(event: Event, command: Command, offset: int, accepted: bool) -> bool:
     """Return whether an event is the last one of a command."""
     match event:
-        case RolledBack(id=id) if isinstance(command, Abort):
-            return id == command.command
         case CommandRejected() | PlanCompared() | Reconfigured() | RolledBack():
             return event.offset == offset
         case Planned(last=last):

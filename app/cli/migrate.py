@@ -110,7 +110,7 @@ def abort(
     """Abort a command that moves bins: moves under way complete, and all other bins stay.
 
     A rescale can be aborted while it waits for its turn; once it has started it completes. A plan
-    can be aborted until its time is decided, but not while its workers start.
+    can be aborted until its time is decided.
 
     Exit code 0: the command has ended; 1: there is no such command, or it has to complete.
     """

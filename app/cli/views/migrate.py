@@ -27,7 +27,6 @@ from meander.schemas.status import (
     Planned,
     Queued,
     Rescaling,
-    RolledBack,
 )
 
 MOST_BINS = 1 << 16
@@ -228,9 +227,4 @@ def show_abort(output: CommandOutput, events: Iterator[Event]) -> int:
 
 
 def _aborted(event: Event) -> str:
-    match event:
-        case Aborted(id=id):
-            return f"{id} has ended{_ended(event)}"
-        case RolledBack(id=id):
-            return f"{id} has ended: the old plan stays in force"
-    return ""
+    return f"{event.id} has ended{_ended(event)}" if isinstance(event, Aborted) else ""

@@ -10,7 +10,7 @@ from rich.console import Console
 from meander.app.cli.follow import _begins, _ends, show_end
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
-from meander.schemas.control import Abort, ApplyPlan, ChangeLogic, Migrate
+from meander.schemas.control import ApplyPlan, ChangeLogic, Migrate
 from meander.schemas.execution_plan import NewLogic, PlanDocument
 from meander.schemas.status import (
     Aborted,
@@ -73,9 +73,3 @@ def test_the_aborted_parts_of_a_plan_do_not_end_it() -> None:
     command = ApplyPlan(type="apply_plan", id="p", plan=PlanDocument())
     assert not _ends(Aborted(id="p/bins", by="p", offset=3), command, 3, accepted=True)
     assert _ends(Aborted(id="p", by="a", offset=3), command, 3, accepted=False)
-
-
-def test_an_abort_ends_once_the_plan_that_it_names_is_rolled_back() -> None:
-    abort = Abort(type="abort", id="a", command="p")
-    assert _ends(RolledBack("p", 3, "command 'a' has aborted it"), abort, 4, accepted=False)
-    assert not _ends(RolledBack("q", 3, "no slot"), abort, 4, accepted=False)

@@ -11,7 +11,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from meander.app.cli.views.migrate import show_abort
 from meander.app.cli.views.plan import (
     plan_table,
     sentence,
@@ -133,11 +132,6 @@ def test_the_aborted_parts_of_a_plan_are_not_its_end() -> None:
     code, said = shown(show_apply, STARTED, part, back)
     assert code == 1
     assert "aborted, " not in said
-
-
-def test_an_abort_of_a_plan_says_that_the_old_one_stays() -> None:
-    back = RolledBack(id="p", offset=3, reason="command 'a' has aborted it")
-    assert shown(show_abort, back) == (0, "p has ended: the old plan stays in force\n")
 
 
 def test_an_event_without_a_sentence_prints_nothing() -> None:
