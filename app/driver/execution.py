@@ -8,7 +8,7 @@ heartbeats. Cost: about one second for new workers; survivors start faster.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark import SparkContext
@@ -22,6 +22,7 @@ from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
 from meander.app.driver.policies.runner import PolicyRunner
 from meander.app.driver.workers.new_files import NewFiles
+from meander.app.driver.workers.placement import executors, expect_free_slots
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
@@ -226,22 +227,28 @@ def _worker_pool(
             falls_back=not arguments.joins,
         )
 
+    def expect_places(placed: Mapping[WorkerId, Resources]) -> None:
+        occupants = {member_name(worker): place for worker, place in pool.places.items()}
+        wanted = {member_name(worker): its for worker, its in placed.items()}
+        expect_free_slots(wanted, executors(spark), occupants)
+
     wanted = resources_of(prepared.joint, options.workers)
     workers = {
         worker: wanted.get(worker, ANYWHERE) for worker in map(WorkerId, range(options.workers))
     }
     described = f"master {master} has {slots} in all"
-    return WorkerPool(
+    pool = WorkerPool(
         links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
-        described, NewFiles(links, prepared.code),
+        described, NewFiles(links, prepared.code), expect_places,
     )  # fmt: skip
+    return pool
 
 
 def _members(prepared: PreparedFlow, found: StartCheckpoint | None) -> list[WorkerId]:
     """Return the former workers in the order of the new ones that take their places."""
     if found is None:
         return []
-    decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint.cut)
+    decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint)
     return sorted(found.checkpoint.cut.members if decided is None else decided.members)
 
 

@@ -309,7 +309,9 @@ class TestFlow:
                 case control.ChangeLogic():
                     self._submit(SwitchLogic.from_command(parsed, self._commands))
                 case control.Migrate():
-                    self._submit(MoveBins.from_command(parsed, space, self._commands))
+                    moves = MoveBins.from_command(parsed, space, self._commands)
+                    self._rescaler.expect_to_stay(moves)
+                    self._submit(moves)
         except CommandError as error:
             name = error.command or name
             self.sim.events.append(CommandRejected(name, self._commands, str(error)))

@@ -48,7 +48,8 @@ class ControlTopic:
         self._contact = client.contact(settings)
         topic_metadata.partitions_of(client.admin(settings), topic)
         self._group, self._following = group, 0
-        self._consumer = client.consumer(settings, group)
+        # Commands are rare, and their topic never pauses: each wait costs the broker a request.
+        self._consumer = client.consumer(settings, group, fetch_wait_max_ms=500)
         try:
             client.expect_group(settings, group)
         except MeanderError:

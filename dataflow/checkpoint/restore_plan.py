@@ -75,6 +75,7 @@ class RestorePlan:
         `joint` is the last joint decision. Its owners and readers hold where the checkpoint does
         not have them already.
         """
+        decided = plan_in_force(joint, plan, checkpoint)
         checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
         cut = INITIAL_CUT if checkpoint is None else checkpoint.cut
         cut = without_sent_results(plan, cut, history)
@@ -88,7 +89,6 @@ class RestorePlan:
             sources=tuple(one.name for one in plan.sources),
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
-        decided = plan_in_force(joint, plan, cut)
         if cut == INITIAL_CUT:
             return plan_start if decided is None else plan_start._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
@@ -178,12 +178,19 @@ def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Re
     return {ranks[worker]: its for worker, its in joint.plan.resources.items()}
 
 
-def plan_in_force(joint: JointDecision | None, plan: Plan, cut: Cut) -> WorkersPlan | None:
+def plan_in_force(
+    joint: JointDecision | None, plan: Plan, checkpoint: Checkpoint | None
+) -> WorkersPlan | None:
     """Return what a joint decision makes of the workers; None where the checkpoint has it already,
     or other bins."""
-    if joint is None or joint.time < cut.time or len(joint.plan.owners) != plan.groups.total:
+    if joint is None or len(joint.plan.owners) != plan.groups.total:
         return None
-    return joint.plan
+    if checkpoint is None:
+        return joint.plan
+    # A later execution has started with the decision, whatever the times of its checkpoints.
+    is_later = joint.execution > checkpoint.execution
+    is_behind = joint.execution == checkpoint.execution and joint.time >= checkpoint.cut.time
+    return joint.plan if is_later or is_behind else None
 
 
 def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 from meander.dataflow.control.instructions import Revoke
 from meander.dataflow.control.logic_change import LogicChange
@@ -18,7 +19,7 @@ from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.resources import Resources
 from meander.state.checkpoint.checkpoint import ReplayFrom
-from meander.state.keys.ids import WorkerId
+from meander.state.keys.ids import ExecutionId, WorkerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class WorkersPlan:
     resources: Mapping[WorkerId, Resources]
 
 
+UNKNOWN_EXECUTION: Final = ExecutionId(0)
 Part = Moves | LogicDecision | ReassignPartition
 """A decision that can be a part of another."""
 
@@ -141,6 +143,8 @@ class JointDecision:
     plan: WorkersPlan
     parts: tuple[Part, ...] = ()
     time: int = 0
+    execution: ExecutionId = UNKNOWN_EXECUTION
+    """The execution that has decided it, where it was read from the decision log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -505,6 +505,12 @@ class Coordinator:
             self.assignment.place(source, partition)
             if worker not in workers:
                 raise CommandError(f"worker {worker} is unknown: name an active worker")
+        for worker in command.removed:
+            if to_come := self.migrations.bound_for(worker):
+                raise CommandError(
+                    f"{member_name(worker)} gets bins by command {to_come[0].id!r}: wait until that"
+                    " is complete, or abort it"
+                )
         logic = SwitchLogic(command.id, command.logic, command.time)
         self.logics.check(logic, max(closed_before, self.logics.soon + 1))
 

@@ -16,6 +16,9 @@ class JoiningPool(Protocol):
     def ready(self) -> Sequence[WorkerId]:
         """The joining workers that can become members now."""
 
+    def expect_slots(self, workers: Mapping[WorkerId, Resources], /) -> None:
+        """Raise CommandError where some of these workers would find no free slot."""
+
     def launch(self, workers: Mapping[WorkerId, Resources], /) -> None:
         """Start workers, each where its resources say."""
 

@@ -115,12 +115,22 @@ class Rescaler:
     def migrate(self, command: MoveBins) -> None:
         """Submit a migration, or queue it where it has to wait for its worker or for a plan.
 
-        Raises CommandError.
+        Raises CommandError, also where a plan removes its worker.
         """
+        self.expect_to_stay(command)
         if self.must_wait(command):
             self.enqueue(command, command.offset)
         else:
             self._submit(command)
+
+    def expect_to_stay(self, command: MoveBins) -> None:
+        """Raise CommandError where a plan under way removes the worker of a migration."""
+        change = self._change
+        if change is not None and change.plan is not None and command.worker in change.plan.leaving:
+            raise CommandError(
+                f"worker {command.worker} leaves by plan {change.id!r}: name another worker, or"
+                " abort the plan"
+            )
 
     def change_logic(self, command: SwitchLogic) -> None:
         """Submit a change of logic, or queue it where it has to wait for a plan.
@@ -390,6 +400,7 @@ class Rescaler:
         change = plan_change(plan, command, offset, self.next_id)
         if change.joining:
             self._expect_slots(len(self._pool.handles) + len(change.joining))
+            self._pool.joining.expect_slots(change.joining)
         self._controller.expect_reconfiguration(change.reconfigure, change.joining)
         return change
 

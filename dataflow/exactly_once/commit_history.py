@@ -355,7 +355,7 @@ def joint_decisions(decisions: Iterable[Written]) -> list[JointDecision]:
             case StartDecision():
                 last = execution
             case JointDecision() if execution == last:
-                found.append(decision)
+                found.append(replace(decision, execution=execution))
     return found
 
 

@@ -36,6 +36,9 @@ class SimulatedPool:
         """Nothing, as simulated workers run nowhere."""
         return {}
 
+    def expect_slots(self, workers: Mapping[WorkerId, Resources]) -> None:
+        """Accept all workers, as simulated workers need no slots."""
+
     def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
         """Start workers; each can join from now on."""
         for worker in workers:

@@ -17,7 +17,7 @@ BINS = [*range(128)]
 """Those of worker 0."""
 SOME = 30
 """Of these bins: so many lie on the state topic when the broker dies."""
-WORDS = [f"w{n}" for n in range(4_000)]
+WORDS = [f"w{n}" for n in range(2_000)]
 BEGIN, HOURS = 1_700_000_000_000, 7_200_000
 """When the first line is from, and how much later the same line is from next, milliseconds."""
 OPTIONS = '"counts", move_memory=1, snapshot_interval=3600'

@@ -15,7 +15,7 @@ from meander.testing import TestFlow
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, until
 from tests.support.process.clique_flow import CliqueFlow
-from tests.support.process.flow_process import FlowProcess, kill, meander
+from tests.support.process.flow_process import kill, meander
 from tests.support.process.graph_flow import GraphFlow
 
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
@@ -52,12 +52,7 @@ def graph(
         record_property(f"real collections, {request.param}: {what}", count)
 
 
-def interrupt(flow: FlowProcess) -> None:
-    kill(flow.process.pid, signal.SIGINT)
-    assert flow.exit_code() == 128 + signal.SIGINT, flow.said
-
-
-def test_answers_follow_a_graph_while_bins_move_and_workers_come_and_go(
+def test_answers_follow_a_graph_whatever_moves_comes_goes_and_dies(
     graph: GraphFlow, broker: Broker, tmp_path: Path
 ) -> None:
     graph.feed()
@@ -73,19 +68,6 @@ def test_answers_follow_a_graph_while_bins_move_and_workers_come_and_go(
         graph.command("rescale", "--workers", "3")
         graph.feed()
         graph.command("rescale", "--workers", "2")
-        graph.feed()
-        graph.until_answered(flow)
-        interrupt(flow)
-    graph.check_dead_letters()
-
-
-def test_answers_follow_a_graph_though_a_worker_and_the_driver_are_killed(
-    graph: GraphFlow, broker: Broker, tmp_path: Path
-) -> None:
-    graph.feed()
-    words = graph.run("--workers", "2")
-    with meander(tmp_path, broker.bootstrap, *words) as flow:
-        flow.until_event("started")
         graph.feed()
         flow.until_event("checkpointed")
         graph.feed()
@@ -104,5 +86,7 @@ def test_answers_follow_a_graph_though_a_worker_and_the_driver_are_killed(
         flow.until_event("started")
         graph.feed()
         graph.until_answered(flow)
-        interrupt(flow)
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 128 + signal.SIGINT, flow.said
+    graph.check_dead_letters()
     graph.counts.update({"deaths of a worker": 1, "deaths of the driver": 1})

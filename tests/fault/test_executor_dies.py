@@ -13,7 +13,7 @@ import pytest
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
 from tests.support.process.counting_flow import CountingFlow
-from tests.support.process.flow_process import FlowProcess, alive, kill, meander
+from tests.support.process.flow_process import FlowProcess, alive, has_states, kill, meander
 from tests.support.process.spark_cluster import cluster, executor_of
 
 
@@ -69,9 +69,11 @@ def test_a_stopped_worker_that_escaped_its_kill_commits_nothing_later(
         until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
         counting.feed()
         counting.until_all(flow)
-        assert alive(zombie), "else there is none to be fenced off"
+        assert alive(zombie) and has_states(zombie), "else there is none to be fenced off"
         kill(zombie, signal.SIGCONT)
-        until(lambda: not alive(zombie), "it has noticed")
+        # Its process ends with a word to its executor, which still cannot hear it.
+        until(lambda: not has_states(zombie), "it has noticed")
         kill(executor, signal.SIGCONT)
+        until(lambda: not alive(zombie), "its executor has heard it")
         counting.feed()
         counting.until_all(flow)

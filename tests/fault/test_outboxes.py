@@ -86,6 +86,7 @@ def test_all_executions_together_commit_one_history(
         with meander(tmp_path, broker.bootstrap, *early) as asked:
             assert asked.exit_code() == 0, asked.said
         chains.feed_some()
+        chains.feed()
         kill(flow.workers[1])
         until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
         chains.feed_some()

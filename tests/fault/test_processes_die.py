@@ -256,18 +256,13 @@ def test_workers_go_on_while_the_driver_hangs_for_less_than_the_lease(
         said = [f"waited worker={n} {SILENT}" for n in range(2)]
         until(lambda: all(text in running.said for text in said), "its end is told")
         assert all(f"waiting worker={n} {SILENT} since=" in running.said for n in (0, 1))
+        # Ctrl-C stops everything, and is the exit code.
         running.process.send_signal(signal.SIGINT)
         assert running.exit_code() == 128 + signal.SIGINT
+        assert running.until_event("finished")
+        running.until_gone()
     counts = each_once(committed_counts(broker.bootstrap, prefix))
     assert counts == {"to": 20, "be": 20, "or": 40, "not": 40}
-
-
-def test_ctrl_c_stops_everything_and_is_the_exit_code(running: FlowProcess) -> None:
-    running.process.send_signal(signal.SIGINT)
-
-    assert running.exit_code() == 128 + signal.SIGINT
-    assert running.until_event("finished")
-    running.until_gone()
 
 
 def test_a_signal_while_spark_starts_leaves_nothing_behind(

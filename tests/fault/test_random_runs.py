@@ -13,7 +13,7 @@ import pytest
 from meander.connectors.local_broker.broker import LocalBroker
 from tests.support.kafka.topics import PATIENCE
 from tests.support.process.spark_cluster import cluster
-from tests.support.property.budget import FIRST_SEED, REAL_SECONDS, REAL_SEEDS
+from tests.support.property.budget import FIRST_REAL_SEED, REAL_SECONDS, REAL_SEEDS
 from tests.support.random_run.configuration import Configuration
 from tests.support.random_run.strikes import strikes
 from tests.support.random_run.world import World
@@ -24,7 +24,7 @@ EXECUTORS = 4
 
 @pytest.mark.soak
 @pytest.mark.timeout(EACH + 3 * PATIENCE)
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + REAL_SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST_REAL_SEED, FIRST_REAL_SEED + REAL_SEEDS))
 def test_each_keys_results_are_a_sequence_whatever_happens(
     seed: int,
     own_broker: LocalBroker,

@@ -16,6 +16,8 @@ from tests.support.process.word_counts import committed_counts, each_once, with_
 
 SMALL, LARGE, LIMIT = 10, 100_000, 50_000
 """Bytes of results, and of a record once the limit is lower."""
+REFUSED = "large", "keyless"
+"""Words of results that the topic refuses, one for each limit."""
 FLOW = """
 from meander import Checkpointing, Flow, KafkaSink, KafkaSource
 
@@ -26,7 +28,7 @@ def count(state, word):
 
 
 def key(word):
-    return None if word == "large" else word.encode()
+    return None if word == "keyless" else word.encode()
 
 
 flow = Flow("counts", delivery={delivery!r}, checkpoints=Checkpointing({interval}))
@@ -34,26 +36,28 @@ words = flow.source(KafkaSource("{prefix}lines", value="str")).key_by(lambda wor
 counts = words.fold("count", init=lambda: 0, step=count, order={order!r})
 counts.sink(KafkaSink("{prefix}counts", key=key))
 """
-SIZE, POLICY = ("max.message.bytes", str(LIMIT)), ("cleanup.policy", "compact")
+LIMITS = {"max.message.bytes": str(LIMIT), "cleanup.policy": "compact"}
 """Settings of a topic that it does not have at first."""
-WORDS = ["large", *(f"w{n % 20}" for n in range(399))]
+WORDS = [*REFUSED, *(f"w{n % 20}" for n in range(398))]
 
 
-def set_limit(bootstrap: str, topic: str, name: str, value: str) -> None:
-    """Returns once the broker tells of it."""
+def set_limits(bootstrap: str, topic: str) -> None:
+    """Returns once the broker tells of them."""
     client, resource = admin(bootstrap), ConfigResource(ResourceType.TOPIC, topic)
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in LIMITS.items()
+    ]
+    changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     client.incremental_alter_configs([changed])[changed].result(PATIENCE)
 
     def told() -> bool:
         found = client.describe_configs([resource])[resource].result(PATIENCE)
-        return bool(found[name].value == value)
+        return all(found[name].value == value for name, value in LIMITS.items())
 
-    until(told, "the limit is there")
+    until(told, "the limits are there")
 
 
-@pytest.mark.parametrize("limit", [SIZE, POLICY], ids=["size", "key"])
 @pytest.mark.parametrize(
     ("delivery", "order", "interval"),
     [
@@ -64,9 +68,8 @@ def set_limit(bootstrap: str, topic: str, name: str, value: str) -> None:
     ],
     ids=["at least once", "exactly once", "outboxes"],
 )
-def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
-    broker: Broker, prefix: str, tmp_path: Path, delivery: str, order: str, interval: float | None,
-    limit: tuple[str, str],
+def test_results_that_a_topic_does_not_accept_any_more_are_dead_letters(
+    broker: Broker, prefix: str, tmp_path: Path, delivery: str, order: str, interval: float | None
 ) -> None:  # fmt: skip
     module = tmp_path / "flow.py"
     sizes = {"large": LARGE, "small": SMALL}
@@ -75,8 +78,8 @@ def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
     counts = each_once if delivery == "exactly_once" else with_repeats
 
     def until_written(times: int) -> None:
-        """Until all words have been counted so often, the large one once."""
-        wanted = {word: times * WORDS.count(word) for word in WORDS} | {"large": 1}
+        """Until all words have been counted so often, the refused ones once."""
+        wanted = {word: times * WORDS.count(word) for word in WORDS} | dict.fromkeys(REFUSED, 1)
 
         def written() -> bool:
             assert flow.process.poll() is None, flow.said
@@ -92,7 +95,7 @@ def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
     run = run_command(module, prefix, PATIENCE, "--workers", "2")
     with meander(tmp_path, broker.bootstrap, *run) as flow:
         until_written(1)
-        set_limit(broker.bootstrap, prefix + "counts", *limit)
+        set_limits(broker.bootstrap, prefix + "counts")
         lines(broker.bootstrap, prefix, WORDS, create=False, after=len(WORDS))
         until_written(2)
         if delivery == "exactly_once":
@@ -104,11 +107,10 @@ def test_a_result_that_a_topic_does_not_accept_any_more_is_a_dead_letter(
             assert len(flow.of("started")) == 1, "it needs no checkpoint"
         lines(broker.bootstrap, prefix, WORDS, create=False, after=2 * len(WORDS))
         until_written(3)
-        until(lambda: len(reasons()) == 2, f"both have become dead letters: {flow.said}")
+        until(lambda: len(reasons()) == 4, f"all have become dead letters: {flow.said}")
     for offset in (100, 200):
-        (reason,) = [one for one in reasons() if f"offset {offset} " in one]
-        if limit == POLICY:
-            assert f"from partition 0, offset {offset} has no key, and the topic is" in reason
-            continue
-        assert "the result of key 'large' from partition 0" in reason
-        assert "takes 100," in reason and f"more than {LIMIT - 61:,} (max.message.bytes" in reason
+        (large,) = [one for one in reasons() if f"partition 0, offset {offset} " in one]
+        assert "the result of key 'large' from partition 0" in large
+        assert "takes 100," in large and f"more than {LIMIT - 61:,} (max.message.bytes" in large
+        (keyless,) = [one for one in reasons() if f"partition 1, offset {offset} " in one]
+        assert f"from partition 1, offset {offset} has no key, and the topic is" in keyless

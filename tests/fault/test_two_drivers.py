@@ -21,6 +21,7 @@ def test_a_driver_that_wakes_up_when_another_has_the_flow_ends(
     with meander(tmp_path, broker.bootstrap, *run) as first:
         first.until_event("checkpointed")
         until(lambda: counting.committed.total() >= 100, "some are out")
+        counting.feed()
         kill(first.process.pid, signal.SIGSTOP)
         until_silent(broker, prefix, HEARTBEAT_TIMEOUT)
         with meander(tmp_path, broker.bootstrap, *run) as second:

@@ -244,7 +244,7 @@ def test_the_commands_of_a_page_run(
         master = ""
         if MASTER in (ROOT / page).read_text():
             (tmp_path / "spark").mkdir()
-            master = stack.enter_context(cluster(tmp_path / "spark", workers=2))
+            master = stack.enter_context(cluster(tmp_path / "spark", workers=1, cores=2))
         folder = tmp_path / "page"
         folder.mkdir()
         stack.callback(delete_topics, broker_of_pages.bootstrap)

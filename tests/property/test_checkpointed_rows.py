@@ -30,7 +30,7 @@ from tests.support.collections.viewed_flow import (
 )
 from tests.support.property.budget import COLLECTION_FLOWS, SCHEDULES, seeds
 
-FLOOR = 5
+FLOOR = 3
 NODES, CHANGES = 7, 60
 CHECKPOINTS, TIMES = 3, 12
 """The checkpoints of a run that are read, and the times at which each is asked."""

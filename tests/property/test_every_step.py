@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import MoveBins, Reconfigure
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.faults import Fault
 from meander.dataflow.simulation.simulator import Join, Leave, MovePartition
@@ -51,6 +51,11 @@ from tests.support.property.steps import STEPS, Occurrence, PlannedFault, Step
 FLOOR = len(STEPS)
 KINDS = ("rekey", "alone", "timers", "connect", "loops")
 """Of flows in which bins and partitions change hands, and workers come and go."""
+RECONFIGURE = Reconfigure(
+    "r0", bins={"": {Bin(2): WorkerId(1)}}, partitions={("source", 0): WorkerId(1)}
+)
+RECONFIGURED = ("rekey", "alone")
+"""The kinds of those in which bins and a partition also change hands at one time."""
 Faults = tuple[Fault, ...]
 """What strikes together."""
 SOON = 700
@@ -79,6 +84,7 @@ def rich(kind: str, variant: int) -> Case:
             (1, Join()),
             (3, MovePartition("h0", "source", 0, WorkerId(2))),
             (5, Leave("l0", WorkerId(0))),
+            *([(0, RECONFIGURE)] if kind in RECONFIGURED else []),
         ),
         options=SourceOptions(idle_after=1e9, max_skew=0.01),
         max_inflight=None, link_credit=500, snapshot_interval=0.001, move_memory=1, room=300,

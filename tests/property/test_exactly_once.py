@@ -26,7 +26,7 @@ from tests.support.property.cases import (
 from tests.support.property.exactly_once_run import TIMED, ExactlyOnceRun
 from tests.support.property.steps import Step
 
-FLOOR = 24
+FLOOR = 12
 
 
 @pytest.mark.soak

@@ -39,8 +39,8 @@ from tests.support.property.frontier_watch import flow_of
 from tests.support.property.real_frames import KINDS, Kind
 
 ROOT = Path(__file__).parents[2]
-FLOOR = 100_000
-WORKERS, DAMAGED = 12, 300
+FLOOR = 50_000
+WORKERS, DAMAGED = 6, 300
 """Runs, and damaged frames in each, that a worker of the engine takes."""
 
 

@@ -14,7 +14,7 @@ from tests.support.property.budget import FLOWS, SCHEDULES, seeds
 from tests.support.property.cases import Case, checked, random_case, with_some_comings_and_goings
 from tests.support.property.frontier_watch import watch_frontiers
 
-FLOOR = 40
+FLOOR = 20
 
 
 @pytest.mark.soak

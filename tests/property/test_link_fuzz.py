@@ -18,7 +18,7 @@ from tests.support.property.budget import FIRST_SEED, LINKS, seeds
 from tests.support.property.frames import DAMAGES
 from tests.support.property.real_frames import KINDS
 
-FLOOR = 20_000
+FLOOR = 10_000
 SENDER, RECEIVER, OTHER = map(WorkerId, range(3))
 BOUND = 1500
 """Bytes of one frame: most real ones have fewer, some have more."""

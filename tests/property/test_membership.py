@@ -30,7 +30,7 @@ from tests.support.progress.world import SOUND, Member, Planted, Step
 from tests.support.property.budget import MEMBERS, SCHEDULES, seeds
 from tests.support.property.shrinking import shrunk
 
-FLOOR = 100
+FLOOR = 50
 SHORT, LONG = 60, 160
 """How many steps a script has."""
 SCRIPTS = st.lists(

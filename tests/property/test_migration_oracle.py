@@ -27,7 +27,7 @@ from tests.support.property.cases import (
     with_some_reconfigurations,
 )
 
-FLOOR = 45
+FLOOR = 24
 """The bugs of `test_planted_bugs` that they can show show within 21; `make soak` makes more."""
 
 

@@ -15,7 +15,7 @@ from tests.support.property.cases import Case, checked
 from tests.support.property.outbox_run import OutboxRun, case_of
 from tests.support.property.steps import Step
 
-FLOOR = 20
+FLOOR = 10
 
 
 @pytest.mark.soak

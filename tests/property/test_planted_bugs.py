@@ -355,7 +355,7 @@ def test_a_bin_that_does_not_wait_for_what_its_last_owner_writes_is_caught(
     namespace = count(98_000_000)
 
     def tried() -> None:
-        for seed in runs(5, RUNS):
+        for seed in runs(26, RUNS):
             case = with_some_full_bins(random_case(seed))
             CaseRun(with_some_comings_and_goings(with_aborts(case))).check(
                 databases, next(namespace)

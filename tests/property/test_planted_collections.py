@@ -145,7 +145,7 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
         (Reduction, "step", _without_pending), _of_collections,
     ),
     "restored rows beyond the frontier are left out": (
-        (Arrangement, "install", _by_time), partial(_of_flows, "bfs", 33),
+        (Arrangement, "install", _by_time), partial(_of_flows, "bfs", 82),
     ),
     "restored rows that were not read are read twice": (
         (ArrangementReader, "restore", _all_read), partial(_of_flows, "shared", 4),

@@ -139,12 +139,12 @@ BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 
 
 SHOWN = {
-    "what waits for an operator is left out": 71, "what a router keeps is left out": 0,
+    "what waits for an operator is left out": 71, "what a router keeps is left out": 5,
     "what a stateful operator keeps is left out": 14, "what was on links is left out": 24,
     "messages from after the cut are taken before it": 13, LATER: 35,
     "sources read a record once more": 9,
     MOVING: 6, "what layers lack is left out": 0, "a checkpoint names what is not durable": 0,
-    "replaced layers are forgotten at once": 26, "what has changed since is not undone": 0,
+    "replaced layers are forgotten at once": 26, "what has changed since is not undone": 5,
     "what was another's meanwhile is gone back to": 273,
     "each worker puts back all that was in flight": 0, "the checkpoint of an execution is swept": 0,
 }  # fmt: skip

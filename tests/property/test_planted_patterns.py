@@ -143,10 +143,10 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None], int]] = {
         (Plan, "reader_outputs", _without_lookups), partial(_of_patterns, "3-cliques"), 0,
     ),
     "a bin that comes back is there twice for lookups that lag": (
-        (ArrangeLogic, "remove", _twice), partial(_of_graphs, "diamonds"), 1,
+        (ArrangeLogic, "remove", _twice), partial(_of_graphs, "diamonds"), 20,
     ),
     "prefixes that wait are left out of checkpoints": (
-        (Lookup, "in_flight", _left_out), partial(_of_graphs, "two-way"), 99,
+        (Lookup, "in_flight", _left_out), partial(_of_graphs, "two-way"), 15,
     ),
 }  # fmt: skip
 """Each with a run that shows it, and the seed of that run, as it is now."""

@@ -39,9 +39,9 @@ from tests.support.property.replay import (
 )
 
 ROOT = Path(__file__).parents[2]
-FLOOR, VARIANTS, BOUNDED = 6, 3, 2
+FLOOR, VARIANTS, BOUNDED = 4, 3, 2
 PLANTED_RUNS = 40
-HASHED = 6
+HASHED = 3
 """Logs that are replayed where strings hash otherwise."""
 INFLIGHT, CHUNK = 300, 800
 """Bytes that may be in flight, and the most in a chunk."""

@@ -20,10 +20,16 @@ from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution
 from meander.app.protocol.registration import RegistrationServer, member_info
 from meander.connectors.links.links import CurveLinks, member_name
 from meander.dataflow.control.resources import ANYWHERE, Resources
+from meander.schemas.control import CommandError
+from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 
 TaskOf = Callable[[WorkerId, Resources], SparkTask]
 """A function that returns the task of a worker with its resources."""
+
+
+ExpectPlaces = Callable[[Mapping[WorkerId, Resources]], None]
+"""A function that raises SetupError where some of these workers would find no free slot."""
 
 
 class JoinStage(IntEnum):
@@ -58,8 +64,9 @@ class JoiningWorkers:
         startup_timeout: float,
         slots: str,
         files: NewFiles,
+        expect_places: ExpectPlaces,
     ) -> None:
-        self._files = files
+        self._files, self._expect_places = files, expect_places
         self._links, self._server, self._task_of = links, server, task_of
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
         self._slots = slots
@@ -83,6 +90,18 @@ class JoiningWorkers:
         """The joining workers that can become members now."""
         handles = (self._workers[worker].handle for worker in self.linked)
         return [one.id for one in handles if one.working and self._files.reached(one)]
+
+    def expect_slots(self, workers: Mapping[WorkerId, Resources]) -> None:
+        """Raise CommandError where some of these workers would find no free slot at their places.
+
+        They are checked together, so that no two of them count on one slot.
+        """
+        placed = {worker: its for worker, its in workers.items() if its != ANYWHERE}
+        if placed:
+            try:
+                self._expect_places(placed)
+            except MeanderError as error:
+                raise CommandError(str(error)) from error
 
     def launch(self, workers: Mapping[WorkerId, Resources]) -> None:
         """Submit a Spark task for each worker; it runs where its resources say, or is dropped."""

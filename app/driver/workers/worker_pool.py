@@ -16,7 +16,7 @@ from enum import IntEnum
 
 from msgspec import structs
 
-from meander.app.driver.workers.joining import JoiningWorkers, TaskOf
+from meander.app.driver.workers.joining import ExpectPlaces, JoiningWorkers, TaskOf
 from meander.app.driver.workers.new_files import NewFiles
 from meander.app.driver.workers.survivors import Survivors, end
 from meander.app.driver.workers.worker_handle import WorkerHandle
@@ -81,6 +81,7 @@ class WorkerPool:
         startup_timeout: float,
         slots: str,
         files: NewFiles,
+        expect_places: ExpectPlaces,
     ) -> None:
         self._links, self._server, self._files = links, server, files
         self._heartbeat_timeout, self._startup_timeout = heartbeat_timeout, startup_timeout
@@ -90,7 +91,7 @@ class WorkerPool:
             worker: WorkerHandle(worker, task_of(worker, its)) for worker, its in workers.items()
         }
         self.joining = JoiningWorkers(
-            links, server, task_of, heartbeat_timeout, startup_timeout, slots, files
+            links, server, task_of, heartbeat_timeout, startup_timeout, slots, files, expect_places
         )
         self._left = WorkerStats()
         self._removed: list[tuple[WorkerId, dict[str, int]]] = []

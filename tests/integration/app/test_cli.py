@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -16,10 +15,12 @@ from uuid import uuid4
 
 import pytest
 
+from meander.connectors.kafka import reachability
 from meander.connectors.kafka.client import admin
 from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
+from tests.support.process.command_here import Done, command_here
 from tests.support.process.flow_process import (
     MEANDER,
     FlowProcess,
@@ -30,19 +31,6 @@ from tests.support.process.flow_process import (
 )
 
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
-
-
-@dataclass
-class Done:
-    """What a command has printed, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[dict[str, object]]:
-        return [json.loads(line) for line in self.out.splitlines()]
 
 
 @dataclass
@@ -263,8 +251,8 @@ def test_without_metrics_the_port_is_left_alone_and_the_status_names_none(
 
 def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
     words = ["topics", "create", prefix + "a", prefix + "b", prefix + "a", "--partitions", "2"]
-    first = call(tmp_path, broker.bootstrap, *words)
-    second = call(tmp_path, broker.bootstrap, *words)
+    first = command_here(tmp_path, broker.bootstrap, *words)
+    second = command_here(tmp_path, broker.bootstrap, *words)
 
     assert {str(line["state"]) for line in first.lines} == {"created"}
     assert {str(line["state"]) for line in second.lines} == {"exists"}
@@ -277,10 +265,10 @@ def test_another_number_of_partitions_is_refused_with_a_remedy(
     topic, flow = prefix + "lines", prefix + "flow"
     ensure_internal(admin({"bootstrap.servers": broker.bootstrap}), prefix, "flow")
     words = ["topics", "create", topic, "--partitions"]
-    assert call(tmp_path, broker.bootstrap, *words, "2").err == ""
-    more = call(tmp_path, broker.bootstrap, *words, "8")
-    fewer = call(tmp_path, broker.bootstrap, *words, "1")
-    internal = call(
+    assert command_here(tmp_path, broker.bootstrap, *words, "2").err == ""
+    more = command_here(tmp_path, broker.bootstrap, *words, "8")
+    fewer = command_here(tmp_path, broker.bootstrap, *words, "1")
+    internal = command_here(
         tmp_path, broker.bootstrap, "topics", "create", f"{flow}.state", "--partitions", "9"
     )
 
@@ -299,7 +287,7 @@ def test_another_number_of_partitions_is_refused_with_a_remedy(
 
 
 def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -> None:
-    done = call(tmp_path, "127.0.0.1:1", "config", "--set", "sasl.password=pssst")
+    done = command_here(tmp_path, "127.0.0.1:1", "config", "--set", "sasl.password=pssst")
 
     by_name = {line["name"]: line for line in done.lines}
     assert by_name["bootstrap.servers"]["from"] == "environment MEANDER_BOOTSTRAP"
@@ -309,7 +297,7 @@ def test_config_shows_where_a_setting_comes_from_and_no_secret(tmp_path: Path) -
 
 def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_path: Path) -> None:
     words = ["--set", "isolation.level=read_uncommitted", "--set", "enable.idempotence=true"]
-    done = call(tmp_path, "127.0.0.1:1", "config", *words)
+    done = command_here(tmp_path, "127.0.0.1:1", "config", *words)
 
     by_name = {line["name"]: (line["value"], line["from"]) for line in done.lines}
     assert by_name["isolation.level"] == (
@@ -346,7 +334,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
 def test_what_is_to_be_put_right_outside_is_one_sentence_and_exit_code_2(
     broker: Broker, tmp_path: Path, words: list[str], says: str
 ) -> None:
-    done = call(tmp_path, broker.bootstrap, *words)
+    done = command_here(tmp_path, broker.bootstrap, *words)
 
     assert done.code == 2
     assert says in done.err
@@ -378,15 +366,6 @@ def test_debug_adds_the_traceback(broker: Broker, tmp_path: Path) -> None:
     assert "no flow of that name has run on Kafka at" in done.err.splitlines()[-1]
 
 
-HASTY = """
-from meander.connectors.kafka import reachability
-reachability.CONNECT_TIMEOUT = 0.5
-from meander.app.cli.main import main
-main()
-"""
-"""The command, but for its patience with a broker that does not listen."""
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -399,16 +378,14 @@ main()
     ],
 )
 def test_without_a_broker_every_command_says_how_to_start_one(
-    tmp_path: Path, words: list[str]
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reachability, "CONNECT_TIMEOUT", 0.5)
     flow_folder(tmp_path, "")
-    done = subprocess.run(
-        [sys.executable, "-c", HASTY, *words], env=environment("127.0.0.1:1"), cwd=tmp_path,
-        timeout=PATIENCE, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = command_here(tmp_path, "127.0.0.1:1", *words)
 
-    assert done.returncode == 2
-    assert done.stderr == (
+    assert done.code == 2
+    assert done.err == (
         "Kafka: no broker answers at 127.0.0.1:1 (Connection refused); start one with meander"
         " broker start, or name yours with --bootstrap or MEANDER_BOOTSTRAP.\n"
     )
@@ -418,7 +395,7 @@ def test_without_a_broker_every_command_says_how_to_start_one(
     "command", ["run", "status", "migrate", "topics", "config", "broker", "demo"]
 )
 def test_every_command_explains_itself(tmp_path: Path, command: str) -> None:
-    done = call(tmp_path, "127.0.0.1:1", command, "--help")
+    done = command_here(tmp_path, "127.0.0.1:1", command, "--help")
 
     assert done.code == 0
     assert "Usage: meander" in done.out

@@ -47,7 +47,7 @@ def test_it_is_known_again_after_a_broker_was_killed_and_is_back(own_broker: Loc
     committed(own_broker.bootstrap, "in", 3)
     lag = Lag({"bootstrap.servers": own_broker.bootstrap}, "meander.flow", ["in"])
     until_behind_by(lag, 2)
-    for outage in range(1, 4):
+    for outage in range(1, 3):
         own_broker.kill()
         with ThreadPoolExecutor(1) as starting:
             started = starting.submit(own_broker.start)

@@ -55,7 +55,7 @@ from tests.support.process.background import BackgroundSteps
 from tests.support.property import reference, shapes
 from tests.support.property.cases import Case, Entry, random_case
 
-RUNS = 10
+RUNS = 5
 RECORDS = 400
 """Of each partition."""
 PARTS = 3

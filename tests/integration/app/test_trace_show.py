@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +11,8 @@ import pytest
 from meander.app.flows import graphs
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce, until
-from tests.support.process.flow_process import MEANDER, meander
+from tests.support.process.command_here import Done, command_here
+from tests.support.process.flow_process import meander
 
 EDGES = {1000: (1, 2, 1), 1001: (2, 3, 1), 1002: (1, 3, 1), 1003: (1, 3, -1)}
 """The start, end and diff of a change, by its millisecond."""
@@ -37,24 +36,21 @@ class Shown:
 
     def __init__(self, folder: Path, bootstrap: str, prefix: str, flow: str) -> None:
         self._folder, self._flow, self._prefix = folder, flow, prefix
-        self._environment = os.environ | {"MEANDER_BOOTSTRAP": bootstrap}
+        self._bootstrap = bootstrap
 
-    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [MEANDER, "trace", "show", self._flow, *words, "--prefix", self._prefix],
-            env=self._environment, cwd=self._folder, check=False, capture_output=True, text=True,
-        )  # fmt: skip
+    def call(self, *words: str) -> Done:
+        words = "trace", "show", self._flow, *words, "--prefix", self._prefix
+        return command_here(self._folder, self._bootstrap, *words)
 
-    def rows(self, *words: str) -> list[tuple[int, int, int]]:
+    def rows(self, *words: str) -> list[tuple[object, ...]]:
         done = self.call(*words)
-        assert done.returncode == 0, done.stderr
-        found = map(json.loads, done.stdout.splitlines())
-        return [(one["key"], one["value"], one["count"]) for one in found]
+        assert done.code == 0, done.err
+        return [(one["key"], one["value"], one["count"]) for one in done.lines]
 
     def refusal(self, *words: str) -> str:
         done = self.call(*words)
-        assert (done.returncode, done.stdout) == (2, ""), done
-        return done.stderr
+        assert (done.code, done.out) == (2, ""), done
+        return done.err
 
 
 @pytest.mark.timeout(2 * PATIENCE)

@@ -102,16 +102,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-@pytest.fixture(params=["checkout", "wheel"])
-def python(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "checkout":
-        return Path(sys.executable)
-    found: Path = request.getfixturevalue("wheel")
-    where = said([found, "-c", "import meander; print(meander.__file__)"], tmp_path)
-    assert Path(where.strip()).is_relative_to(found.parents[1])
-    return found
-
-
 def said(command: list[str | Path], folder: Path) -> str:
     done = subprocess.run(
         command, cwd=folder, timeout=PATIENCE, check=False,
@@ -136,22 +126,31 @@ def check_run(python: Path, project: Path, broker: Broker, prefix: str, master: 
     assert each_once((word, int(number)) for word, number in counts) == WANTED
 
 
-def test_a_project_is_tested_by_pytest(python: Path, project: Path) -> None:
+@pytest.mark.parametrize("of_checkout", [True, False], ids=["checkout", "wheel"])
+def test_a_project_is_tested_by_pytest(wheel: Path, project: Path, of_checkout: bool) -> None:
     pytest_of_it = "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_flow.py"
+    python = Path(sys.executable) if of_checkout else wheel
     assert "1 passed" in said([python, *pytest_of_it], project)
 
 
-def test_a_project_runs(python: Path, project: Path, broker: Broker, prefix: str) -> None:
+def test_the_environment_of_the_wheel_has_nothing_of_the_checkout(
+    wheel: Path, tmp_path: Path
+) -> None:
+    where = said([wheel, "-c", "import meander; print(meander.__file__)"], tmp_path)
+    assert Path(where.strip()).is_relative_to(wheel.parents[1])
+
+
+def test_a_project_runs(project: Path, broker: Broker, prefix: str) -> None:
     # A worker imports a library of this name before it loads the flow.
     (project / "msgspec.py").write_text("raise ImportError('a module of the user')")
-    check_run(python, project, broker, prefix, "local[3]")
+    check_run(Path(sys.executable), project, broker, prefix, "local[3]")
 
 
 def test_a_project_runs_on_a_standalone_cluster(
-    python: Path, project: Path, broker: Broker, prefix: str, tmp_path: Path
+    wheel: Path, project: Path, broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
-    with cluster(tmp_path, 2) as master:
-        check_run(python, project, broker, prefix, master)
+    with cluster(tmp_path, workers=1, cores=2) as master:
+        check_run(wheel, project, broker, prefix, master)
 
 
 def test_a_type_checker_finds_a_wrong_fold(wheel: Path, project: Path, tmp_path: Path) -> None:

@@ -201,6 +201,19 @@ def alive(pid: int) -> bool:
         return False
 
 
+def has_states(pid: int) -> bool:
+    """Whether a worker has its state database open; it closes that before its process ends."""
+    try:
+        opened = [*Path(f"/proc/{pid}/fd").iterdir()]
+    except (FileNotFoundError, PermissionError):
+        return False
+    for link in opened:
+        with contextlib.suppress(FileNotFoundError):
+            if "/meander-" in str(link.readlink()):
+                return True
+    return False
+
+
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 
-SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "70"))
+SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "35"))
 """For all of them together."""
 LIMIT = 900 + SECONDS
 """Seconds that the longest of them may take: their runs take minutes where cores are busy."""
@@ -18,11 +18,13 @@ LONG = "MEANDER_PROPERTY_SECONDS" in os.environ
 """Whether somebody waits for more than a run of all tests has time for."""
 RESCALING = float(os.environ.get("MEANDER_RESCALE_SECONDS", "0"))
 """How long real workers come and go; `make soak` does this by itself, when the others are over."""
-REAL_SECONDS = float(os.environ.get("MEANDER_REAL_SECONDS", "120"))
+REAL_SECONDS = float(os.environ.get("MEANDER_REAL_SECONDS", "40"))
 """How long anything happens at random to flows of real processes, all of them together."""
-REAL_SEEDS = int(os.environ.get("MEANDER_REAL_SEEDS", "4"))
-"""How many such flows there are, one after the other, from the first seed on."""
+REAL_SEEDS = int(os.environ.get("MEANDER_REAL_SEEDS", "2"))
+"""How many such flows there are, one after the other."""
 FIRST_SEED = int(os.environ.get("MEANDER_SEED", "0"))
+FIRST_REAL_SEED = int(os.environ.get("MEANDER_SEED", "2"))
+"""Of them the first: these two differ in delivery, in order and in their master."""
 PARTS = int(os.environ.get("MEANDER_PARTS", "1"))
 """How many processes run each suite."""
 PART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PARTS

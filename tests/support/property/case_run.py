@@ -309,12 +309,15 @@ class CaseRun:
         assert asked.keys() - rejected == ends.keys(), "each reconfiguration ends"
         for id, end in ends.items():
             assert (id in decided) == isinstance(end, PlanInForce), "it is decided, or rolled back"
+        alone = {command_of(one) for one in run.sim.decisions} & asked.keys()
+        assert not alone, "no part of it is decided alone"
         for id, decision in decided.items():
             self.check_parts(asked[id], decision)
 
     def check_parts(self, command: Reconfigure, decision: JointDecision) -> None:
         """Check that a decision has all parts of a reconfiguration, for one time."""
         assert {part.time for part in decision.parts} <= {decision.time}
+        assert command.time in (None, decision.time), "it holds from the time that it names"
         changed = {
             one.operator
             for part in decision.parts
@@ -427,3 +430,13 @@ def check_written(
 def with_stages(case: Case) -> str:
     """Return a case with loops, and the stages of its flow, as text."""
     return f"The shortest schedule that fails:\n{case}\n{stages_of(case.seed, case.kind)}"
+
+
+def command_of(decision: Decision) -> str:
+    """The id of the command that asked for a move of bins or a change of logic."""
+    match decision:
+        case Moves(command=id):
+            return id.partition("/")[0]
+        case LogicDecision(changes=changes):
+            return changes[0].command
+    return ""

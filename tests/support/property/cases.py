@@ -242,12 +242,21 @@ def with_reconfigurations(case: Case) -> Case:
     staff = [*case.staff]
     for n in range(rng.randint(1, 3)):
         logic = random_changes(rng, operators, span, 1)[0].updates if operators else {}
+        logic = with_some_refused(logic, random.Random(f"refused {case.seed} {n}"))
         command = random_reconfiguration(rng, f"r{n}", case, span, logic)
         at = rng.randint(0, len(case.commands) + len(staff))
         staff.append((at, command))
         if rng.random() < 0.2:
             staff.append((at + 1, AbortMoves(f"{command.id} ends", command.id)))
     return replace(case, staff=tuple(staff))
+
+
+def with_some_refused(
+    logic: Mapping[str, LogicUpdate], rng: random.Random
+) -> Mapping[str, LogicUpdate]:
+    """The same logic; of one in five no worker can load one of the classes."""
+    refused = [rng.choice(sorted(logic))] if logic and rng.random() < 0.2 else []
+    return {**logic, **dict.fromkeys(refused, LogicUpdate("Missing", {}))}
 
 
 def random_reconfiguration(

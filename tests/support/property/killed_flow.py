@@ -19,7 +19,7 @@ from tests.support.property.case_run import CaseRun, CrampedFlow
 from tests.support.property.cases import Case
 from tests.support.property.faults import Cut, DiskFull, FullDisk, Kill, Killed, Stop, strike_world
 from tests.support.property.steps import PlannedFault, StepFaults
-from tests.support.property.watched import WatchedWorld, watch_links, watch_worker
+from tests.support.property.watched import WatchedWorld, watch_decisions, watch_links, watch_worker
 
 Refusal = tuple[str, str, int, int, int]
 """The operator, the value, the time, the partition and the offset of a dead letter."""
@@ -63,6 +63,7 @@ class KilledFlow(CrampedFlow):
         super(CrampedFlow, self).__init__(
             run.flow, interruption.workers, case.seed, commands=script, world=world
         )
+        watch_decisions(self.sim.coordinator.decisions, world.turn)
 
     def act(self) -> None:
         """Make one step of this execution."""

@@ -11,7 +11,9 @@ from itertools import pairwise
 from typing import Any
 
 from meander.dataflow.api.checkpointing import POLICIES, Checkpointing
+from meander.dataflow.control.command import Reconfigure
 from meander.dataflow.control.decisions import JointDecision, LogicDecision
+from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.exactly_once.commit_history import logic_changes
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.simulation.in_memory import ListSink
@@ -24,11 +26,18 @@ from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
 from meander.testing import Result
 from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions, encoded
-from tests.support.property.faults import BrokerDown, Cut, DiskFull, Killed, Stop
+from tests.support.property.faults import BrokerDown, Cut, DiskFull, Kill, Killed, Stop
 from tests.support.property.flows import Lane
 from tests.support.property.killed_flow import Interruption, KilledFlow, Refusal
 from tests.support.property.reference import Record, Refusals
-from tests.support.property.steps import PlannedFault, Step, StepFaults, random_occurrence
+from tests.support.property.steps import (
+    PLAN_STEPS,
+    Occurrence,
+    PlannedFault,
+    Step,
+    StepFaults,
+    random_occurrence,
+)
 from tests.support.property.watched import WatchedWorld
 from tests.support.sim.survivors import draw_survivors
 
@@ -96,7 +105,7 @@ class RecoveryRun(CaseRun):
         self.local_bins = 0
         chance, survivors = random.Random(f"heirs {self.case.seed}"), dict[WorkerId, Database]()
         for number in range(EXECUTIONS):
-            interruption = self.interruption(number, rng)
+            interruption = self.at_a_plan(self.interruption(number, rng), number)
             case = replace(self.case, seed=EXECUTIONS * self.case.seed + number)
             marks = [len(sink.results) for sink in (self.raw, self.other_raw, self.sink)]
             try:
@@ -166,6 +175,21 @@ class RecoveryRun(CaseRun):
                 )
             )
         return Interruption(workers, steps, moving, faults)
+
+    def at_a_plan(self, usual: Interruption, number: int) -> Interruption:
+        """Of a case with reconfigurations, interrupt most executions at a step of one; then the
+        next one often has as many workers."""
+        reconfigures = any(isinstance(one, Reconfigure) for one in self.case.script)
+        if not reconfigures or number == EXECUTIONS - 1:
+            return usual
+        rng = random.Random(f"plans {self.case.seed} {number}")
+        workers = rng.choice([usual.workers, self.case.workers])
+        if rng.random() < 0.3:
+            return replace(usual, workers=workers)
+        where = Occurrence(rng.choice(PLAN_STEPS), None, rng.choice([1, 1, 2]))
+        return Interruption(
+            workers, None, faults=[PlannedFault(rng.choice([Cut(), Kill()]), where)]
+        )
 
     def on_start(self, run: KilledFlow) -> None:
         """Act as a new execution starts."""
@@ -271,15 +295,33 @@ def check_plan(world: DurableWorld, workers: int) -> None:
     if not decided:
         return
     last, start = decided[-1], world.start
+    check_cut(world, last)
     parts = [part for part in last.parts if isinstance(part, LogicDecision)]
     changes = {change for part in parts for change in part.changes}
     assert changes <= {*start.logic_changes}, "its logic holds"
-    if last.time >= start.cut.time and len(last.plan.members) == workers:
+    author = next(execution for execution, one in world.decisions if one is last)
+    restored = world.restored
+    is_behind = restored is None or (author, last.time) >= (restored.execution, restored.cut.time)
+    if is_behind and len(last.plan.members) == workers:
         ranks = {old: new for new, old in enumerate(last.plan.members)}
         owners = tuple(ranks[owner] for owner in last.plan.owners)
         assert start.owners == owners, "its owners hold"
         for place, reader in last.plan.readers.items():
             assert start.readers.get(place, ranks[reader]) == ranks[reader], "its readers hold"
+
+
+def check_cut(world: DurableWorld, last: JointDecision) -> None:
+    """Check that a checkpoint behind the time of a reconfiguration has the owners that it made."""
+    restored = world.restored
+    author = next(execution for execution, one in world.decisions if one is last)
+    if restored is None or author != restored.execution or last.time >= restored.cut.time:
+        return
+    others = [one for _, one in world.decisions if isinstance(one, Moves)]
+    moved_otherwise = {bin for one in others for bin in one.bins}
+    for part in last.parts:
+        if isinstance(part, Moves):
+            for bin in {*part.bins} - moved_otherwise:
+                assert restored.cut.owners[bin] == part.target, "a cut has all of it, or nothing"
 
 
 def answer(result: Result) -> str:

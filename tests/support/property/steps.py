@@ -22,7 +22,7 @@ from meander.state.keys.ids import COORDINATOR, WorkerId
 T = TypeVar("T")
 Protocol = Literal[
     "link", "marker", "command", "bin", "partition", "installation", "state topic", "in-flight",
-    "checkpoint record", "decision", "transaction", "execution", "tombstone",
+    "checkpoint record", "decision", "transaction", "execution", "tombstone", "joint decision",
 ]  # fmt: skip
 Action = Literal[
     "send", "hand over", "install", "write", "flush", "read", "begin", "commit", "forget"
@@ -35,7 +35,8 @@ _MOMENTS: Final[tuple[Moment, Moment]] = ("before", "after")
 class Step:
     """A step that a process makes towards another process or a durable record.
 
-    A `flush` reports that a written record is durable, a `read` that a requested one has arrived.
+    A `flush` reports that a written record is durable, a `read` that a requested one has arrived. A
+    reconfiguration is prepared before the write of its joint decision.
     """
 
     protocol: Protocol
@@ -60,12 +61,14 @@ _BOTH: dict[Protocol, Sequence[Action]] = {
     "transaction": ["begin", "commit"],
     "execution": ["begin"],
     "tombstone": ["forget"],
+    "joint decision": ["write", "send"],
 }
 _NEWS: dict[Protocol, Sequence[Action]] = {
     "state topic": ["flush", "read"],
     "in-flight": ["flush", "read"],
     "checkpoint record": ["flush"],
     "decision": ["flush"],
+    "joint decision": ["flush"],
 }
 """Steps that a process only learns of, so they have no moment before."""
 STEPS: Final = (
@@ -73,6 +76,10 @@ STEPS: Final = (
       for moment in _MOMENTS),
     *(Step(one, action, "after") for one, some in _NEWS.items() for action in some),
 )  # fmt: skip
+PLAN_STEPS: Final = tuple(step for step in STEPS if step.protocol == "joint decision")
+"""The steps of reconfigurations."""
+USUAL_STEPS: Final = tuple(step for step in STEPS if step not in PLAN_STEPS)
+"""The steps of any flow."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -97,7 +104,7 @@ _USUAL: dict[Protocol, float] = {"link": 150, "command": 8, "transaction": 5, "s
 """How often an execution of random flows passes a step, about; others three times."""
 
 
-def random_occurrence(rng: random.Random, steps: Sequence[Step] = STEPS) -> Occurrence:
+def random_occurrence(rng: random.Random, steps: Sequence[Step] = USUAL_STEPS) -> Occurrence:
     """Draw an occurrence of one of some steps by any process, as a rule not the first."""
     step = rng.choice(steps)
     return Occurrence(step, None, 1 + int(rng.expovariate(1 / _USUAL.get(step.protocol, 3))))

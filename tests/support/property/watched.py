@@ -17,7 +17,7 @@ import msgpack
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.control.bin_handoff import BinHandoff
-from meander.dataflow.control.decisions import Decision
+from meander.dataflow.control.decisions import Decision, JointDecision, PendingDecisions
 from meander.dataflow.control.partition_handoff import PartitionHandoff
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.exactly_once.commit_markers import CommitMarker
@@ -152,10 +152,16 @@ class WatchedWorld(DurableWorld):
             Checkpoint.from_bytes(of_the_next_version(self.restored.to_bytes()))
 
     def write_decision(self, execution: ExecutionId, decision: Decision) -> Callable[[], bool]:
-        durable = self.turn.passing(
-            "decision", "write", lambda: DurableWorld.write_decision(self, execution, decision)
-        )
-        return self._flushing("decision", durable)
+        def write() -> Callable[[], bool]:
+            durable = self.turn.passing(
+                "decision", "write", lambda: DurableWorld.write_decision(self, execution, decision)
+            )
+            return self._flushing("decision", durable)
+
+        if not isinstance(decision, JointDecision):
+            return write()
+        durable = self.turn.passing("joint decision", "write", write)
+        return self._flushing("joint decision", durable)
 
     def checkpoint_coordinator(
         self, plan: Plan, links: Links, clock: Clock, durable: Callable[[], bool]
@@ -211,6 +217,17 @@ _SENT: dict[str, tuple[Protocol, Action]] = {
     BinHandoff.__name__: ("bin", "hand over"),
     PartitionHandoff.__name__: ("partition", "hand over"),
 }
+
+
+def watch_decisions(decisions: PendingDecisions, turn: Turn) -> None:
+    """Report the sending of joint decisions as steps."""
+    add = decisions.add
+
+    def adding(decision: Decision, send: Callable[[], None]) -> None:
+        is_joint = isinstance(decision, JointDecision)
+        add(decision, partial(turn.passing, "joint decision", "send", send) if is_joint else send)
+
+    _replace(decisions, "add", adding)
 
 
 def watch_worker(worker: Worker, turn: Turn) -> None:

@@ -35,19 +35,6 @@ COUNT = 4_000
 T = TypeVar("T")
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[LocalBroker]:
-    with LocalBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def running(local: LocalBroker) -> LocalBroker:
-    """A broker of these tests' own, which they kill and start again."""
-    local.start()
-    return local
-
-
 def wait_for(caplog: pytest.LogCaptureFixture, words: str, reading: Reading) -> None:
     """Goes on reading until the log says so: librdkafka reports from within its calls."""
     reading.until(lambda: any(words in record.message for record in caplog.records), words)
@@ -85,10 +72,10 @@ def in_order(records: list[Record], numbers: Iterable[object]) -> bool:
 
 
 def test_a_broker_killed_in_mid_run_and_back_loses_and_doubles_nothing(
-    running: LocalBroker, caplog: pytest.LogCaptureFixture
+    own_broker: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "meander.kafka")
-    rig = Rig(running.bootstrap, "t.")
+    rig = Rig(own_broker.bootstrap, "t.")
     source, sink = rig.topic("in", 2), rig.topic("out", 2)
     rig.topic("flow.dead")
     produce(rig.bootstrap, source, [Record(b"%d" % i, partition=i % 2) for i in range(COUNT)])
@@ -97,14 +84,14 @@ def test_a_broker_killed_in_mid_run_and_back_loses_and_doubles_nothing(
         reading.until(lambda: bool(reading.values), "some are read")
         before = len(reading.values)
         writer.write(batch(reading.values))
-        running.kill()
+        own_broker.kill()
         wait_for(caplog, "broker_lost", reading)
         # What is read now was fetched before; results go on being taken over meanwhile.
         ticket = writer.write(batch(reading.values[before:]))
         assert writer.delivered() < ticket
         read = len(reading.values)
 
-        running.start()
+        own_broker.start()
         wait_for(caplog, "broker_returned", reading)
         produce(
             rig.bootstrap, source, [Record(b"%d" % i, partition=0) for i in range(COUNT, 5_000)]
@@ -119,17 +106,17 @@ def test_a_broker_killed_in_mid_run_and_back_loses_and_doubles_nothing(
     assert said(caplog, "broker_returned") == 1
 
 
-def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) -> None:
-    rig = Rig(running.bootstrap, "s.")
+def test_state_is_appended_and_fetched_across_an_outage(own_broker: LocalBroker) -> None:
+    rig = Rig(own_broker.bootstrap, "s.")
     topic = rig.topic("state", STATE_PARTITIONS, cleanup_policy="compact")
     state = KafkaStateTopic(rig.settings, topic, 0, rig.wakeup)
     first = placed(state, state.append(b"a", b"before"))
 
-    running.kill()
+    own_broker.kill()
     fetching = state.fetch([first])
     appending = state.append(b"b", b"meanwhile")
     assert (state.fetched(fetching), state.appended(appending)) == (None, None)
-    running.start()
+    own_broker.start()
 
     assert fetched(state, fetching) == [b"before"]
     second = placed(state, appending)
@@ -138,9 +125,9 @@ def test_state_is_appended_and_fetched_across_an_outage(running: LocalBroker) ->
 
 
 def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
-    running: LocalBroker, caplog: pytest.LogCaptureFixture
+    own_broker: LocalBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig(running.bootstrap, "g.")
+    rig = Rig(own_broker.bootstrap, "g.")
     source, sink = rig.topic("in"), rig.topic("out")
     rig.topic("flow.dead")
     produce(rig.bootstrap, source, [Record(b"1")])
@@ -149,7 +136,7 @@ def test_what_is_given_up_while_no_broker_answers_does_not_hold_up_the_end(
         reading.until(lambda: bool(reading.values), "a record")
         await_ticket(writer, writer.write(batch([0])))
         reading.reader.passed(Partition(0), 1)
-        running.kill()
+        own_broker.kill()
         wait_for(caplog, "broker_lost", reading)
         ticket = writer.write(batch([1] * 1_000))
     assert writer.delivered() < ticket
@@ -175,14 +162,14 @@ def test_an_unknown_setting_is_a_sentence_that_names_it() -> None:
 
 
 def test_a_transaction_is_committed_once_a_broker_that_was_killed_is_back(
-    running: LocalBroker,
+    own_broker: LocalBroker,
 ) -> None:
-    rig = Rig(running.bootstrap, "x.")
+    rig = Rig(own_broker.bootstrap, "x.")
     topic, ended = rig.topic("out", 2), threading.Event()
     committer = TransactionalProducer(rig.settings, "x.worker-0", ended.set)
-    running.kill()
+    own_broker.kill()
     committer.commit([TopicBatch(topic, [b"%d" % n for n in range(COUNT)], [None] * COUNT)])
-    running.start()
+    own_broker.start()
     until(ended.is_set, "it has ended")
     assert not committer.busy
     committer.close()
@@ -245,13 +232,13 @@ def commit(rig: Rig, lot: TransactionBatch) -> TransactionalProducer:
 
 
 def test_a_lot_on_disk_comes_whole_though_the_broker_is_killed_in_its_midst(
-    running: LocalBroker, tmp_path: Path
+    own_broker: LocalBroker, tmp_path: Path
 ) -> None:
-    rig = Rig(running.bootstrap, "killed.")
+    rig = Rig(own_broker.bootstrap, "killed.")
 
     def kill() -> None:
-        running.kill()
-        running.start()
+        own_broker.kill()
+        own_broker.start()
 
     lot = Interrupted(rig, tmp_path, kill)
     assert not commit(rig, lot).busy
@@ -259,10 +246,10 @@ def test_a_lot_on_disk_comes_whole_though_the_broker_is_killed_in_its_midst(
 
 
 def test_a_transaction_past_its_timeout_is_lost_and_the_next_execution_commits_it(
-    running: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an outage longer than that makes it: Kafka has given it up meanwhile."""
-    rig = Rig(running.bootstrap, "late.")
+    rig = Rig(own_broker.bootstrap, "late.")
     monkeypatch.setattr(transactional_producer, "TRANSACTION_TIMEOUT", 5.0)
     for setting in ("transaction.timeout.ms", "message.timeout.ms"):
         monkeypatch.setitem(client._TRANSACTIONAL_MUST, setting, 5_000)

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from meander.dataflow.control.decisions import JointDecision, LogicDecision
+from meander.dataflow.control.decisions import JointDecision, LogicDecision, WorkersPlan
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.reassignment import Moves
+from meander.state.keys.ids import WorkerId
 from meander.state.times.time import to_millis
 from meander.testing import TestFlow
-from tests.support.sim.plans import apply, joints, state, the_plan
+from tests.support.sim.plans import abort, apply, joints, migrate, state, the_plan
 from tests.support.sim.tagged_flow import change, read, reason, tagged_flow, tags
 
 SECOND = {"tagged": {"parameters": {"tag": "second"}}}
@@ -231,3 +232,43 @@ def test_rescales_before_and_after_a_plan_take_their_turn(seed: int) -> None:
     assert tags(run) == [["first"], ["second"]]
     kinds = [one["type"] for one in run.events if one["type"] in ("rescaled", "reconfigured")]
     assert kinds == ["rescaled", "reconfigured", "rescaled"]
+
+
+def test_no_bin_moves_to_a_worker_that_leaves_by_a_plan() -> None:
+    with TestFlow(tagged_flow()) as run:
+        read(run, 1)
+        run.control(migrate("m1", [0], 1, ms=20_000))
+        run.control(apply("p1", workers={"0": {}}))
+        assert reason(run, "p1") == (
+            "worker 1 gets bins by command 'm1': wait until that is complete, or abort it"
+        )
+        run.control(abort("a", "m1"))
+        run.run_until_idle()
+        run.control(apply("p2", time=9_000, workers={"0": {}}))
+        run.run_until_idle()
+        run.control(migrate("m2", [0], 1))
+        assert reason(run, "m2") == (
+            "worker 1 leaves by plan 'p2': name another worker, or abort the plan"
+        )
+        read(run, 10)
+        run.run_until_idle()
+        assert state(run, "p2") == ("reconfigured", "")
+        assert the_plan(run)["bins"] == {"0": "0-7"}
+        run.run()
+
+
+@pytest.mark.parametrize("offset", [1, 7])
+def test_a_plan_that_a_restart_has_completed_comes_again_under_its_offset(offset: int) -> None:
+    with TestFlow(tagged_flow()) as run:
+        before = WorkersPlan((WorkerId(0),), (), {}, {})
+        run.sim.coordinator._reconfigured = {"p": JointDecision("p", offset, before)}
+        read(run, 1)
+        run.control(apply(operators=SECOND))
+        read(run, 2)
+        run.run()
+    assert joints(run) == []
+    assert tags(run) == [["first"], ["first"]]
+    if offset == 1:
+        assert state(run) == ("reconfigured", "")
+    else:
+        assert "id 'p' was used before" in reason(run, "p")

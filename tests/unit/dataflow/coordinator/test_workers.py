@@ -77,7 +77,7 @@ def test_a_leaving_worker_gives_away_keys_without_a_state() -> None:
 
 def test_a_leaving_worker_gives_all_away_however_late_it_reports_its_partitions() -> None:
     leave = At(Control({"type": "rescale", "id": "down", "workers": 1}), step=0)
-    for seed in range(5):
+    for seed in range(2):
         flow = Flow("f")
         records = [[(ms, ms) for ms in range(RECORDS)] for _ in range(PARTITIONS)]
         flow.source(ListSource(records)).sink(ListSink())

@@ -21,7 +21,7 @@ from meander.state.times.time import from_millis
 from meander.testing import TestFlow
 from tests.support.sim.manual_flow import ManualSource
 
-SEEDS = range(5)
+SEEDS = range(3)
 KEYS = 0, 3
 """One of either worker."""
 BINS = Bin(0), Bin(1)

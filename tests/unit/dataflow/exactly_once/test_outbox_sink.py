@@ -29,7 +29,7 @@ from meander.state.layers.topic import RecordLocation
 from meander.testing import TestFlow
 
 LONG = Checkpointing(1_000)
-SEEDS = range(10)
+SEEDS = range(4)
 ONE = WorkerId(0)
 
 

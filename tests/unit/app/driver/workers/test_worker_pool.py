@@ -32,7 +32,15 @@ def pool_of(
     files = NewFiles(links, FlowCode(Path(__file__)))
     one = cast(SparkTask, task)
     return WorkerPool(
-        links, door, lambda *_: one, {ZERO: ANYWHERE}, 5.0, startup_timeout, "", files
+        links,
+        door,
+        lambda *_: one,
+        {ZERO: ANYWHERE},
+        5.0,
+        startup_timeout,
+        "",
+        files,
+        lambda _: None,
     )
 
 
@@ -126,7 +134,7 @@ def test_a_joining_worker_without_a_slot_at_its_placement_is_dropped_with_the_re
         closing(RegistrationServer(LOCAL, links, 5.0)) as door,
     ):
         files = NewFiles(links, FlowCode(Path(__file__)))
-        joining = JoiningWorkers(links, door, task_of, 5.0, 5.0, "", files)
+        joining = JoiningWorkers(links, door, task_of, 5.0, 5.0, "", files, lambda _: None)
         joining.launch({one: placement})
         joining.attend([ZERO])
         dropped = joining.dropped()
