@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
+    from meander.dataflow.control.resources import Resources
+    from meander.dataflow.execution_plan.difference import difference
     from meander.dataflow.execution_plan.plan import ExecutionPlan
     from meander.dataflow.flow_control.flow_control import flow_control
     from meander.dataflow.generic_join.matches import Matches
@@ -54,9 +56,10 @@ __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
     "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "SetupError",
+    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Resources", "SetupError",
     "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad", "bootstrap",
-    "columns", "field", "flow_control", "header", "nondeterministic", "pattern", "resized",
+    "columns", "difference", "field", "flow_control", "header", "nondeterministic", "pattern",
+    "resized",
 ]  # fmt: skip
 
 _MODULES = {
@@ -71,6 +74,8 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
+    "dataflow.control.resources": ["Resources"],
+    "dataflow.execution_plan.difference": ["difference"],
     "dataflow.execution_plan.plan": ["ExecutionPlan"],
     "dataflow.flow_control.flow_control": ["flow_control"],
     "dataflow.generic_join.matches": ["Matches"],

@@ -109,7 +109,8 @@ def abort(
 ) -> None:
     """Abort a command that moves bins: moves under way complete, and all other bins stay.
 
-    A rescale can be aborted while it waits for its turn; once it has started it completes.
+    A rescale can be aborted while it waits for its turn; once it has started it completes. A plan
+    can be aborted until its time is decided.
 
     Exit code 0: the command has ended; 1: there is no such command, or it has to complete.
     """

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
-from pydantic import ValidationError
 
 from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import (
@@ -21,12 +19,12 @@ from meander.app.cli.options import (
     Wait,
     connected,
 )
+from meander.app.cli.plan_file import read_document
 from meander.app.cli.views.plan import plan_table, show_apply, show_difference, show_plan
 from meander.connectors.kafka import client
 from meander.connectors.topics.internal_topics import expect_started, topic_names
 from meander.connectors.topics.plans import read_plans
 from meander.schemas.control import ApplyPlan
-from meander.schemas.errors import SetupError
 from meander.schemas.execution_plan import PlanDocument
 
 EXAMPLE = "Example: meander plan show counts > plan.yaml"
@@ -74,7 +72,7 @@ def diff(flow: Flow, file: PlanFile, *, to: FlowConnection) -> None:
 def apply(
     flow: Flow,
     file: PlanFile,
-    why: Annotated[str, typer.Option(help="The reason, for the history of plans.")] = "",
+    why: Annotated[str | None, typer.Option(help="The reason, for the history of plans.")] = None,
     at: Annotated[
         int | None,
         typer.Option(
@@ -95,9 +93,9 @@ def apply(
     Workers start, bins are copied ahead and logic is loaded first. Where any of it fails, the old
     plan stays in force. Sections that the file leaves out stay as they are.
 
-    Exit code 0: the plan is in force; 1: it was rejected or rolled back.
+    Exit code 0: the plan is in force; 1: it was rejected, aborted or rolled back.
     """
-    command = _command(read_document(file), name, at=at, why=why, seconds=seconds)
+    command = _command(read_document(file), name, at=at, why=why or "", seconds=seconds)
     submit(command, flow, to, partial(show_apply, command=command.id) if wait else None)
 
 
@@ -131,45 +129,3 @@ def _user() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):
         return socket.gethostname()
-
-
-def read_document(file: Path) -> PlanDocument:
-    """Read a plan from a YAML file. Raises SetupError where it is none."""
-    try:
-        fields = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise SetupError(
-            f"file {str(file)!r}", f"it cannot be read ({error.strerror})", "name a plan's file"
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SetupError(
-            f"file {str(file)!r}", f"it is no YAML ({' '.join(str(error).split())})",
-            "start from the output of meander plan show",
-        ) from error  # fmt: skip
-    try:
-        return PlanDocument.model_validate(_with_text_keys(fields))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise SetupError(
-            f"file {str(file)!r}", f"{where}: {first['msg'][:1].lower()}{first['msg'][1:]}",
-            "start from the output of meander plan show",
-        ) from error  # fmt: skip
-
-
-def _with_text_keys(value: object, *, in_ranges: bool = False) -> object:
-    """Return YAML's value with texts as keys, and single numbers of bins as texts.
-
-    >>> _with_text_keys({"bins": {0: "0-3", 1: 4}, "workers": {0: None}})
-    {'bins': {'0': '0-3', '1': '4'}, 'workers': {'0': {}}}
-    """
-    if not isinstance(value, dict):
-        return str(value) if in_ranges and type(value) is int else value
-    ranges = {"bins", "bins_of", "partitions"}
-    found = dict[str, object]()
-    for key, one in value.items():
-        if str(key) in ("operators", "workers") and not in_ranges and isinstance(one, dict):
-            found[str(key)] = {str(name): {} if its is None else its for name, its in one.items()}
-        else:
-            found[str(key)] = _with_text_keys(one, in_ranges=in_ranges or str(key) in ranges)
-    return found

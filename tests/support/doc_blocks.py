@@ -1,8 +1,8 @@
 """The fenced code blocks of the README and of the documents, as tests run them.
 
 A block has the language of its fence. A Python block whose first line is `# name.py` is a file of
-its page; the others of a page share one namespace. A console block holds commands behind `$ `,
-continued by a backslash, each with lines of its output.
+its page; the others of a page share one namespace. A YAML block is a file in the same way. A
+console block holds commands behind `$ `, continued by a backslash, each with lines of its output.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+)(?P<language>\S*)(?P<rest>.*)$")
-_FILE = re.compile(r"# ([\w-]+\.py)\n")
+_FILE = re.compile(r"# ([\w-]+\.(?:py|yaml))\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that a Python block names in its first line."""
-        named = _FILE.match(self.text) if self.language == "python" else None
+        """The file that a Python or YAML block names in its first line."""
+        named = _FILE.match(self.text) if self.language in ("python", "yaml") else None
         return named and named[1]
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ import certifi
 import pytest
 
 from meander import Flow
+from meander.app.cli.plan_file import read_document
 from meander.app.config.settings import Settings
 from meander.schemas.control import CommandError, parse_command
 from meander.testing import TestFlow
@@ -131,6 +132,12 @@ def test_a_toml_block_holds_settings(
     assert set(origins.values()) == {"meander.toml"}
 
 
+@pytest.mark.parametrize("block", of_language("yaml"), ids=str)
+def test_a_yaml_block_is_a_plan(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "plan.yaml").write_text(block.text)
+    assert read_document(tmp_path / "plan.yaml").sections
+
+
 @pytest.mark.parametrize("block", of_language("mermaid"), ids=str)
 def test_a_mermaid_block_is_a_diagram(block: Block) -> None:
     kind, *lines = block.text.splitlines()
@@ -193,7 +200,7 @@ def test_a_block_without_a_language_is_a_tree_or_a_drawing() -> None:
 
 
 def test_each_block_has_a_language_that_a_rule_runs() -> None:
-    ruled = {"python", "json", "toml", "mermaid", "console", ""}
+    ruled = {"python", "json", "toml", "yaml", "mermaid", "console", ""}
     assert [str(block) for block in all_blocks() if block.language not in ruled] == []
 
 
