@@ -13,11 +13,15 @@ import sys
 from pathlib import Path
 from zipimport import zipimporter
 
-import pyspark.worker  # noqa: F401  else each fork compiles it: Spark's archive has source
-from pyspark import daemon
+from meander.app.worker.spark_path import prefer_installed
 
-import meander.app.worker.main  # noqa: F401  loaded here, and used in each fork
-from meander.app.protocol.registration import versions
+prefer_installed(sys.path)
+
+import pyspark.worker  # noqa: E402, F401  else each fork loads it
+from pyspark import daemon  # noqa: E402
+
+import meander.app.worker.main  # noqa: E402, F401  loaded here, and used in each fork
+from meander.app.protocol.registration import versions  # noqa: E402
 
 
 def drop_archive_importers() -> None:

@@ -14,7 +14,7 @@ from meander.testing import TestFlow
 from tests.support.sim.manual_flow import replace_decision_writer, until
 
 PARTITIONS = 6
-RECORDS, KEYS = 4000, 40
+RECORDS, KEYS = 2000, 40
 ZERO, ONE, TWO = map(WorkerId, range(3))
 
 
