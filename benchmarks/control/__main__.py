@@ -37,9 +37,13 @@ def main(
     ] = None,
     small: Annotated[bool, typer.Option(help="Try the benchmark: little, and no file.")] = False,
     runs: Annotated[int, typer.Option(min=1, help="Of each case.")] = 3,
+    rate: Annotated[
+        int | None, typer.Option(help="Records per second, but for a day. Default: 5,000.")
+    ] = None,
 ) -> None:
     """Measure changes of the plan; takes two hours as it is. Nothing else should run."""
     scale, names = SMALL if small else FULL, some(only, TITLES)
+    scale = scale if rate is None else scale.at(rate)
     outcome = Outcome() if small else Outcome.load(PATH)
     planned = plan(scale)
     total = runs * sum(len(planned[name].runs) for name in names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from benchmarks.control import placing, scaling, ways
@@ -24,6 +24,15 @@ class Scale:
     more: Load
     """With more keys."""
     day: Day
+
+    def at(self, rate: int) -> Scale:
+        """Return the same with another rate of records.
+
+        >>> FULL.at(3_000).load.rate
+        3000
+        """
+        load, more = (replace(one, rate=rate) for one in (self.load, self.more))
+        return replace(self, load=load, more=more)
 
 
 FULL = Scale(Load(1_000_000, 5_000), Load(4_000_000, 5_000), Day(180.0, 400))
