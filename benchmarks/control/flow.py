@@ -8,7 +8,6 @@ MEANDER_BENCH_RESTORED gives bins of it to a worker at a restart, such as `1:64-
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from benchmarks.control.identity import is_affected
 from benchmarks.counting import asked, key_of
@@ -16,7 +15,10 @@ from benchmarks.load import KEY
 from meander import ChangeableLogic, Checkpointing, Flow, KafkaSink, KafkaSource
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
+from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.exactly_once.commit_history import NO_HISTORY, History
 from meander.dataflow.execution_plan.bin_ranges import numbers
+from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import WorkerId
 
 
@@ -52,14 +54,17 @@ def restored_at(worker: int, bins: str) -> None:
     """Have a worker own bins of `affected` after each restart, as if the checkpoint said so."""
     restored = RestorePlan.of
 
-    def of(plan: Plan, workers: int, *past: Any) -> RestorePlan:  # noqa: ANN401 (passed on)
-        found = restored(plan, workers, *past)
+    def of(
+        plan: Plan, workers: int, checkpoint: Checkpoint | None = None,
+        history: History = NO_HISTORY, joint: JointDecision | None = None,
+    ) -> RestorePlan:  # fmt: skip
+        found = restored(plan, workers, checkpoint, history, joint)
         owners, first = [*found.owners], plan.groups.first_bin("affected")
         for bin in numbers(bins, plan.groups.count):
             owners[first + bin] = WorkerId(worker)
         return replace(found, owners=tuple(owners))
 
-    RestorePlan.of = staticmethod(of)  # type: ignore[assignment, method-assign]
+    RestorePlan.of = staticmethod(of)  # type: ignore[method-assign]
 
 
 if asked("RESTORED"):
