@@ -58,10 +58,10 @@ def figures(found: Outcome) -> dict[str, report.Spread]:
     for name, ratio in RATIOS.items():
         (over, what), (under, other) = ratio.over, ratio.under
         cases = part_of(found, ratio.part).case(over), part_of(found, ratio.part).case(under)
-        told[name] = _ratios(cases, (what, other), calm=ratio.calm)
+        told[name] = ratios(cases, (what, other), calm=ratio.calm)
     sizes = [case for name, case in part_of(found, "growth").cases.items() if name.endswith(FIXED)]
     # Over that with a quarter of the state, in as many bins: where it is the most of all sizes.
-    growths = [_ratios((larger, smaller), (MOST, MOST)) for smaller, larger in pairwise(sizes)]
+    growths = [ratios((larger, smaller), (MOST, MOST)) for smaller, larger in pairwise(sizes)]
     told["precopy_growth_4x"] = max(
         growths, key=lambda ratios: statistics.median(ratios or [0.0]), default=[]
     )
@@ -75,8 +75,9 @@ def part_of(found: Outcome, name: str) -> Part:
     return found.parts.get(name) or Part(what="")
 
 
-def _ratios(cases: tuple[Case, Case], names: tuple[str, str], *, calm: bool = False) -> list[float]:
-    """Of those runs that have both; of those that are disturbed in no case, if there are any."""
+def ratios(cases: tuple[Case, Case], names: tuple[str, str], *, calm: bool = False) -> list[float]:
+    """The ratios of one figure to another, of those runs that have both; of those that are
+    disturbed in no case, if there are any."""
     over, under = (case.by_run(name) for case, name in zip(cases, names, strict=True))
     both = enumerate(zip(over, under, strict=False))
     found = {run: a / b for run, (a, b) in both if a is not None and b}

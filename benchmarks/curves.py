@@ -6,6 +6,8 @@ a triangle under the curves the moment when all bins had moved.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,13 +20,23 @@ MOST_SECONDS = 60.0
 """After the command; what takes longer runs out of the picture."""
 
 
-def timelines(part: Part, title: str) -> Figure:
+Look = tuple[str, float, float]
+"""Colour, width and opacity of a line."""
+
+
+def look(name: str) -> Look:
+    """The look of a strategy: what is prepared stands out."""
+    colour = COLOURS.get(name.rpartition(" ")[2], INK)
+    return (colour, 1.0, 0.55) if name in COLOURS else (colour, 1.8, 1.0)
+
+
+def timelines(part: Part, title: str, look: Callable[[str], Look] = look) -> Figure:
     """All cases of a part that have a curve."""
     figure, axes = canvas(title)
     curved = [(name, case, case.curve) for name, case in part.cases.items() if case.curve]
     for number, (name, case, curve) in enumerate(curved):
-        _line(axes, name, case, curve)
-        _end(axes, name, curve, number)
+        _line(axes, name, case, curve, look(name))
+        _end(axes, curve, number, look(name))
     begins = min(curve.begins for _, _, curve in curved)
     last = max(curve.begins + curve.step * len(curve.most) for _, _, curve in curved)
     axes.set_xlim(0, min(last, MOST_SECONDS) - begins)
@@ -40,14 +52,8 @@ def timelines(part: Part, title: str) -> Figure:
     return figure
 
 
-def _look(name: str) -> tuple[str, float, float]:
-    """Colour, width and opacity: what is prepared stands out."""
-    colour = COLOURS.get(name.rpartition(" ")[2], INK)
-    return (colour, 1.0, 0.55) if name in COLOURS else (colour, 1.8, 1.0)
-
-
-def _line(axes: Axes, name: str, case: Case, curve: Curve) -> None:
-    colour, width, alpha = _look(name)
+def _line(axes: Axes, name: str, case: Case, curve: Curve, look: Look) -> None:
+    colour, width, alpha = look
     most = np.array(curve.most, np.float64)
     seconds = curve.step * (np.arange(len(most)) + 0.5)
     label = (
@@ -60,9 +66,9 @@ def _line(axes: Axes, name: str, case: Case, curve: Curve) -> None:
     )
 
 
-def _end(axes: Axes, name: str, curve: Curve, number: int) -> None:
-    colour, _, _ = _look(name)
-    filled = "white" if name in COLOURS else colour
+def _end(axes: Axes, curve: Curve, number: int, look: Look) -> None:
+    colour, _, alpha = look
+    filled = "white" if alpha < 1 else colour
     axes.plot(
         curve.ended - curve.begins, 0.025 + 0.03 * number, transform=axes.get_xaxis_transform(),
         marker="^", color=colour, markerfacecolor=filled, markersize=7, clip_on=True,

@@ -9,7 +9,7 @@ from itertools import islice
 from uuid import uuid4
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from meander.connectors.topics.internal_topics import MAX_STATE_RECORD
@@ -47,6 +47,15 @@ def delete(bootstrap: str, prefix: str) -> None:
     admin = _admin(bootstrap)
     topics = [one for one in admin.list_topics(timeout=ANSWER).topics if one.startswith(prefix)]
     for future in admin.delete_topics(topics).values():
+        future.result()
+
+
+def empty(bootstrap: str, topic: str) -> None:
+    """Delete all records of a topic, which keeps its id and its offsets. Raises KafkaException
+    where that cannot be."""
+    admin = _admin(bootstrap)
+    places = [TopicPartition(topic, n, OFFSET_END) for n in range(partitions_of(admin, topic))]
+    for future in admin.delete_records(places).values():
         future.result()
 
 

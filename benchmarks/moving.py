@@ -186,13 +186,14 @@ def _figures(timeline: Timeline, moved: Moved) -> dict[str, float]:
 
 def curve(timeline: Timeline, given: float, ended: float) -> Curve:
     """What a picture shows of a timeline."""
-    p50, p99, most = map(_points, timeline.slices(given - SHOWN, ended + SHOWN, STEP).T)
+    p50, p99, most = map(points, timeline.slices(given - SHOWN, ended + SHOWN, STEP).T)
     return Curve(
         begins=-SHOWN, step=STEP, ended=round(ended - given, 3), p50=p50, p99=p99, most=most
     )
 
 
-def _points(values: Float64s) -> list[float | None]:
+def points(values: Float64s) -> list[float | None]:
+    """Those of a curve; None where there is no record."""
     return [None if np.isnan(value) else round(value, 1) for value in values.tolist()]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,11 +15,14 @@ from meander.app.measurement.open_loop import (
     Measured,
     OpenLoop,
     Results,
-    Wave,
+    Schedule,
     open_loop,
 )
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.client import ConsumedMessage
+
+Made = Callable[[Iterator[float], int, int, bool], Iterator[LoadRecord]]
+"""Yields records in order, as `records` does."""
 
 
 class Lost(Exception):
@@ -41,21 +44,32 @@ class Loop:
 
     def found(self) -> Timeline:
         """What came of it, once it has ended. Raises Lost where any result is missing."""
-        return timed(self._loop.found())
+        return timed(self.measured())
+
+    def measured(self) -> Measured:
+        """As `found`, with the identity of each result."""
+        return self._loop.found()
 
 
 @contextmanager
 def loading(
-    bootstrap: str, source: str, sink: str | None, wave: Wave, keys: int = load.KEYS, *,
-    skewed: bool = False,
+    bootstrap: str, source: str, sink: str | None, wave: Schedule, keys: int = load.KEYS, *,
+    skewed: bool = False, made: Made | None = None,
 ) -> Iterator[Loop]:  # fmt: skip
-    """Load from the block's beginning to its end; where there is a sink, results are timed."""
+    """Load from the block's beginning to its end; where there is a sink, results are timed.
+    Records are those of `records`, or as `made` makes them."""
     settings = {"bootstrap.servers": bootstrap}
     spread = topic_metadata.partitions_of(client.admin(settings), source)
-    made = partial(records, partitions=spread, keys=keys, skewed=skewed)
+    some = partial(_made, made or records, spread, keys, skewed)
     results = Results([sink] if sink else [], due_of)
-    with open_loop(settings, Load(source, wave, made), results) as loop:
+    with open_loop(settings, Load(source, wave, some), results) as loop:
         yield Loop(loop.began, loop)
+
+
+def _made(
+    made: Made, partitions: int, keys: int, skewed: bool, dues: Iterator[float]
+) -> Iterator[LoadRecord]:
+    return made(dues, partitions, keys, skewed)
 
 
 def records(

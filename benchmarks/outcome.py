@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from pydantic import BaseModel, Field
 
@@ -36,6 +37,8 @@ class Curve(BaseModel):
     p50: list[float | None]
     p99: list[float | None]
     most: list[float | None]
+    workers: list[int] | None = None
+    """How many there were, where that changes."""
 
 
 class Found(BaseModel):
@@ -135,16 +138,18 @@ class Outcome(BaseModel):
         ]
 
     @staticmethod
-    def load() -> Outcome:
+    def load(path: Path | None = None) -> Outcome:
         """What was found before."""
-        return Outcome.model_validate_json(PATH.read_bytes()) if PATH.exists() else Outcome()
+        path = path or PATH
+        return Outcome.model_validate_json(path.read_bytes()) if path.exists() else Outcome()
 
-    def save(self, figures: Mapping[str, report.Spread]) -> None:
+    def save(self, figures: Mapping[str, report.Spread], path: Path | None = None) -> None:
         """Write it, and the figures that follow from it, in place of what was found before."""
-        PATH.parent.mkdir(exist_ok=True)
+        path = path or PATH
+        path.parent.mkdir(exist_ok=True)
         told = {name: asdict(spread) for name, spread in figures.items()}
         written = self.model_dump(exclude_none=True) | {"figures": told}
-        PATH.write_text(on_few_lines(written) + "\n")
+        path.write_text(on_few_lines(written) + "\n")
 
 
 def on_few_lines(value: Mapping[str, object]) -> str:

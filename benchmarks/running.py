@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from meander.schemas.status import (
     CheckpointFailed,
     CommandRejected,
     Event,
+    RolledBack,
     Started,
     parse_event,
 )
@@ -43,7 +44,7 @@ SETTINGS = {"linger.ms": "5"}
 PATIENCE = 900.0
 """Seconds after which what is waited for is given up."""
 _STARTED = re.compile(r"worker_started worker=\d+ process=(\d+)")
-FAILURES = CommandRejected, CheckpointFailed, Aborted
+FAILURES = CommandRejected, CheckpointFailed, Aborted, RolledBack
 """By which a command may end otherwise than it should."""
 SUMMARY = '"type": "summary"'
 """In the lines of a driver that are no events."""
@@ -59,8 +60,11 @@ class Running:
     """A flow that has started."""
 
     bootstrap: str
+    own: str
+    """The prefix of the topics that are deleted with it."""
     topic: str
     """Of its results."""
+    prefix: str
     names: TopicNames
     """Of its internal topics."""
     workers: tuple[int, ...]
@@ -108,6 +112,11 @@ class Running:
         assert self.events(kind, id), self._events[-3:]
         return self.events(kind, id)[0]
 
+    def ended(self) -> None:
+        """Return once its driver has ended as it was told to."""
+        code = self._driver.wait(PATIENCE)
+        assert code == 0, f"the driver has failed: {_text(self._log)[-2000:]}"
+
     def until_more(self, kind: type[Event], count: int) -> None:
         """Return once there are more than `count` events of a kind."""
         self.until(lambda: len(self.events(kind)) > count)
@@ -139,18 +148,23 @@ def flow(
     partitions: int = PARTITIONS,
     prefix: str | None = None,
     module: Path = MODULE,
+    master: str | None = None,
+    options: Sequence[str] = (),
+    after: Running | None = None,
 ) -> Iterator[Running]:
     """The counting flow, or another, from its start to the block's end.
 
     `bench` are its MEANDER_BENCH_ variables, `kafka` librdkafka's settings, `room` is for how many
-    workers more; internal topics have a `prefix` of their own where they are there before. The
-    broker stamps results as they come in.
+    workers more, `options` are those of `meander run`; internal topics have a `prefix` of their own
+    where they are there before, and all topics are those of `after` where it continues a flow that
+    has stopped. The broker stamps results as they come in.
     """
-    own = f"bench-{uuid4().hex[:8]}."
+    own = f"bench-{uuid4().hex[:8]}." if after is None else after.own
     prefix, topic = prefix or own, f"{own}out"
-    load.create(bootstrap, topic, partitions=partitions, message_timestamp_type="LogAppendTime")
+    if after is None:
+        load.create(bootstrap, topic, partitions=partitions, message_timestamp_type="LogAppendTime")
     words = ["run", str(module), "--workers", str(workers), "--prefix", prefix, "--no-metrics",
-             "--master", f"local[{workers + room + 1}]", "--json"]  # fmt: skip
+             "--master", master or f"local[{workers + room + 1}]", "--json", *options]  # fmt: skip
     for name, value in kafka.items():
         words += ["--set", f"{name}={value}"]
     variables = environment(bootstrap, {**bench, "PREFIX": own, "SOURCE": source})
@@ -170,8 +184,8 @@ def flow(
                 closing(client.consumer(settings, "watcher")) as watcher,
                 closing(RecordProducer(settings, topics.control)) as commands,
             ):
-                running = Running(bootstrap, topic, topics, tuple(_processes(log)), process, log,
-                                  watcher, commands)  # fmt: skip
+                running = Running(bootstrap, own, topic, prefix, topics, tuple(_processes(log)),
+                                  process, log, watcher, commands)  # fmt: skip
                 running.results()
                 # A driver stops where no process reads its events.
                 threading.Thread(target=_hear, args=(events, running._events), daemon=True).start()
@@ -179,7 +193,8 @@ def flow(
         finally:
             process.terminate()
             process.wait()
-    load.delete(bootstrap, own)
+    if after is None:
+        load.delete(bootstrap, own)
 
 
 def _hear(events: Iterable[Event], heard: list[tuple[float, Event]]) -> None:

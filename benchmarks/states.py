@@ -1,7 +1,8 @@
 """Flows that start with a state for each key.
 
-States are bootstrapped once for each number of keys and of bins; every flow of such a size starts
-from them anew, on topics of its own for records and results.
+States are bootstrapped once for each number of keys and of bins, and every flow of such a size
+starts from them anew; or each flow has states of its own, because a change of the plan outlives the
+execution that it was made in.
 """
 
 from __future__ import annotations
@@ -43,8 +44,13 @@ class States:
     """Those that have been written on one broker."""
 
     bootstrap: str
-    _written: dict[tuple[int, str], tuple[str, float]] = field(default_factory=dict)
-    """The prefix of their topics, and keys per second, by keys and bins."""
+    module: Path = MODULE
+    """The flow, whose `operator` has them."""
+    operator: str = "count"
+    reused: bool = True
+    """Whether flows of one size start from the same states."""
+    _written: dict[tuple[int, str, int], tuple[str, float]] = field(default_factory=dict)
+    """The prefix of their topics, and keys per second, by keys, bins and partitions."""
 
     @contextmanager
     def flow(
@@ -55,40 +61,47 @@ class States:
         *,
         room: int = 0,
         backlog: int = 0,
+        master: str | None = None,
     ) -> Iterator[Loaded]:
-        """The counting flow once it has a state for each of so many keys, to the block's end; so
-        many records lie there before it starts."""
-        size = keys, bench.get("BINS", "")
-        if size not in self._written:
-            self._written[size] = self._write(keys, bench)
-        prefix, speed = self._written[size]
+        """The flow once it has a state for each of so many keys, to the block's end; so many
+        records lie there before it starts."""
         partitions = max(PARTITIONS, workers)
-        with load.topic(self.bootstrap, "moving", partitions) as source:
-            if backlog:
-                load.fill(self.bootstrap, source, backlog, keys)
-            with running.flow(
-                self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
-                prefix=prefix,
-            ) as flow:  # fmt: skip
-                began = time.monotonic()
-                # What is answered has found the states in their place.
-                load.write(self.bootstrap, source, ((load.name(n), 0) for n in range(partitions)))
-                flow.until_results(partitions)
-                seconds = time.monotonic() - began
-                yield Loaded(flow, source, {
-                    "bootstrap_keys_per_s": speed, "load_s": seconds,
-                    "load_keys_per_s": keys / seconds,
-                })  # fmt: skip
+        size = keys, bench.get("BINS", ""), partitions
+        if size not in self._written:
+            self._written[size] = self._write(keys, bench, partitions)
+        prefix, speed = self._written[size]
+        source = _source(prefix)
+        if backlog:
+            load.fill(self.bootstrap, source, backlog, keys)
+        with running.flow(
+            self.bootstrap, source, bench, workers=workers, room=room, partitions=partitions,
+            prefix=prefix, module=self.module, master=master,
+        ) as flow:  # fmt: skip
+            began = time.monotonic()
+            # What is answered has found the states in their place.
+            load.write(self.bootstrap, source, ((load.name(n), 0) for n in range(partitions)))
+            flow.until_results(partitions)
+            seconds = time.monotonic() - began
+            yield Loaded(flow, source, {
+                "bootstrap_keys_per_s": speed, "load_s": seconds,
+                "load_keys_per_s": keys / seconds,
+            })  # fmt: skip
+        if self.reused:
+            load.empty(self.bootstrap, source)
+        else:
+            del self._written[size]
+            load.delete(self.bootstrap, prefix)
 
-    def _write(self, keys: int, bench: Mapping[str, str]) -> tuple[str, float]:
+    def _write(self, keys: int, bench: Mapping[str, str], partitions: int) -> tuple[str, float]:
         prefix = f"state-{uuid4().hex[:8]}."
-        user = {**bench, "PREFIX": prefix, "SOURCE": f"{prefix}in"}
-        load.create(self.bootstrap, f"{prefix}in", f"{prefix}out", partitions=1)
+        user = {**bench, "PREFIX": prefix, "SOURCE": _source(prefix)}
+        load.create(self.bootstrap, _source(prefix), partitions=partitions)
+        load.create(self.bootstrap, f"{prefix}out", partitions=1)
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder) / "states.parquet"
             write(table, keys)
-            words = ["bootstrap", str(MODULE), "--operator", "count", "--data", str(table),
-                     "--prefix", prefix, "--json"]  # fmt: skip
+            words = ["bootstrap", str(self.module), "--operator", self.operator,
+                     "--data", str(table), "--prefix", prefix, "--json"]  # fmt: skip
             told = subprocess.run(
                 [MEANDER, *words], env=running.environment(self.bootstrap, user),
                 check=True, stdout=subprocess.PIPE, text=True,
@@ -96,6 +109,11 @@ class States:
         written = json.loads(told.stdout.splitlines()[-1])
         assert written["keys"] == keys, written
         return prefix, keys / written["seconds"]
+
+
+def _source(prefix: str) -> str:
+    """The topic that flows read: who starts from a checkpoint has to read the same as before."""
+    return f"{prefix}in"
 
 
 def write(path: Path, keys: int) -> None:

@@ -46,22 +46,27 @@ def between(path: Path, begin: str, end: str, made: Iterable[str]) -> None:
 
 def lines(outcome: Outcome) -> Iterator[str]:
     """All tables as Markdown."""
-    yield from ("", *_figures(asked.figures(outcome)))
+    yield from ("", *wanted(asked.figures(outcome), AT_LEAST, AT_MOST))
     for why in outcome.failures:
         yield from ("", f"**FAILED**: {why}.")
     for name in TITLES:
         if name in outcome.parts:
-            yield from ("", f"### {TITLES[name]}", "", *_part(outcome.parts[name]))
+            yield from ("", f"### {TITLES[name]}", "", *rows(outcome.parts[name], COLUMNS))
         if name in outcome.drawn:
             yield from ("", f"![{TITLES[name]}]({picture(name)})")
     yield ""
 
 
-def _figures(figures: Mapping[str, report.Spread]) -> Iterator[str]:
+def wanted(
+    figures: Mapping[str, report.Spread],
+    at_least: Mapping[str, float],
+    at_most: Mapping[str, float],
+) -> Iterator[str]:
+    """A table of figures, and of what is wanted of them."""
     yield "| figure, run by run | median | least | most | runs | wanted |"
     yield "|---" * 6 + "|"
-    for sign, wanted in ((">=", AT_LEAST), ("<=", AT_MOST)):
-        for name, value in wanted.items():
+    for sign, bounds in ((">=", at_least), ("<=", at_most)):
+        for name, value in bounds.items():
             cells = ["not yet", "-", "-", "0"]
             if one := figures.get(name):
                 values = (one.median, one.least, one.most)
@@ -69,11 +74,12 @@ def _figures(figures: Mapping[str, report.Spread]) -> Iterator[str]:
             yield f"| {name} | {' | '.join(cells)} | {sign} {value:g} |"
 
 
-def _part(part: Part) -> Iterator[str]:
+def rows(part: Part, columns: Mapping[str, str]) -> Iterator[str]:
+    """A table of a part, with a row for each case; `columns` are figures and their titles."""
     yield f"{part.what}; latencies in ms, medians ({part.at[:10]})."
     known = {name for case in part.cases.values() for name in case.measured}
-    shown = [name for name in COLUMNS if name in known]
-    yield from ("", "| | runs | " + " | ".join(COLUMNS[name] for name in shown) + " |")
+    shown = [name for name in columns if name in known]
+    yield from ("", "| | runs | " + " | ".join(columns[name] for name in shown) + " |")
     yield "|---" * (len(shown) + 2) + "|"
     for label, case in part.cases.items():
         cells = [_cell(case, name) for name in shown] if case.measured else []

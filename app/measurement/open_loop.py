@@ -20,7 +20,7 @@ from itertools import count
 from math import inf
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,16 @@ class LoadRecord(NamedTuple):
     value: bytes
     partition: int
     headers: list[tuple[str, str | bytes | None]]
+
+
+class Schedule(Protocol):
+    """A schedule says which record is due when. It travels to the process that sends."""
+
+    def due(self, seconds: float) -> int:
+        """Return how many records are due within `seconds` of the start."""
+
+    def at(self, number: int) -> float:
+        """Return the second at which a record is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +124,7 @@ class Load:
     """A load says which records are due when; it travels to the process that sends."""
 
     topic: str
-    wave: Wave
+    wave: Schedule
     records: Callable[[Iterator[float]], Iterator[LoadRecord]]
     """Yields the records in order; takes when each is due, seconds since 1970."""
     total: float = inf

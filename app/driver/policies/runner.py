@@ -31,6 +31,10 @@ from meander.schemas.log_lines import LineLogger
 log = LineLogger(__name__)
 
 
+NO_RETURN = 6
+"""The intervals after a change in which no policy may undo it."""
+
+
 class PlanControl(Protocol):
     """The way to the execution plan of a running flow."""
 
@@ -72,7 +76,9 @@ def policy_runner(prepared: PreparedFlow, clock: Clock) -> PolicyRunner:
     """Return the runner of the policies of a prepared flow."""
     options = prepared.options
     interval = options.policy_interval
-    chosen = PolicyOptions(options.policies_dry_run, interval, warm_up=interval)
+    chosen = PolicyOptions(
+        options.policies_dry_run, interval, warm_up=interval, no_return=NO_RETURN * interval
+    )
     return PolicyRunner(prepared.policies, chosen, clock)
 
 

@@ -1,0 +1,1 @@
+"""What it costs to change the execution plan of a running flow."""
