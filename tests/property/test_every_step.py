@@ -117,6 +117,10 @@ class Struck(ExactlyOnceRun):
         steps = SOON if number < self._number else None
         return Interruption(workers, steps, faults=self._faults if number == self._number else ())
 
+    def at_a_plan(self, usual: Interruption, number: int) -> Interruption:
+        """Return the same faults, which are those of the run."""
+        return usual
+
     def check_end(self, run: KilledFlow, executions: Sequence[ExecutionResults]) -> None:
         super().check_end(run, executions)
         self.executions = len(executions)
