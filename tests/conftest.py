@@ -44,10 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bootstrap", help="take this broker (also: MEANDER_BOOTSTRAP)")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     there = "TMPDIR" not in os.environ and _MEMORY.is_dir()
     if there and shutil.disk_usage(_MEMORY).free >= _ROOM:
-        os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = tempfile.tempdir = str(_MEMORY)
+        folder = tempfile.mkdtemp(prefix="meander-tests-", dir=_MEMORY)
+        os.environ["TMPDIR"] = os.environ["SPARK_LOCAL_DIRS"] = tempfile.tempdir = folder
+        # Processes that tests kill leave files behind.
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     # The brokers of tests are killed soon: what the second compiler does would take half of the CPU
     # that they use.
     local_broker.FLAGS.append("-XX:TieredStopAtLevel=1")

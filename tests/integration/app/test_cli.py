@@ -17,6 +17,7 @@ import pytest
 
 from meander.connectors.kafka import reachability
 from meander.connectors.kafka.client import admin
+from meander.connectors.kafka.topic_metadata import find_topic
 from meander.connectors.topics.internal_topics import ensure_internal, topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import PATIENCE, consume_all, until
@@ -249,9 +250,17 @@ def test_without_metrics_the_port_is_left_alone_and_the_status_names_none(
             assert "metrics_served" not in process.said
 
 
+def until_known(broker: Broker, topic: str) -> None:
+    """Wait until the broker tells of a topic that it has just created."""
+    client = admin({"bootstrap.servers": broker.bootstrap})
+    until(lambda: find_topic(client, topic).partitions == 2, f"{topic} is known")
+
+
 def test_topics_are_created_once(broker: Broker, prefix: str, tmp_path: Path) -> None:
     words = ["topics", "create", prefix + "a", prefix + "b", prefix + "a", "--partitions", "2"]
     first = command_here(tmp_path, broker.bootstrap, *words)
+    for name in "ab":
+        until_known(broker, prefix + name)
     second = command_here(tmp_path, broker.bootstrap, *words)
 
     assert {str(line["state"]) for line in first.lines} == {"created"}
@@ -266,6 +275,7 @@ def test_another_number_of_partitions_is_refused_with_a_remedy(
     ensure_internal(admin({"bootstrap.servers": broker.bootstrap}), prefix, "flow")
     words = ["topics", "create", topic, "--partitions"]
     assert command_here(tmp_path, broker.bootstrap, *words, "2").err == ""
+    until_known(broker, topic)
     more = command_here(tmp_path, broker.bootstrap, *words, "8")
     fewer = command_here(tmp_path, broker.bootstrap, *words, "1")
     internal = command_here(
