@@ -308,9 +308,11 @@ class CommandHandler:
         queued commands again.
         """
         yield from self.events()
+        decided = self._rescaler.end_decided()
         queued = {id: offset for offset, id in self._queued.items()}
         self._log_done([*self._pending])
         flush()
+        yield from decided
         yield from self._commands.end(FLOW_ENDED, queued)
 
     def events(self) -> Iterator[Event]:

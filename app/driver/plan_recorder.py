@@ -29,21 +29,32 @@ class PlanRecorder:
         """`known` are the plans of earlier executions."""
         self._topic, self._clock = topic, clock
         self._started = {id: one for id, one in known.items() if one.outcome == "started"}
+        self._offsets: dict[str, int] = {}
+        """The offsets of the commands that this execution has started, by id."""
 
     def note(self, event: Event) -> None:
         """Note an event that starts or ends a plan."""
         match event:
-            case Reconfiguring(id, _, by, why, operations):
+            case Reconfiguring(id, offset, by, why, operations):
+                self._offsets[id] = offset
                 record = PlanRecord(id, by, why, self._clock.now_ms(), operations)
                 self._started[id] = record
                 self._topic.write(record)
-            case Reconfigured(id=id, ms=ms):
-                self._end(id, "in force", "", ms)
-            case RolledBack(id=id, reason=reason) | Aborted(id=id, reason=reason):
-                self._end(id, "rolled back", reason, None)
-            case CommandRejected(id=id, reason=reason):
-                self._end(id, "rejected", reason, None)
+            case Reconfigured(id=id, offset=offset, ms=ms):
+                self._end(id, offset, "in force", "", ms)
+            case (
+                RolledBack(id=id, offset=offset, reason=reason)
+                | Aborted(id=id, offset=offset, reason=reason)
+            ):
+                self._end(id, offset, "rolled back", reason)
+            case CommandRejected(id=id, offset=offset, reason=reason):
+                self._end(id, offset, "rejected", reason)
 
-    def _end(self, id: str, outcome: Outcome, reason: str, ms: float | None) -> None:
+    def _end(
+        self, id: str, offset: int | None, outcome: Outcome, reason: str, ms: float | None = None
+    ) -> None:
+        # A user may have given another command the same id by mistake.
+        if offset is not None and self._offsets.get(id, offset) != offset:
+            return
         if (record := self._started.pop(id, None)) is not None:
             self._topic.write(replace(record, outcome=outcome, reason=reason, ms=ms))

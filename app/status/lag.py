@@ -88,7 +88,13 @@ class Lag:
 
     def _end(self, place: TopicPartition) -> int:
         at = TopicPartition(place.topic, place.partition)
-        offsets = self._consumer.get_watermark_offsets(at, timeout=PATIENCE)
+        try:
+            offsets = self._consumer.get_watermark_offsets(at, timeout=PATIENCE)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                # The client asks no broker again for a partition that it once did not know.
+                self._consumer.list_topics(place.topic, timeout=PATIENCE)
+            raise
         if offsets is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return offsets[1]

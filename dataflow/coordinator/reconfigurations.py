@@ -159,7 +159,7 @@ class Reconfigurations:
         if command.time is not None and ended and not self._is_due(command, closed_before):
             return f"the flow's sources have ended before time {to_millis(command.time)} ms"
         if self._is_prepared(command):
-            return ""
+            return self._conflict(command, closed_before)
         if self._is_due(command, closed_before):
             assert command.time is not None
             return (
@@ -173,12 +173,27 @@ class Reconfigurations:
             )
         return ""
 
+    def _conflict(self, command: Reconfigure, closed_before: int) -> str:
+        """Return why a prepared reconfiguration cannot be decided for the time that it names."""
+        if not self._is_due(command, closed_before):
+            return ""
+        if self._decision_time(command, closed_before) == command.time:
+            return ""
+        return (
+            f"another command changes a part of it at {to_millis(closed_before)} ms: name another"
+            " time"
+        )
+
+    def _decision_time(self, command: Reconfigure, closed_before: int) -> int:
+        """Return the first time at which no other command changes a part."""
+        time = closed_before if command.time is None else command.time
+        time = max(time, self._logics.last_time(command.logic) + 1)
+        return self._migrations.free_time(command.id, time)
+
     def _decide(self, running: RunningReconfiguration, closed_before: int) -> None:
         """Decide all parts for one time, by one record."""
         command, id = running.command, running.command.id
-        time = closed_before if command.time is None else command.time
-        time = max(time, self._logics.last_time(command.logic) + 1)
-        time = running.time = self._migrations.free_time(id, time)
+        time = running.time = self._decision_time(command, closed_before)
         running.decided_at = self._clock.monotonic()
         if command.time is None:
             running.advance_request = self._request_advance(time)
@@ -207,7 +222,7 @@ class Reconfigurations:
         self._events.append(
             PlanInForce(
                 id=command.id, time=to_millis(time), at=time,
-                versions={one: str(self._logics.version(one)) for one in command.logic},
+                versions=self._versions(command),
                 prepare_ms=round_ms(running.decided_at - running.started_at),
                 synchronise_ms=round_ms(now - running.decided_at),
             )
@@ -259,6 +274,20 @@ class Reconfigurations:
         running = self._running
         preparing = [] if running is None or running.time is not None else [running.command.id]
         return [*preparing, *(command.id for command in self._queue)]
+
+    def decided(self, id: str) -> PlanInForce | None:
+        """Return the event of a decided reconfiguration that not all workers have applied, or
+        None."""
+        running = self._running
+        if running is None or running.command.id != id or running.time is None:
+            return None
+        return PlanInForce(
+            id=id, time=to_millis(running.time), at=running.time,
+            versions=self._versions(running.command), prepare_ms=None, synchronise_ms=None,
+        )  # fmt: skip
+
+    def _versions(self, command: Reconfigure) -> dict[str, str]:
+        return {operator: str(self._logics.version(operator)) for operator in command.logic}
 
     @property
     def held_time(self) -> int | None:

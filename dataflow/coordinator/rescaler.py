@@ -396,6 +396,20 @@ class Rescaler:
         change.moves.add(change.id)
         return ()
 
+    def end_decided(self) -> list[Event]:
+        """Return the last events of a plan that is decided, as the flow ends: the next start
+        completes it."""
+        change = self._change
+        if change is None or change.plan is None:
+            return []
+        pending = self._controller.reconfigurations.decided(change.id)
+        if pending is None and not change.decided:
+            return []
+        self._change = None
+        workers = len(self._pool.handles) - len(change.leaving or change.plan.leaving)
+        end = Reconfigured(id=change.id, offset=change.offset, workers=workers, ms=None)
+        return [end] if pending is None else [pending, end]
+
     def _remove_workers(self, change: Change) -> Iterable[Event]:
         """Let the workers leave that the plan in force does not have."""
         assert change.plan is not None

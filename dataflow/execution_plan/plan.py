@@ -88,7 +88,13 @@ class ExecutionPlan:
             known = ", ".join(map(repr, self.logic))
             remedy = f"name one of {known}" if known else "derive its logic from ChangeableLogic"
             raise PlanError(f"operator {operator!r}", "it has no logic that can change", remedy)
-        version = update.of(self.logic[operator])
+        try:
+            version = update.of(self.logic[operator])
+        except ValueError as error:  # JSON has large numbers that no float holds.
+            raise PlanError(
+                f"operator {operator!r}", f"JSON cannot express its parameters ({error})",
+                "give finite numbers",
+            ) from None  # fmt: skip
         return replace(self, logic={**self.logic, operator: version})
 
     # -- workloads

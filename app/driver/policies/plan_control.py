@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from pydantic import ValidationError
+
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.record_producer import RecordProducer, ignore_delivery
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.execution_plan.document import document_of
-from meander.dataflow.execution_plan.plan import ExecutionPlan
-from meander.schemas.control import MAX_REASON, ApplyPlan
+from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
+from meander.schemas.control import MAX_COMMAND, MAX_ID, MAX_REASON, ApplyPlan
+from meander.schemas.execution_plan import PlanDocument
 from meander.schemas.status import Aborted, CommandRejected, Event, Reconfigured, RolledBack
 
 
@@ -53,15 +56,14 @@ class FlowPlanControl:
         return self._rescaler.plans.in_force
 
     def submit(self, plan: ExecutionPlan, by: str, why: str) -> str:
-        """Write the command for a plan; return its id."""
-        command = ApplyPlan(
-            type="apply_plan", id=f"policy-{uuid4().hex[:8]}", plan=document_of(plan), by=by,
-            why=why[:MAX_REASON],
-        )  # fmt: skip
+        """Write the command for a plan; return its id. Raises PlanError for a plan that no command
+        can hold."""
+        id = f"policy-{uuid4().hex[:8]}"
+        data = command_for(self.current(), plan, id, by, why)
         if self._producer is None:
             self._producer = RecordProducer(self._settings, self._topic)
-        self._producer.send(command.model_dump_json().encode(), None, ignore_delivery, [])
-        return command.id
+        self._producer.send(data, None, ignore_delivery, [])
+        return id
 
     def pump(self) -> None:
         """Send waiting commands. Raise the broker's refusal."""
@@ -72,6 +74,54 @@ class FlowPlanControl:
         """Release connections."""
         if self._producer is not None:
             self._producer.close()
+
+
+def command_for(before: ExecutionPlan, plan: ExecutionPlan, id: str, by: str, why: str) -> bytes:
+    """Return the command that leads from one plan to another. It names only what differs, so it
+    takes back nothing that another command changes meanwhile.
+
+    Raises PlanError where no command can hold the plan.
+
+    >>> import json
+    >>> from meander.dataflow.control.logic_change import LogicVersion
+    >>> from meander.dataflow.control.resources import ANYWHERE
+    >>> from meander.state.keys.ids import WorkerId
+    >>> one = ExecutionPlan({WorkerId(0): ANYWHERE}, {"a": LogicVersion("A")}, {"": (WorkerId(0),)})
+    >>> json.loads(command_for(one, one.with_logic("a", "B"), "p", "me", ""))["plan"]["bins"]
+    """
+    try:
+        command = ApplyPlan(
+            type="apply_plan", id=id, plan=_changed(document_of(before), document_of(plan)),
+            by=by[:MAX_ID], why=why[:MAX_REASON],
+        )  # fmt: skip
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PlanError("the proposal", f"{where}: {first['msg']}", "correct the policy") from None
+    data = command.model_dump_json().encode()
+    if len(data) > MAX_COMMAND:
+        raise PlanError(
+            "the proposal", f"its command takes {len(data):,} bytes, and may take {MAX_COMMAND:,}",
+            "change less at once",
+        )  # fmt: skip
+    return data
+
+
+def _changed(before: PlanDocument, after: PlanDocument) -> PlanDocument:
+    """Return the sections in which two documents differ; with other workers, those of all that
+    they own."""
+    its, others = before.sections, after.sections
+    sections = {name: one for name, one in others.items() if one != its.get(name)}
+    if "workers" in sections:
+        sections = {name: one for name, one in others.items() if name != "operators"} | sections
+    if "operators" in sections:
+        known = before.operators or {}
+        sections["operators"] = {
+            name: one.model_dump()
+            for name, one in (after.operators or {}).items()
+            if one != known.get(name)
+        }
+    return PlanDocument.model_validate(sections)
 
 
 def outcome(event: Event) -> tuple[str, str] | None:

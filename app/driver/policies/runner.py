@@ -20,12 +20,13 @@ from meander.app.driver.policies.policy_call import PolicyCall
 from meander.app.driver.policies.proposal_check import checked
 from meander.app.loading.preflight import PreparedFlow
 from meander.dataflow.execution_plan.difference import Operation
-from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
+from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.error_policy import describe
 from meander.dataflow.policies.metrics import Metrics
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.control import CommandError
+from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
@@ -228,7 +229,7 @@ class PolicyRunner:
                 self._log_dry_run(number, call.why, operations)
                 return False
             id = control.submit(plan, f"policy {self._names[number]}", call.why)
-        except (PlanError, CommandError) as error:
+        except (MeanderError, CommandError) as error:
             self._refuse(number, str(error))
             return False
         log.info(
