@@ -26,6 +26,7 @@ PURPOSES = {
     "checkpoints",
     "in_flight",
     "dead",
+    "plans",
 }
 
 
@@ -52,6 +53,7 @@ def test_all_are_created_with_their_policy_and_nothing_changes_at_the_next_start
         made.checkpoints: "delete",
         made.in_flight: "compact",
         made.dead: "delete",
+        made.plans: "delete",
     }
     assert all(row.exists and row.replication == 1 and row.purpose for row in rows)
     logs = {row.name for row in rows if row.cleanup == "delete"}
