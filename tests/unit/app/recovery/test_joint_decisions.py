@@ -135,7 +135,7 @@ def test_an_execution_starts_with_the_plan_of_the_last_joint_decision(
     restored = started(log, monkeypatch)
     assert restored.owners == OWNERS
     assert [one.owners for one in starts(log)] == [OWNERS]
-    assert restored.reconfigured == {"p": MOVED}
+    assert restored.reconfigured == {"p": replace(MOVED, execution=FIRST)}
     assert restored.resources == {ZERO: Resources(), ONE: Resources("a", "3")}
 
 
@@ -147,7 +147,7 @@ def test_a_start_is_written_again_where_a_joint_decision_came_between(
     first, second = starts(log)
     assert first.owners != OWNERS
     assert second.owners == restored.owners == OWNERS
-    assert restored.reconfigured == {"p": MOVED}
+    assert restored.reconfigured == {"p": replace(MOVED, execution=FIRST)}
 
 
 def test_a_start_is_written_once_where_none_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,5 +160,5 @@ def test_a_start_is_written_once_where_none_came_between(monkeypatch: pytest.Mon
 def test_a_joint_decision_of_a_superseded_execution_does_not_count() -> None:
     late = replace(MOVED, id="late")
     log: list[Written] = [(FIRST, START), (FIRST, MOVED), (SECOND, START), (FIRST, late)]
-    assert last_joint_decision(log) == MOVED
+    assert last_joint_decision(log) == replace(MOVED, execution=FIRST)
     assert last_joint_decision(log[:1]) is None
