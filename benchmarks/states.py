@@ -1,8 +1,8 @@
 """Flows that start with a state for each key.
 
-States are bootstrapped once for each number of keys and of bins, and every flow of such a size
-starts from them anew; or each flow has states of its own, because a change of the plan outlives the
-execution that it was made in.
+A bootstrap writes states once for each number of keys and of bins, and every flow of that size
+starts from them. Flows that change their plan get states of their own, because a change of the plan
+outlives its execution.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class States:
         backlog: int = 0,
         master: str | None = None,
     ) -> Iterator[Loaded]:
-        """The flow once it has a state for each of so many keys, to the block's end; so many
-        records lie there before it starts."""
+        """Yield a flow with a state for each of `keys` keys while the block lasts. Its topic has
+        `backlog` records before the flow starts."""
         partitions = max(PARTITIONS, workers)
         size = keys, bench.get("BINS", ""), partitions
         if size not in self._written:

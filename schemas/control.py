@@ -105,6 +105,16 @@ Savepoint = Annotated[
 ]
 
 
+ChangeTime = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=MAX_MILLIS,
+        description="The time of the change, milliseconds since 1970; null: at once.",
+    ),
+]
+
+
 class _Command(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", json_schema_extra=_require_marker, strict=True
@@ -195,14 +205,7 @@ class ChangeLogic(_Command):
         dict[Annotated[str, Field(min_length=1, max_length=MAX_ID)], NewLogic],
         Field(min_length=1, description="The new logic of each operator, by its name."),
     ]
-    time: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            le=MAX_MILLIS,
-            description="The time of the change, milliseconds since 1970; null: at once.",
-        ),
-    ] = None
+    time: ChangeTime = None
 
 
 class ApplyPlan(_Command):
@@ -211,14 +214,7 @@ class ApplyPlan(_Command):
     type: Literal["apply_plan"]
     id: Id
     plan: PlanDocument
-    time: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            le=MAX_MILLIS,
-            description="The time of the change, milliseconds since 1970; null: at once.",
-        ),
-    ] = None
+    time: ChangeTime = None
     by: Annotated[
         str, Field(max_length=MAX_ID, description="The user or the policy that asks for it.")
     ] = ""

@@ -31,8 +31,8 @@ from tests.support.property.budget import FIRST_SEED, PARTS, SCHEDULES
 
 _TESTS = Path(__file__).parent
 _MEMORY, _ROOM = Path("/dev/shm"), 6 << 30
-"""Where temporary files lie if there are so many bytes: a database opens in 8 ms there, and in 50
-on a disk."""
+"""The folder of temporary files, and the free bytes that it needs. A database opens in 8 ms there,
+and in 50 on a disk."""
 _SUITES = "unit", "property", "integration", "fault"
 """Folders of tests; doctests of what they share count as unit tests."""
 _used = pytest.StashKey[str]()

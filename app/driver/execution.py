@@ -288,6 +288,6 @@ def _arguments(
         startup_timeout=options.startup_timeout,
         log_level=options.log_level,
         outside=dict(prepared.outside),
-        # A restart goes on elsewhere where the place of a worker is gone.
+        # After a failure, Spark may run a worker elsewhere where its host is gone.
         resources=resources if server.connected else ANYWHERE,
     )

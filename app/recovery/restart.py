@@ -9,7 +9,7 @@ workers, and one read of the decision log and the markers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -242,7 +242,7 @@ def start_execution(
     """
     plan, options, names = prepared.plan, prepared.options, prepared.names
     checkpoint = None if found is None else found.checkpoint
-    joint = last_joint_decision(read_decisions(options.kafka, names.decisions))
+    joint = prepared.joint
     while True:
         restored = RestorePlan.of(plan, options.workers, checkpoint, joint=joint)
         start = replace(restored.start_decision, topics=prepared.topics)
@@ -252,7 +252,7 @@ def start_execution(
         expect_ours()
         decisions.write(to_bytes(prepared.execution, start), options.heartbeat_timeout)
         decided = [*decided_before(options.kafka, names, prepared.execution)]
-        # A record of an older execution may have come between; then the start is written again.
+        # An older execution may have decided more meanwhile; then the start is written again.
         if joint == (joint := last_joint_decision(decided)):
             break
     history = needed_history(plan, options.kafka, names, prepared.execution, decided)
@@ -269,8 +269,8 @@ def decided_before(
     settings: Settings, names: TopicNames, execution: ExecutionId
 ) -> Iterator[Written]:
     """Yield the decisions up to the start of an execution, and the changes of logic that its start
-    has made."""
-    return _up_to_redefinitions(read_decisions(settings, names.decisions), execution)
+    has made. The topic is read once the first one is asked for."""
+    yield from _up_to_redefinitions(read_decisions(settings, names.decisions), execution)
 
 
 def last_joint_decision(decided: Iterable[Written]) -> JointDecision | None:
@@ -293,7 +293,7 @@ def needed_history(
     settings: Settings,
     names: TopicNames,
     execution: ExecutionId,
-    decided: Sequence[Written],
+    decided: Iterable[Written],
 ) -> History:
     """Return what a started execution needs to know of earlier executions, given the decisions
     before it.
@@ -304,12 +304,11 @@ def needed_history(
     """
     if plan.flow.delivery == "exactly_once":
         markers = (one for one in read_markers(settings, names) if one.execution != execution)
-        return History(plan.flow.space, up_to_start(decided, execution), markers)
+        return History(plan.flow.space, decided, markers)
     if not plan.processing_inputs:
         return NO_HISTORY
-    before = up_to_start(decided, execution)
     return History(
-        plan.flow.space, (one for one in before if not isinstance(one[1], ReassignPartition))
+        plan.flow.space, (one for one in decided if not isinstance(one[1], ReassignPartition))
     )
 
 

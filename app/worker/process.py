@@ -395,10 +395,12 @@ class WorkerProcess:
 def _restore_plan(plan: Plan, arguments: Arguments, topics: TopicNames) -> RestorePlan:
     """Return the restore plan of the execution. A joining worker restores no states."""
     execution = ExecutionId(arguments.execution)
-    decided = [*decided_before(arguments.kafka, topics, execution)]
-    history = needed_history(plan, arguments.kafka, topics, execution, decided)
+    before = decided_before(arguments.kafka, topics, execution)
     if arguments.joins:
+        history = needed_history(plan, arguments.kafka, topics, execution, before)
         return RestorePlan.of(plan, arguments.workers, history=history)
+    decided = [*before]
+    history = needed_history(plan, arguments.kafka, topics, execution, decided)
     found: Checkpoint | None = None
     if arguments.checkpoint is not None:
         with checkpoints.open_checkpoints(arguments.kafka, topics) as reader:

@@ -149,7 +149,7 @@ def current(flow: Running) -> Sections:
 
 
 def under(loaded: Loaded, load: Load, moved: frozenset[int]) -> AbstractContextManager[Loop]:
-    """The load on a flow; the bins in `moved` are those whose records are told apart."""
+    """The load on a flow. The measurement counts records of the bins in `moved` by themselves."""
     flow = loaded.flow
     return loading(
         flow.bootstrap, loaded.source, flow.topic, Wave.fixed(load.rate), load.keys,

@@ -15,7 +15,12 @@ from typing import Final, TypeVar
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.compatibility import restorable_parts
 from meander.dataflow.control.balance import distribute, shares_for_joining
-from meander.dataflow.control.decisions import JointDecision, StartDecision, WorkersPlan
+from meander.dataflow.control.decisions import (
+    JointDecision,
+    StartDecision,
+    WorkersPlan,
+    ranks_of,
+)
 from meander.dataflow.control.logic_change import LogicChange
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.resources import Resources
@@ -92,7 +97,7 @@ class RestorePlan:
         if cut == INITIAL_CUT:
             return plan_start if decided is None else plan_start._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
-        ranks = {old: WorkerId(rank) for rank, old in enumerate(sorted(cut.members))}
+        ranks = ranks_of(sorted(cut.members))
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = redistributed(bins, len(ranks), workers)
@@ -104,7 +109,7 @@ class RestorePlan:
 
     def _with_workers(self, decided: WorkersPlan) -> RestorePlan:
         """Return the plan with the owners and readers of a decision."""
-        ranks = {old: WorkerId(rank) for rank, old in enumerate(decided.members)}
+        ranks = decided.ranks
         bins = {number: ranks[owner] for number, owner in enumerate(decided.owners)}
         owned = redistributed(bins, len(ranks), self.workers)
         readers = redistributed(
@@ -166,7 +171,7 @@ class RestorePlan:
 
     def rank(self, old: WorkerId) -> WorkerId:
         """Return the worker that takes the place of one of the checkpoint's workers."""
-        return WorkerId(sorted(self.cut.members).index(old) % self.workers)
+        return WorkerId(ranks_of(sorted(self.cut.members))[old] % self.workers)
 
 
 def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Resources]:
@@ -174,7 +179,7 @@ def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Re
     another number of workers."""
     if joint is None or len(joint.plan.members) != workers:
         return {}
-    ranks = {old: WorkerId(rank) for rank, old in enumerate(joint.plan.members)}
+    ranks = joint.plan.ranks
     return {ranks[worker]: its for worker, its in joint.plan.resources.items()}
 
 

@@ -69,11 +69,6 @@ class Reconfigure:
     seconds: float = PREPARE_WITHIN
     """The time limit of the preparation."""
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changes at its time."""
-        return not (self.logic or any(self.bins.values()) or self.partitions)
-
 
 @dataclass(frozen=True, slots=True)
 class MoveBins:
@@ -167,6 +162,15 @@ class MoveBins:
             raise control.CommandError(
                 f"no operator of this flow moves with others: name one of {alone}"
             )
+
+
+def bins_id(id: str, group: str) -> str:
+    """Return the id of the command that moves the bins of a group for another command.
+
+    >>> bins_id("r1", DEFAULT_GROUP), bins_id("r1", "counts")
+    ('r1/bins', 'r1/bins of counts')
+    """
+    return f"{id}/bins of {group}" if group else f"{id}/bins"
 
 
 def id_in_use(id: str) -> control.CommandError:

@@ -8,7 +8,7 @@ time. Cost: one check per turn while decisions are pending.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -125,6 +125,21 @@ class WorkersPlan:
     readers: Mapping[tuple[str, int], WorkerId]
     """The reader of each partition, given by the name of its source and its number."""
     resources: Mapping[WorkerId, Resources]
+
+    @property
+    def ranks(self) -> dict[WorkerId, WorkerId]:
+        """The worker of a restart that takes the place of each member."""
+        return ranks_of(self.members)
+
+
+def ranks_of(members: Iterable[WorkerId]) -> dict[WorkerId, WorkerId]:
+    """Return the worker of a restart that takes the place of each member, given in order: the n-th
+    takes that of the n-th.
+
+    >>> ranks_of([WorkerId(1), WorkerId(4)])
+    {1: 0, 4: 1}
+    """
+    return {member: WorkerId(rank) for rank, member in enumerate(members)}
 
 
 UNKNOWN_EXECUTION: Final = ExecutionId(0)

@@ -59,7 +59,7 @@ class Plans:
         )  # fmt: skip
 
     def expect_slots(self, workers: int) -> None:
-        """Raise CommandError where so many workers do not fit."""
+        """Raise CommandError where the master has fewer slots than this number of workers."""
         if self._slots is not None and workers > self._slots:
             raise CommandError(
                 f"{workers} workers need a slot each, and the master has {self._slots} in all: name"

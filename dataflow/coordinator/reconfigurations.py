@@ -10,16 +10,17 @@ that it names take part; the others never wait. Cost: that of its parts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic
+from meander.dataflow.control.command import MoveBins, Reconfigure, SwitchLogic, bins_id
 from meander.dataflow.control.decisions import (
     JointDecision,
     LogicDecision,
     PendingDecisions,
     WorkersPlan,
 )
+from meander.dataflow.control.logic_change import LogicVersion
 from meander.dataflow.coordinator.events import EngineEvent, NotDecided
 from meander.dataflow.coordinator.logic_changes import LogicChanges
 from meander.dataflow.coordinator.partition_assignment import PartitionAssignment
@@ -72,18 +73,15 @@ class Reconfigurations:
         """Queue a checked command."""
         self._queue.append(command)
 
-    def cancel(self, id: str, by: str) -> bool:
-        """End a reconfiguration that is not decided; return whether there was one."""
-        for command in self._queue:
-            if command.id == id:
-                self._queue.remove(command)
-                self._report_not_decided(command, f"command {by!r} has aborted it")
-                return True
-        running = self._running
-        if running is None or running.command.id != id or running.time is not None:
-            return False
-        self._roll_back(running, f"command {by!r} has aborted it")
-        return True
+    def cancel(self, id: str, by: str) -> None:
+        """End one of the `undecided` reconfigurations."""
+        reason = f"command {by!r} has aborted it"
+        if self._running is not None and self._running.command.id == id:
+            self._roll_back(self._running, reason)
+            return
+        queued = next(command for command in self._queue if command.id == id)
+        self._queue.remove(queued)
+        self._report_not_decided(queued, reason)
 
     # -- the steps of a turn
 
@@ -219,14 +217,10 @@ class Reconfigurations:
             running.advance_request.drop()
         self._running = None
         now = self._clock.monotonic()
+        durations = running.decided_at - running.started_at, now - running.decided_at
         self._events.append(
-            PlanInForce(
-                id=command.id, time=to_millis(time), at=time,
-                versions=self._versions(command),
-                prepare_ms=round_ms(running.decided_at - running.started_at),
-                synchronise_ms=round_ms(now - running.decided_at),
-            )
-        )  # fmt: skip
+            plan_event(command.id, time, self._changed_versions(command), *map(round_ms, durations))
+        )
 
     def _roll_back(self, running: RunningReconfiguration, reason: str) -> None:
         """Leave the old plan in force."""
@@ -281,13 +275,10 @@ class Reconfigurations:
         running = self._running
         if running is None or running.command.id != id or running.time is None:
             return None
-        return PlanInForce(
-            id=id, time=to_millis(running.time), at=running.time,
-            versions=self._versions(running.command), prepare_ms=None, synchronise_ms=None,
-        )  # fmt: skip
+        return plan_event(id, running.time, self._changed_versions(running.command))
 
-    def _versions(self, command: Reconfigure) -> dict[str, str]:
-        return {operator: str(self._logics.version(operator)) for operator in command.logic}
+    def _changed_versions(self, command: Reconfigure) -> dict[str, LogicVersion]:
+        return {operator: self._logics.version(operator) for operator in command.logic}
 
     @property
     def held_time(self) -> int | None:
@@ -318,7 +309,7 @@ def moves_of(command: Reconfigure) -> list[MoveBins]:
     """Return the commands that move the bins of a reconfiguration, one per group."""
     return [
         MoveBins(
-            f"{command.id}/bins of {group}" if group else f"{command.id}/bins",
+            bins_id(command.id, group),
             tuple(targets),
             next(iter(targets.values())),
             strategy="all-at-once",
@@ -332,18 +323,25 @@ def moves_of(command: Reconfigure) -> list[MoveBins]:
     ]
 
 
-def plan_in_force(decision: JointDecision) -> PlanInForce:
+def restored_event(decision: JointDecision) -> PlanInForce:
     """Return the event of a decision that a restart has brought into force."""
-    changes = [
-        change
-        for part in decision.parts
-        if isinstance(part, LogicDecision)
-        for change in part.changes
-    ]
+    logic = (part for part in decision.parts if isinstance(part, LogicDecision))
+    versions = {change.operator: change.version for part in logic for change in part.changes}
+    return plan_event(decision.id, decision.time, versions)
+
+
+def plan_event(
+    id: str,
+    time: int,
+    versions: Mapping[str, LogicVersion],
+    prepare_ms: float | None = None,
+    synchronise_ms: float | None = None,
+) -> PlanInForce:
+    """Return the event of a plan in force, with the new versions of operators."""
+    words = {operator: str(version) for operator, version in versions.items()}
     return PlanInForce(
-        id=decision.id, time=to_millis(decision.time), at=decision.time,
-        versions={one.operator: str(one.version) for one in changes},
-        prepare_ms=None, synchronise_ms=None,
+        id=id, time=to_millis(time), at=time, versions=words,
+        prepare_ms=prepare_ms, synchronise_ms=synchronise_ms,
     )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import count
+from typing import TypeVar
 
 from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
@@ -24,7 +25,7 @@ from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDec
 from meander.dataflow.coordinator.plan_change import MAX_AHEAD
 from meander.dataflow.coordinator.plans import Plans
 from meander.dataflow.coordinator.pool import RescalablePool
-from meander.dataflow.coordinator.reconfigurations import plan_in_force
+from meander.dataflow.coordinator.reconfigurations import restored_event
 from meander.dataflow.coordinator.worker_change import KINDS, Change, Queueable
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.metrics.stall_log import Wait
@@ -50,6 +51,7 @@ from meander.schemas.status import (
 )
 from meander.state.keys.ids import WorkerId, member_name
 
+C = TypeVar("C", MoveBins, SwitchLogic)
 log = LineLogger(__name__)
 
 MAX_QUEUED = 1000
@@ -280,7 +282,7 @@ class Rescaler:
                 case MoveBins():
                     yield from self._start_migration(command, offset)
                 case SwitchLogic():
-                    yield from self._start_change_of_logic(command)
+                    yield from _submitted(command, self._controller.change_logic)
 
     def _start_rescale(self, command: Rescale, offset: int) -> Iterator[Event]:
         members = sorted(self._pool.handles)
@@ -313,7 +315,7 @@ class Rescaler:
     def _start_migration(self, command: MoveBins, offset: int) -> Iterator[Event]:
         """Start the worker that a migration names; submit the migration where its id is in use."""
         if command.worker < self.next_id:
-            yield from self._submit_or_reject(command)
+            yield from _submitted(command, self._submit)
             return
         try:
             self.expect(command)
@@ -330,12 +332,6 @@ class Rescaler:
             id=command.id, offset=offset, workers=len(self._pool.handles) + 1,
             joining=[command.worker], leaving=[],
         )  # fmt: skip
-
-    def _start_change_of_logic(self, command: SwitchLogic) -> Iterator[Event]:
-        try:
-            self._controller.change_logic(command)
-        except CommandError as error:
-            yield CommandRejected(id=command.id, offset=command.offset, reason=str(error))
 
     # -- plans
 
@@ -362,7 +358,7 @@ class Rescaler:
             decision = self._controller.reconfigured(command.id, offset)
             if decision is not None:
                 # The restart has completed it.
-                yield plan_in_force(decision)
+                yield restored_event(decision)
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
                 return
@@ -477,14 +473,7 @@ class Rescaler:
         self._change = None
         self._unused |= dict.fromkeys(change.joined, change)
         command, change.migration = change.migration, None
-        return () if command is None else self._submit_or_reject(command)
-
-    def _submit_or_reject(self, command: MoveBins) -> Iterable[Event]:
-        try:
-            self._submit(command)
-        except CommandError as error:
-            return (CommandRejected(id=command.id, offset=command.offset, reason=str(error)),)
-        return ()
+        return () if command is None else _submitted(command, self._submit)
 
     def _submit(self, command: MoveBins) -> None:
         self._controller.submit(command)
@@ -513,3 +502,12 @@ class Rescaler:
         ms = round_ms(self._clock.monotonic() - change.started_at)
         workers = len(self._pool.handles)
         return (Rescaled(id=change.id, workers=workers, ms=ms, reason=change.failure),)
+
+
+def _submitted(command: C, submit: Callable[[C], None]) -> Iterable[Event]:
+    """Submit a command; return its rejection, if it is rejected."""
+    try:
+        submit(command)
+    except CommandError as error:
+        return (CommandRejected(id=command.id, offset=command.offset, reason=str(error)),)
+    return ()

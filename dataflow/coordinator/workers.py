@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meander.dataflow.control.command import MoveBins
+from meander.dataflow.control.command import MoveBins, bins_id
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing
 from meander.dataflow.interfaces import Clock
@@ -191,11 +191,10 @@ def commands_for(
     for group, its in shares.items():
         others = {bin: target for target, some in its.items() for bin in some}
         sources = {bin: owners[group][bin] for bin in others}
-        name = f"{id}/bins of {group}" if group else f"{id}/bins"
         if its:
             commands.append(
                 MoveBins(
-                    name, tuple(others), next(iter(its)),
+                    bins_id(id, group), tuple(others), next(iter(its)),
                     operator=group, others=others, offset=offset, sources=sources,
                 )
             )  # fmt: skip

@@ -16,11 +16,6 @@ from tests.support.process.logic_flow import START, LogicFlow
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
 
-@pytest.fixture
-def logic(broker: Broker, prefix: str, tmp_path: Path) -> LogicFlow:
-    return LogicFlow(broker, prefix, tmp_path)
-
-
 def test_records_meet_the_version_of_their_time_while_workers_come_and_go(
     logic: LogicFlow, broker: Broker, tmp_path: Path
 ) -> None:

@@ -19,11 +19,6 @@ HOSTS = "127.0.0.1", "127.0.0.2"
 pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
 
-@pytest.fixture
-def logic(broker: Broker, prefix: str, tmp_path: Path) -> LogicFlow:
-    return LogicFlow(broker, prefix, tmp_path)
-
-
 def test_workers_bins_and_logic_change_at_one_time_while_records_flow(
     logic: LogicFlow, broker: Broker, tmp_path: Path
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
+from meander.app.cli.follow import show_end
+from meander.app.cli.views.rescale import sentence as worker_sentence
 from meander.app.cli.views.rescale import waits
 from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis
@@ -53,17 +55,13 @@ def print_plan(output: CommandOutput, plan: dict[str, object], places: dict[str,
 
 def show_difference(output: CommandOutput, events: Iterator[Event]) -> int:
     """Print the operations of a plan, one a line. Return the exit code."""
-    for event in events:
-        match event:
-            case PlanCompared(operations=operations):
-                output.event(event)
-                for one in operations or ["nothing changes"]:
-                    output.say(one)
-            case CommandRejected(reason=reason):
-                output.event(event)
-                output.say(f"rejected: {reason}")
-                return 1
-    return 0
+    return show_end(output, events, _operations)
+
+
+def _operations(event: Event) -> str:
+    if isinstance(event, PlanCompared):
+        return "\n".join(event.operations or ["nothing changes"])
+    return ""
 
 
 def show_apply(output: CommandOutput, events: Iterator[Event], command: str) -> int:
@@ -103,12 +101,10 @@ def sentence(event: Event) -> str:
     match event:
         case Reconfiguring(operations=operations):
             return "accepted:\n" + "\n".join(f"  {one}" for one in operations or ["nothing"])
-        case Joined(worker=worker):
-            return f"worker {worker} has joined"
+        case Joined() | Left():
+            return worker_sentence(event)
         case JoinFailed(reason=reason):
             return reason
-        case Left(worker=worker):
-            return f"worker {worker} has left"
         case PlanInForce(time=time, prepare_ms=prepare, synchronise_ms=synchronise):
             took = f" (prepared in {prepare or 0:,.0f} ms, applied in {synchronise or 0:,.0f} ms)"
             return f"in force from {time} ms on" + ("" if prepare is None else took)

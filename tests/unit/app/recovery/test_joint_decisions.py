@@ -109,8 +109,9 @@ def started(log: Log, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(restart, "read_decisions", lambda *_: iter([*log.records]))
     options = SimpleNamespace(workers=2, kafka={}, heartbeat_timeout=1.0)
     prepared: Any = SimpleNamespace(
-        plan=flow_plan(), options=options, names=topic_names("", "f"), topics=(), execution=SECOND
-    )
+        plan=flow_plan(), options=options, names=topic_names("", "f"), topics=(), execution=SECOND,
+        joint=last_joint_decision(log.records),
+    )  # fmt: skip
     asked = count()
     return start_execution(prepared, None, log, lambda: next(asked) and None)  # type: ignore[arg-type]
 
