@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -83,6 +83,15 @@ def run(
                      " is over, or fail at once. Default: wait when stdout is not a terminal.",
                      show_default=False),
     ] = None,
+    on_stop: Annotated[
+        Literal["checkpoint", "savepoint", "none"],
+        typer.Option(help="What the flow takes before SIGTERM ends it. Ctrl-C, or a second signal,"
+                     " ends it at once."),
+    ] = "checkpoint",
+    on_stop_timeout: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds that this may take; then the flow ends without it."),
+    ] = 30.0,
     startup_timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that the workers may take to start.")
     ] = 60.0,
@@ -108,7 +117,7 @@ def run(
     JSON lines hold each event of the flow and a summary every ten seconds.
 
     Exit code 0: the flow ended or meander stop stopped it; 1: it failed; 2: Kafka, Spark or an
-    option must be corrected; 130: Ctrl-C.
+    option must be corrected; 130: Ctrl-C; 143: SIGTERM.
     """
     # Spark takes a while to import, and the other commands do without.
     from meander.app.driver import driver
@@ -122,6 +131,7 @@ def run(
         allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
+        on_stop=on_stop, on_stop_timeout=on_stop_timeout,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
         policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
         policy_interval=policy_interval,

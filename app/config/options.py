@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class Options:
     """Whether to wait for the heartbeat timeout of another driver instead of failing at once."""
     startup_timeout: float = 30.0
     """The time for workers to start, and again to open their topics."""
+    on_stop: Literal["checkpoint", "savepoint", "none"] = "checkpoint"
+    """What the flow takes before SIGTERM ends it."""
+    on_stop_timeout: float = 30.0
+    """The time that it may take."""
     metrics_port: int | None = None
     """The port of the driver's metrics on 127.0.0.1; 0 for any free port, None for no metrics."""
     log_level: int = 20

@@ -149,7 +149,7 @@ class DemoRun:
             self._await("end", self.moving)
             return loop.found()
         finally:
-            self.signals.received = self.signals.received or signal.SIGTERM
+            self.signals.received = self.signals.received or signal.SIGINT
 
     def moving(self) -> Collection[str]:
         """Return the commands that have not ended. Raises MeanderError if one was rejected."""

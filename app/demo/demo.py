@@ -154,7 +154,7 @@ def _run(
         finally:
             demo_run.over.set()
     if isinstance(conducted.exception(), Interrupted):
-        raise Interrupted(result.signal or signal.SIGTERM)
+        raise Interrupted(result.signal or signal.SIGINT)
     return demo_run, records.timeline(conducted.result())
 
 

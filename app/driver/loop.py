@@ -18,6 +18,7 @@ from meander.app.common.signals import Signals
 from meander.app.driver import wait_reasons
 from meander.app.driver.commands import CommandHandler, OpenCommands
 from meander.app.driver.execution_topics import DriverTopics
+from meander.app.driver.final_checkpoint import FinalCheckpoint
 from meander.app.driver.lease import heartbeat_seconds
 from meander.app.driver.plan_recorder import PlanRecorder
 from meander.app.driver.policies.metrics_window import MetricsWindow
@@ -113,6 +114,7 @@ class DriverLoop:
             prepared.plan, plan, links, SystemClock(), self._decision_log,
             self._checkpoint_coordinator(found, plan.resumes), options.allow_nondeterminism,
         )  # fmt: skip
+        self._final_checkpoint = FinalCheckpoint(options, self._controller, SystemClock())
         self._plans = PlanRecorder(topics.plans, topics.known_plans, SystemClock())
         self._rescaler: Rescaler | None = None
         before = None if found is None else found.checkpoint
@@ -160,7 +162,10 @@ class DriverLoop:
     def _drive(self, commands: CommandHandler, signals: Signals | None) -> int | None:
         """Take turns until the flow ends; return the number of the signal that ended it."""
         while not (self._controller.done and self._pool.done):
-            if signals is not None and signals.received:
+            if (
+                signals is not None and signals.received
+                and self._final_checkpoint.may_end(signals.received)
+            ):  # fmt: skip
                 return signals.received
             worked = self._step()
             # While frames come without a pause, closing times has priority.
@@ -285,6 +290,7 @@ class DriverLoop:
     def _note(self, event: Event) -> None:
         self._commands.note(event)
         self._plans.note(event)
+        self._final_checkpoint.note(event)
         if (ended := outcome(event)) is not None:
             self._policies.ended(*ended)
         if isinstance(event, Completed):

@@ -32,4 +32,4 @@ class BackgroundSteps:
                 step()
         except BaseException as error:
             self._failure = error
-        self.signals.received = signal.SIGTERM
+        self.signals.received = signal.SIGINT
