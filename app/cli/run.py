@@ -83,6 +83,19 @@ def run(
                      " is over, or fail at once. Default: wait when stdout is not a terminal.",
                      show_default=False),
     ] = None,
+    restart_attempts: Annotated[
+        int,
+        typer.Option(min=0, help="Failures without a new checkpoint that the flow survives within"
+                     " --restart-window."),
+    ] = 3,
+    restart_backoff: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds before the second of these restarts; they double with"
+                     " each further one, up to 60. The first restart comes at once."),
+    ] = 1.0,
+    restart_window: Annotated[
+        float, typer.Option(min=0.0, help="Seconds for which a failure counts.")
+    ] = 600.0,
     on_stop: Annotated[
         Literal["checkpoint", "savepoint", "none"],
         typer.Option(help="What the flow takes before SIGTERM ends it. Ctrl-C, or a second signal,"
@@ -131,7 +144,8 @@ def run(
         allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
-        on_stop=on_stop, on_stop_timeout=on_stop_timeout,
+        restart_attempts=restart_attempts, restart_backoff=restart_backoff,
+        restart_window=restart_window, on_stop=on_stop, on_stop_timeout=on_stop_timeout,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
         policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
         policy_interval=policy_interval,

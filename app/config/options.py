@@ -35,6 +35,12 @@ class Options:
     """Whether to wait for the heartbeat timeout of another driver instead of failing at once."""
     startup_timeout: float = 30.0
     """The time for workers to start, and again to open their topics."""
+    restart_attempts: int = 3
+    """The failures without a new checkpoint that the flow survives within `restart_window`."""
+    restart_backoff: float = 1.0
+    """The pause before the second of these restarts; it doubles with each further one."""
+    restart_window: float = 600.0
+    """The time for which a failure counts."""
     on_stop: Literal["checkpoint", "savepoint", "none"] = "checkpoint"
     """What the flow takes before SIGTERM ends it."""
     on_stop_timeout: float = 30.0

@@ -9,8 +9,10 @@ of Spark, and what each execution costs (`app.driver.execution`).
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pyspark import SparkContext
@@ -28,6 +30,7 @@ from meander.app.driver.lease import (
 )
 from meander.app.driver.loop import FlowResult
 from meander.app.driver.policies.runner import policy_runner
+from meander.app.driver.restarts import Restarts
 from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.restart import (
     StartCheckpoint,
@@ -49,8 +52,6 @@ from meander.schemas.log_lines import LineLogger
 
 log = LineLogger(__name__)
 
-FAILURES = 3
-"""Consecutive executions that may fail before a checkpoint, before the flow fails."""
 SPARK = Wait("spark", "its JVM runs and its master has answered")
 
 
@@ -123,10 +124,11 @@ def _run_executions(
 ) -> FlowResult:
     """Run one execution after another until the flow ends.
 
-    Raises MeanderError where a failure cannot be recovered, or where `FAILURES` executions in a row
-    have started from the same checkpoint and failed.
+    Raises MeanderError where a failure cannot be recovered, or where the flow has failed too often
+    without a new checkpoint.
     """
-    failures, survivors = 0, None
+    options, clock, survivors = prepared.options, SystemClock(), None
+    restarts = Restarts(options.restart_attempts, options.restart_backoff, options.restart_window)
     with contextlib.ExitStack() as ended:
         while True:
             try:
@@ -143,9 +145,11 @@ def _run_executions(
                     survivors.close()
                 # Limits of a topic only become stricter, so an end is certain.
                 if not (lost.limits or isinstance(lost.cause, Unreachable)):
-                    failures = failures + 1 if _offset(newest) == _offset(found) else 1
-                if failures > FAILURES:
-                    raise _failed_in_a_row(lost) from lost
+                    progressed = _offset(newest) != _offset(found)
+                    pause = restarts.pause_after(clock.monotonic(), progressed=progressed)
+                    if pause is None:
+                        raise _failed_too_often(lost, options) from lost
+                    _wait(pause, lost, driver, options)
                 lost.without_discarded(joint)
                 found, workers = newest, len(lost.workers)
                 prepared = prepared.next_execution(workers, lost.limits, joint)
@@ -188,9 +192,22 @@ def _offset(found: StartCheckpoint | None) -> int | None:
     return None if found is None else found.offset
 
 
-def _failed_in_a_row(lost: ExecutionLost) -> MeanderError:
+def _wait(pause: float, lost: ExecutionLost, driver: DriverResources, options: Options) -> None:
+    """Wait before a restart; survivors and other drivers hear of this driver meanwhile."""
+    if not pause:
+        return
+    log.info("restart_paused", seconds=pause)
+    run_with_heartbeat(
+        partial(time.sleep, pause), driver.status, lost.survivors.send_heartbeats,
+        heartbeat_seconds(options), driver.signals,
+    )  # fmt: skip
+
+
+def _failed_too_often(lost: ExecutionLost, options: Options) -> MeanderError:
+    count = options.restart_attempts
     return MeanderError(
         lost.cause.subject,
-        f"{lost.cause.cause}, and {FAILURES} executions before it failed without a new checkpoint",
+        f"{lost.cause.cause}, and {count} execution{'s' * (count != 1)} before it failed without a"
+        f" new checkpoint within {options.restart_window:g} s",
         "find their common cause, such as a record that kills each worker, and run the flow again",
     )

@@ -1,0 +1,31 @@
+"""A flow survives as many failures without a new checkpoint as its restart policy says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE, until
+from tests.support.process.counting_flow import CountingFlow
+from tests.support.process.flow_process import kill, meander
+
+pytestmark = pytest.mark.timeout(PATIENCE)
+
+
+def test_a_flow_fails_at_the_first_failure_beyond_its_restarts(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    flow = CountingFlow(broker, prefix, tmp_path, interval=None)
+    flow.feed()
+    options = "--restart-attempts", "1"
+    with meander(tmp_path, broker.bootstrap, *flow.run(*options)) as process:
+        flow.until_all(process)
+        kill(process.workers[0])
+        recovering = process.until_event("recovering")
+        until(lambda: len(process.of("started")) == 2, "the flow runs again")
+        kill(process.workers[0])
+        assert process.exit_code() == 1
+        assert process.of("recovering") == [recovering]
+        assert "1 execution before it failed without a new checkpoint within 600 s" in process.said
