@@ -8,7 +8,7 @@ internal topics exist with the right settings. Cost: some round trips to Kafka.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
@@ -124,7 +124,8 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
-    outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
+    present = _present(admin, plan)
+    outside = visible_configs(admin, [*dict.fromkeys(_sink_topics(plan, present))])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
@@ -176,18 +177,34 @@ def _expect_others(plan: Plan, prefix: str) -> None:
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
     """Raise SetupError for a sink of records without keys whose topic requires keys."""
     for node, spec in _sinks(plan):
-        if is_compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
-            raise SetupError(
-                f"sink {node.name!r}",
-                f"topic {spec.topic!r} is compacted and accepts no records without keys",
-                "call key_by before the sink, or name a topic with cleanup.policy=delete",
-            )
+        for topic in spec.topics_of(outside):
+            keyed = has_keys(node.upstream) or callable(spec.key)
+            if is_compacted(outside.get(topic, {})) and not keyed:
+                raise SetupError(
+                    f"sink {node.name!r}",
+                    f"topic {topic!r} is compacted and accepts no records without keys",
+                    "call key_by before the sink, give the sink a key function, or name a topic"
+                    " with cleanup.policy=delete",
+                )
 
 
 def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
     for node in plan.nodes:
         if isinstance(node, SinkNode) and isinstance(node.spec, KafkaSink):
             yield node, node.spec
+
+
+def _present(admin: client.Admin, plan: Plan) -> list[str]:
+    """Return the topics of the cluster, where a sink or source names a pattern of them."""
+    if any(not spec.declared for _, spec in _sinks(plan)):
+        return [*admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics]
+    return []
+
+
+def _sink_topics(plan: Plan, present: Iterable[str]) -> Iterator[str]:
+    """Yield the topics to which the sinks may write, among those of the cluster."""
+    for _, spec in _sinks(plan):
+        yield from spec.topics_of(present)
 
 
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
@@ -203,7 +220,7 @@ def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
         if isinstance(source.spec, KafkaSource):
             yield "source", source.spec.topic
     for _, spec in _sinks(plan):
-        yield "sink", spec.topic
+        yield from (("sink", topic) for topic in spec.declared)
 
 
 def environ() -> dict[str, str]:

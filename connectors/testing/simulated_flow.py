@@ -563,9 +563,9 @@ class TestFlow:
         match node.spec:
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
-            case KafkaSink(topic=topic) as sink:
+            case KafkaSink() as sink:
                 return TopicWriter(
-                    sink, self._topics.open(topic), me, self._rng, lambda: self.sim.clock.now_ms()
+                    sink, self._topics.open, me, self._rng, lambda: self.sim.clock.now_ms()
                 )
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
                          "use a KafkaSink")  # fmt: skip

@@ -126,13 +126,16 @@ class BaseProducer:
         report: Report,
         headers: Headers | None,
         partition: int = ANY_PARTITION,
+        topic: str = "",
+        timestamp: int = 0,
     ) -> bool:
         """Send one record to librdkafka; return whether its queue had room. Raise MeanderError for
         a refused record."""
         try:
             self._producer.produce(
-                self.topic, value, key, partition, on_delivery=report, headers=headers
-            )
+                topic or self.topic, value, key, partition, report, timestamp=timestamp,
+                headers=headers,
+            )  # fmt: skip
         except BufferError:
             return False
         except KafkaException as error:

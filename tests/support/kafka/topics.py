@@ -16,6 +16,7 @@ PATIENCE = 300.0
 """Seconds that a test waits for what must come: it ends what would hang, and judges no speed."""
 
 Headers = list[tuple[str, str | bytes | None]]
+from meander.state.times.time import from_millis
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ class Record:
     """Milliseconds since 1970."""
     headers: Headers = field(default_factory=list)
     offset: int | None = None
+
+
+def time_of(result: Record) -> int:
+    """The logical time of a result, by its headers."""
+    headers = dict(result.headers)
+    return from_millis(*(int(headers[f"meander.{part}"] or 0) for part in ("time", "sequence")))
 
 
 def admin(bootstrap: str) -> AdminClient:

@@ -22,7 +22,6 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.row_error import RowError
-from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch, hidden
 from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
@@ -54,9 +53,10 @@ def test_results_say_where_they_come_from(rig: Rig) -> None:
     await_ticket(writer, writer.write(results))
     writer.close()
     first, second = consume_all(rig.bootstrap, topic)
-    assert (first.key, first.value) == (b"a", b'{"n":1}')
+    assert (first.key, first.value, first.timestamp) == (b"a", b'{"n":1}', 5)
     assert dict(second.headers) == {
-        "meander.time": b"%d" % from_millis(5),
+        "meander.time": b"5",
+        "meander.sequence": b"0",
         "meander.origin": b"3",
         "meander.partition": b"1",
         "meander.offset": b"1",
@@ -92,7 +92,7 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
 
 def test_without_headers_the_same_records_go_out(rig: Rig) -> None:
     topic = rig.topic("out")
-    writer = KafkaSink(topic, headers=False).open(rig.context())
+    writer = KafkaSink(topic, origin=False).open(rig.context())
     await_ticket(writer, writer.write(batch([1, 2], ["a", "b"])))
     writer.close()
     written = [(r.key, r.value, r.headers) for r in consume_all(rig.bootstrap, topic)]
@@ -208,7 +208,7 @@ def test_what_is_written_while_some_is_under_way_follows_in_order(
 ) -> None:
     topic = rig.topic("out", 3)
     context = rig.context(settings=own)
-    writer = KafkaSink(topic, value="json", headers=False).open(context)
+    writer = KafkaSink(topic, value="json", origin=False).open(context)
     for start in range(0, 2_000, 20):
         numbers: list[object] = list(range(start, start + 20))
         ticket = writer.write(batch(numbers, keys=[b"%d" % (n % 7) for n in range(20)]))
