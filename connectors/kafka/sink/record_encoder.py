@@ -28,6 +28,7 @@ from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import describe, failure, safe_repr
 from meander.dataflow.records.batch import Batch, Int64s
+from meander.schemas.log_lines import LineLogger
 from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
@@ -35,6 +36,8 @@ from meander.state.times.time import SEQUENCE_BITS
 
 if TYPE_CHECKING:
     from meander.connectors.kafka.sink.sink import KafkaSink, OwnHeaders
+
+log = LineLogger("meander.kafka")
 
 MAX_QUOTATION = 60
 """The most characters of a key in a message."""
@@ -78,6 +81,8 @@ class RecordEncoder:
         self._spec, self._limits, self._directory = spec, limits, directory
         self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
         self._keepalive = keepalive
+        self._aged: set[str] = set()
+        """The topics whose retention is shorter than the age of results."""
         self._worker = _header("meander.worker", worker)
 
     def encode(self, batch: Batch) -> EncodedRecords:
@@ -177,7 +182,20 @@ class RecordEncoder:
             bounds = {one: self._limits(one).timestamps(now) for one in {*topics}}
             least, most = zip(*map(bounds.__getitem__, topics), strict=True)
             millis = np.clip(millis, least, most)
+            for topic in bounds.keys() - self._aged:
+                if int(millis.min()) < now - (retention := self._limits(topic).retention):
+                    self._warn_of_retention(topic, retention)
         return cast(list[int], millis.tolist())
+
+    def _warn_of_retention(self, topic: str, retention: int) -> None:
+        self._aged.add(topic)
+        log.warning(
+            "results_expire",
+            topic=topic,
+            retention_ms=retention,
+            reason="results have the timestamps of their records, and these are older",
+            remedy="raise retention.ms of the topic, or give its KafkaSink time='wall'",
+        )
 
     # -- what a cluster refuses
 

@@ -32,6 +32,8 @@ MAX_BYTES, POLICY = "max.message.bytes", "cleanup.policy"
 MAX_BEFORE, MAX_AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 MAX_DIFFERENCE = "message.timestamp.difference.max.ms"
 """The settings of a topic that limit timestamps; brokers before 3.6 have the last one alone."""
+RETENTION = "retention.ms"
+"""The setting of a topic that bounds the age of its records; -1 stands for none."""
 FOR_EVER = (1 << 63) - 1
 DEFAULT_AFTER = 3_600_000
 """The milliseconds of a timestamp ahead of a broker's clock that brokers accept by default."""
@@ -112,6 +114,8 @@ class RecordLimits:
     before: int = FOR_EVER
     after: int = FOR_EVER
     """The milliseconds that a timestamp may lie before and after the broker's clock."""
+    retention: int = FOR_EVER
+    """The milliseconds after which the broker deletes a record, by its timestamp."""
 
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
@@ -123,7 +127,11 @@ class RecordLimits:
         whole = int(of_topic.get(MAX_DIFFERENCE, FOR_EVER))
         before = min(whole, int(of_topic.get(MAX_BEFORE, FOR_EVER)))
         after = min(whole, int(of_topic.get(MAX_AFTER, DEFAULT_AFTER)))
-        return RecordLimits(sent, broker, _codec(of_client, of_topic), not compacted, before, after)
+        retention = int(of_topic.get(RETENTION, -1))
+        if retention < 0 or of_topic.get(POLICY) == "compact":
+            retention = FOR_EVER
+        codec = _codec(of_client, of_topic)
+        return RecordLimits(sent, broker, codec, not compacted, before, after, retention)
 
     def timestamps(self, now: int) -> tuple[int, int]:
         """Return the least and the greatest timestamp, in milliseconds, that the topic accepts now

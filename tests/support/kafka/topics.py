@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from meander.state.times.time import from_millis
+
 ANYWHERE = -1
 """The producer chooses the partition by the key."""
 
@@ -16,7 +18,6 @@ PATIENCE = 300.0
 """Seconds that a test waits for what must come: it ends what would hang, and judges no speed."""
 
 Headers = list[tuple[str, str | bytes | None]]
-from meander.state.times.time import from_millis
 
 
 @dataclass(frozen=True, slots=True)
