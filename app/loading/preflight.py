@@ -8,8 +8,8 @@ internal topics exist with the right settings. Cost: some round trips to Kafka.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from threading import Timer
 from uuid import uuid4
@@ -23,7 +23,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, parse_start
+from meander.connectors.kafka.source.source import parse_start, source_topics
 from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
@@ -31,7 +31,14 @@ from meander.connectors.kafka.topic_metadata import (
     topic_identity,
     visible_configs,
 )
-from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
+from meander.connectors.topics.internal_topics import (
+    TopicNames,
+    ensure_internal,
+    internal_topics,
+    topic_names,
+)
+from meander.dataflow.api.expansion import composites, part_name
+from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import (
     OperatorNode,
     ProbeNode,
@@ -105,11 +112,18 @@ class PreparedFlow:
         return group(self.options.prefix, self.flow)
 
 
-def prepare(module: Path, options: Options) -> PreparedFlow:
+LastSources = Callable[[client.Settings, TopicNames], Sequence[str]]
+"""Returns the sources of the last execution of a flow, by number."""
+
+
+def prepare(
+    module: Path, options: Options, last_sources: LastSources = lambda *_: ()
+) -> PreparedFlow:
     """Load a flow and check its topics. Raises SetupError for the first failed check."""
     parse_start(options.start)
     code = FlowCode(module)
-    plan = Plan(load_flow(module))
+    flow = load_flow(module)
+    plan = Plan(flow, _source_names(flow, options, last_sources))
     policies = (*policies_of(plan.flow, options.policies),)
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
@@ -194,6 +208,25 @@ def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
             yield node, node.spec
 
 
+def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Sequence[str]:
+    """Return the names of the sources that read the topics of patterns, by number. Those of the
+    last execution keep their numbers, and new topics follow in the order of their names."""
+    specs = composites(flow.nodes)
+    if not specs:
+        return ()
+    expect_reachable(options.kafka)
+    present = {*client.admin(options.kafka).list_topics(timeout=client.REQUEST_TIMEOUT).topics}
+    names = topic_names(options.prefix, flow.name)
+    present -= {*astuple(names)}
+    last = last_sources(options.kafka, names) if names.decisions in present else ()
+    found = [part_name(name, topic) for name, spec in specs.items()
+             for topic in spec.parts(sorted(present))]  # fmt: skip
+    # A topic that was deleted, or left out of a list, is not read any more.
+    heads = tuple(part_name(name, "") for name in specs)
+    kept = (one for one in last if one in found or not one.startswith(heads))
+    return [*dict.fromkeys([*kept, *found])]
+
+
 def _present(admin: client.Admin, plan: Plan) -> list[str]:
     """Return the topics of the cluster, where a sink or source names a pattern of them."""
     if any(not spec.declared for _, spec in _sinks(plan)):
@@ -208,17 +241,14 @@ def _sink_topics(plan: Plan, present: Iterable[str]) -> Iterator[str]:
 
 
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
-    specs = [source.spec for source in plan.sources]
-    return tuple(
-        topic_identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
-    )
+    topics = source_topics(plan.sources)
+    names = (source.name for source in plan.sources)
+    return tuple(topic_identity(admin, topics[one]) if one in topics else "" for one in names)
 
 
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the purpose and the name of each topic."""
-    for source in plan.sources:
-        if isinstance(source.spec, KafkaSource):
-            yield "source", source.spec.topic
+    yield from (("source", topic) for topic in source_topics(plan.sources).values())
     for _, spec in _sinks(plan):
         yield from (("sink", topic) for topic in spec.declared)
 

@@ -270,7 +270,7 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     topic = rig.topic("out", max_message_bytes="2000")
     outside = visible_configs(client_admin(rig.settings), [topic])
     assert outside[topic]["max.message.bytes"] == "2000"
-    writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
+    writer = KafkaSink(topic, "str", origin=headers).open(rig.context(outside=outside))
     await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
     refused = r"takes 2,\d+ bytes .* than 1,939 \(max.message.bytes of the topic is 2,000, of which"
     with pytest.raises(RowError, match=refused):
