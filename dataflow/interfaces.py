@@ -248,6 +248,10 @@ class CompositeSource(Protocol):
     def is_composite(self) -> bool:
         """Return whether it consists of others; otherwise it is a `SourceSpec` of one topic."""
 
+    @property
+    def pattern(self) -> str:
+        """Return the pattern of its topics; '' for a list."""
+
     def parts(self, topics: Sequence[str]) -> Mapping[str, SourceSpec]:
         """Return the source of each topic. `topics` are those of the cluster that a pattern may
         match."""

@@ -64,7 +64,7 @@ def _parts(source: str, spec: CompositeSource, names: Sequence[str]) -> dict[str
     known = [name.removeprefix(head) for name in names if name.startswith(head)]
     parts: Mapping[str, SourceSpec] = spec.parts(known)
     if not parts:
-        raise SetupError(f"source {source!r}", f"no topic matches its pattern ({spec})",
+        raise SetupError(f"source {source!r}", f"no topic matches its pattern {spec.pattern!r}",
                          "create one (meander topics create), or correct the pattern"
                          )  # fmt: skip
     return {part_name(source, topic): part for topic, part in parts.items()}

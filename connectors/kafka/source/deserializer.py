@@ -67,8 +67,8 @@ class Deserializer:
                 return value, millis
             part = "key"
             key = self._key(message.key())
-            shaped = (key, value) if self._shape == "pair" else self._record(message, key, value)
-            return shaped, millis
+            is_pair = self._shape == "pair"
+            return (key, value) if is_pair else self._record(message, key, value), millis
         except failure() as error:
             cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error
