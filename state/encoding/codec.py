@@ -262,7 +262,7 @@ def _canonical(value: object) -> object:
             items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
             return dict(sorted(items, key=_local.pack))
         case Record():
-            return Record(*map(_canonical, value))
+            return Record._make(map(_canonical, value))
         case tuple() | list() | set() | frozenset():
             return type(value)(map(_canonical, value))
     return value

@@ -76,16 +76,14 @@ class KafkaSink:
                                  )  # fmt: skip
         check_format(f"{name}, value", self.value)
         check_format(f"{name}, key", self.key, ["plain"])
-        for part, function in (("headers", self.headers), ("partition", self.partition)):
-            if not (function is None or callable(function)):
-                remedy = "give a function of the value"
-                if part == "headers" and function in (True, False):
-                    remedy += "; origin=False leaves out the headers that name the origin"
-                raise SetupError(f"{name}, {part}", f"it is {function!r}", remedy)
+        _check_function(f"{name}, partition", self.partition)
+        more = "; origin=False leaves out the headers that name the origin"
+        _check_function(f"{name}, headers", self.headers, more)
         if self.time not in ("logical", "wall"):
             raise SetupError(f"{name}, time", f"it is {self.time!r}", "give 'logical' or 'wall'")
-        if not isinstance(self.origin, bool):
-            raise SetupError(f"{name}, origin", f"it is {self.origin!r}", "give True or False")
+        given: object = self.origin
+        if not isinstance(given, bool):
+            raise SetupError(f"{name}, origin", f"it is {given!r}", "give True or False")
 
     @property
     def declared(self) -> Sequence[str]:
@@ -111,6 +109,11 @@ class KafkaSink:
         for topic in self.declared:
             topic_metadata.partitions_of(client.admin(context.settings), topic)
         return KafkaWriter(self, context)
+
+
+def _check_function(subject: str, function: object, remedy: str = "") -> None:
+    if not (function is None or callable(function)):
+        raise SetupError(subject, f"it is {function!r}", f"give a function of the value{remedy}")
 
 
 _TOPIC_REMEDY = "name one topic, or give a function that chooses one for a value, and topics=[...]"

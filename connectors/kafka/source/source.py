@@ -99,7 +99,7 @@ class KafkaSource(SourceSpec[T]):
 
     def __post_init__(self) -> None:
         name = f"source topic {self.topic!r}"
-        if self.pattern or not isinstance(self.pattern, str):
+        if self.pattern:
             name = f"source of topics {self.pattern!r}"
             if self.topic:
                 raise SetupError(name, f"it has a topic beside its pattern, {self.topic!r}",
@@ -115,12 +115,13 @@ class KafkaSource(SourceSpec[T]):
                 or callable(self.time)):  # fmt: skip
             remedy = "give header('name'), field('name') or a function of the value"
             raise SetupError(f"{name}, time", f"it is {self.time!r}", remedy)
-        if not isinstance(self.options, SourceOptions):
-            raise SetupError(f"{name}, options", f"they are {self.options!r}",
-                             "give SourceOptions(...)")  # fmt: skip
-        for what in ("fail_fast", "pairs", "metadata"):
-            if not isinstance(given := getattr(self, what), bool):
-                raise SetupError(f"{name}, {what}", f"it is {given!r}", "give True or False")
+        for what in ("fail_fast", "pairs", "metadata", "options"):
+            kind: type = bool
+            remedy = "give True or False"
+            if what == "options":
+                kind, remedy = SourceOptions, "give SourceOptions(...)"
+            if not isinstance(given := getattr(self, what), kind):
+                raise SetupError(f"{name}, {what}", f"it is {given!r}", remedy)
         if self.pairs and self.metadata:
             raise SetupError(name, "it has both pairs and metadata",
                              "leave out pairs: a Record has the key")  # fmt: skip

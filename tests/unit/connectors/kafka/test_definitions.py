@@ -22,7 +22,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "source topic 'a', time: it is 'at'; give header('name'), field('name') or a function": (
         lambda: KafkaSource("a", time="at")  # type: ignore[arg-type]
     ),
-    "source topic 'a', options: they are 5": lambda: KafkaSource("a", options=5),  # type: ignore[arg-type]
+    "source topic 'a', options: it is 5": lambda: KafkaSource("a", options=5),  # type: ignore[arg-type]
     "source topic 'a', pairs: it is 'x'": lambda: KafkaSource("a", pairs="x"),  # type: ignore[arg-type]
     "source topic 'a': it has both pairs and metadata": (
         lambda: KafkaSource("a", pairs=True, metadata=True)

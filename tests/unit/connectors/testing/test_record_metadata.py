@@ -52,7 +52,7 @@ def test_a_function_sees_the_metadata_of_a_record_before_and_behind_an_exchange(
 
 
 def test_a_record_comes_back_from_bytes_equal_in_value_and_type() -> None:
-    record = Record([1, (2, b"x")], None, "in", 0, 7, -1, (("a", None), ("a", b"")))
+    record = Record[Any]([1, (2, b"x")], None, "in", 0, 7, -1, (("a", None), ("a", b"")))
     found = codec.decode_strict(codec.encode({"last": record}))
     assert found == {"last": record}
     assert isinstance(found, dict)
