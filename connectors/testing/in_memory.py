@@ -35,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TopicRecord:
     """A record on a topic; `ms` is its timestamp, milliseconds since 1970."""
 
     value: bytes | None
@@ -49,7 +49,7 @@ class Record:
 class InMemoryMessage:
     """A message that a consumer returns for a record; implements `ConsumedMessage`."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: TopicRecord) -> None:
         self._record = record
 
     def partition(self) -> int:
@@ -90,7 +90,7 @@ class Topic:
 
     logs: list[list[ConsumedMessage]]
     """The records of each partition."""
-    records: list[Record] = field(default_factory=list)
+    records: list[TopicRecord] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
     @classmethod
@@ -113,7 +113,7 @@ class Topic:
     ) -> None:
         """Append a record to a partition."""
         offset = len(self.logs[partition])
-        record = Record(value, key, headers, ms, partition, offset)
+        record = TopicRecord(value, key, headers, ms, partition, offset)
         self.records.append(record)
         self.logs[partition].append(InMemoryMessage(record))
 

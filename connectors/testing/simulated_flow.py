@@ -39,8 +39,8 @@ from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import (
     POLL_SIZES,
     Headers,
-    Record,
     TopicReader,
+    TopicRecord,
     TopicWriter,
 )
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
@@ -364,7 +364,7 @@ class TestFlow:
         function encoded remains bytes."""
         return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
-    def records(self, topic: str) -> list[Record]:
+    def records(self, topic: str) -> list[TopicRecord]:
         """Return all records of a topic in their order."""
         return list(self._topics.topic(topic).records)
 

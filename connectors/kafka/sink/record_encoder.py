@@ -66,8 +66,11 @@ class RecordEncoder:
     def limited(spec: KafkaSink, context: WorkerContext) -> RecordEncoder:
         """Return an encoder that refuses what the topics refuse."""
         limits = cache(partial(RecordLimits.of, context=context))
-        admin = client.admin(context.settings)
-        directory = TopicDirectory(lambda topic: topic_metadata.find_topic(admin, topic).partitions)
+        # Most sinks ask nothing, and need no client for that.
+        admin = cache(partial(client.admin, context.settings))
+        directory = TopicDirectory(
+            lambda topic: topic_metadata.find_topic(admin(), topic).partitions
+        )
         return RecordEncoder(spec, context.worker, context.keepalive, limits, directory)
 
     def __init__(

@@ -20,10 +20,9 @@ from typing_extensions import TypeVar
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
     Decoder,
-    FieldTime,
     Format,
-    HeaderTime,
     TimeExtractor,
+    check_extractor,
     check_format,
 )
 from meander.connectors.kafka.source.chunks import ChunkReader
@@ -111,10 +110,7 @@ class KafkaSource(SourceSpec[T]):
             check_topics("source topics", self.topic)
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"{name}, {what}", form)
-        if not (self.time is None or isinstance(self.time, HeaderTime | FieldTime)
-                or callable(self.time)):  # fmt: skip
-            remedy = "give header('name'), field('name') or a function of the value"
-            raise SetupError(f"{name}, time", f"it is {self.time!r}", remedy)
+        check_extractor(f"{name}, time", self.time)
         for what in ("fail_fast", "pairs", "metadata", "options"):
             kind: type = bool
             remedy = "give True or False"

@@ -16,7 +16,7 @@ from meander import KafkaSink, KafkaSource, header
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.sink.record_encoder import RecordEncoder
 from meander.connectors.kafka.sink.record_limits import HEADER_BYTES, RECORD_OVERHEAD, RecordLimits
-from meander.connectors.testing.in_memory import InMemoryMessage, Record
+from meander.connectors.testing.in_memory import InMemoryMessage, TopicRecord
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
@@ -38,7 +38,7 @@ def unheard() -> None:
 def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPALIVE) -> Chunk:
     """What a source makes of records with key `k` and header `at`."""
     messages: list[ConsumedMessage] = [
-        InMemoryMessage(Record(value, b"k", [("at", b"7")], 0, 0, offset))
+        InMemoryMessage(TopicRecord(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
     return source.chunk_reader(ListDeadLetters(), pulse).read(Partition(0), messages)

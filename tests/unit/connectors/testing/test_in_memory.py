@@ -10,7 +10,7 @@ import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, Stream, field, header
 from meander.connectors.kafka.formats import TimeExtractor
-from meander.connectors.testing.in_memory import Record
+from meander.connectors.testing.in_memory import TopicRecord
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError
@@ -28,7 +28,7 @@ def through(source: KafkaSource, sink: KafkaSink | None = None) -> Flow:
     return flow
 
 
-def written(flow: Flow, *values: object, **more: Any) -> list[Record]:
+def written(flow: Flow, *values: object, **more: Any) -> list[TopicRecord]:
     """What a flow makes of records."""
     with TestFlow(flow) as run:
         run.feed("in", *values, **more)

@@ -9,7 +9,7 @@ import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, Record, SetupError
 from meander.connectors.kafka.source.source import source_topics
-from meander.connectors.testing.in_memory import Record as TopicRecord
+from meander.connectors.testing.in_memory import TopicRecord
 from meander.dataflow.api.plan import Plan
 from meander.state.encoding import codec
 from meander.testing import TestFlow
