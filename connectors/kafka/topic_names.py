@@ -21,7 +21,7 @@ def check_topic(subject: str, topic: object, remedy: str) -> None:
 
     >>> check_topic("sink topic", ["a"], "name one topic")
     Traceback (most recent call last):
-    meander.schemas.errors.SetupError: sink topic ['a']: it is of type list; name one topic
+    meander.schemas.errors.SetupError: sink topic ['a']: it is of type list; name one topic.
     """
     if not isinstance(topic, str):
         cause = f"it is of type {type(topic).__name__}"

@@ -164,7 +164,7 @@ class Flow(Definition):
         if any(keyed) and not all(keyed):
             raise SetupError(f"operator {name!r}",
                              "some of its streams have keys, and others have none",
-                             "call key_by behind it, or on each of its streams")  # fmt: skip
+                             "call key_by on those without keys")  # fmt: skip
         if len({one._at.scope for one in streams}) > 1:
             raise SetupError(f"operator {name!r}", "its streams lie in different scopes",
                              "merge streams of one loop, or streams outside of loops"

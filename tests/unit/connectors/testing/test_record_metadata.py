@@ -12,7 +12,7 @@ from meander.connectors.kafka.source.source import source_topics
 from meander.connectors.testing.in_memory import TopicRecord
 from meander.dataflow.api.plan import Plan
 from meander.state.encoding import codec
-from meander.testing import TestFlow
+from meander.testing import At, Control, Join, TestFlow
 
 AT = 1_357_034_400_000
 
@@ -98,6 +98,31 @@ def test_merged_streams_with_keys_keep_them() -> None:
         run.feed("b", *range(10))
         run.run()
         assert run.states("sum") == {0: 36, 1: 24, 2: 30}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merged_streams_apply_in_the_order_of_time_whatever_moves(seed: int) -> None:
+    """I3: what a single thread would give, with records of one time on both branches."""
+    flow = Flow("f", bins=3, delivery="exactly_once")
+    values = flow.source(KafkaSource(["a", "b"]))
+    even, odd = values.split(lambda v: "odd" if v % 2 else "even", "even", "odd")
+    merged = flow.merge(even, odd.flat_map(lambda v: [v * 10]))
+    keyed = merged.key_by(lambda v: v % 3)
+    keyed.fold("seen", list, lambda seen, v: ([*seen, v], 0)).sink(KafkaSink("out"))
+    faults = [
+        At(Control({"type": "migrate", "id": f"m{n}", "bins": "all", "worker": n % 2}), records=at)
+        for n, at in enumerate((5, 25, 50))
+    ]
+    wanted: dict[object, object] = {0: [], 1: [], 2: []}
+    with TestFlow(flow, workers=2, seed=seed, faults=[*faults, At(Join(), records=30)]) as run:
+        for n in range(80):
+            run.feed("ab"[n // 3 % 2], n, ms=AT + n, partition=n % 2)
+            value = n * 10 if n % 2 else n
+            seen = wanted[value % 3]
+            assert isinstance(seen, list)
+            seen.append(value)
+        run.run()
+        assert run.states("seen") == wanted
 
 
 def test_a_stream_merged_with_itself_gives_each_record_twice() -> None:
