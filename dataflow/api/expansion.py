@@ -48,12 +48,17 @@ def expanded(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
     specs = composites(nodes)
     if not specs:
         return [*nodes]
-    found = dict[str, Node]()
+    found, own = dict[str, Node](), {node.name for node in nodes}
     for node in nodes:
         if node.name not in specs:
             found[node.name] = _rewired(node, found)
             continue
         parts = [SourceNode(*one) for one in _parts(node.name, specs[node.name], names).items()]
+        for part in parts:
+            if part.name in own:
+                raise SetupError(f"operator {part.name!r}", f"source {node.name!r} has a source of"
+                                 " this name for one of its topics", "give it another name"
+                                 )  # fmt: skip
         found |= {part.name: part for part in parts}
         found[node.name] = MergeNode(node.name, tuple(map(Output.of, parts)))
     return [*found.values()]

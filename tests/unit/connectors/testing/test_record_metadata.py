@@ -177,6 +177,13 @@ def test_a_source_of_several_topics_has_one_name_for_each_partition() -> None:
     assert source_topics(Plan(flow).sources) == {"all:x": "x", "all:y": "y", "one": "z"}
 
 
+def test_an_operator_may_not_have_the_name_of_the_source_of_a_topic() -> None:
+    flow = Flow("f")
+    flow.source(KafkaSource(["x"]), "all").map(str, name="all:x").sink(KafkaSink("out"))
+    with pytest.raises(SetupError, match="operator 'all:x': source 'all' has a source of this"):
+        Plan(flow)
+
+
 def test_a_new_topic_of_a_pattern_comes_behind_the_sources_that_have_a_number() -> None:
     flow = Flow("f")
     flow.source(KafkaSource(pattern="o-.*"), "all").sink(KafkaSink("out"))
