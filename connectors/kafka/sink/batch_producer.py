@@ -42,14 +42,19 @@ class _Batch:
 
 
 class BatchProducer(BaseProducer):
-    """A producer that sends batches to some topics, which `topic` names in errors. `max_bytes`
+    """A producer that sends batches to the topics of a sink, as far as these are known. `max_bytes`
     bounds the bytes in flight, and `max_batch_bytes` the bytes of one Kafka batch."""
 
     def __init__(
-        self, settings: Settings, topic: str, max_bytes: int, max_batch_bytes: int
+        self, settings: Settings, topics: Sequence[str], max_bytes: int, max_batch_bytes: int
     ) -> None:
         super().__init__(
-            settings, topic, max_bytes, delivery_report_only_error=True, batch_size=max_batch_bytes
+            settings,
+            topics[0] if topics else "",
+            max_bytes,
+            "" if len(topics) == 1 else f"topics {', '.join(topics)}",
+            delivery_report_only_error=True,
+            batch_size=max_batch_bytes,
         )
         self._waiting: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
@@ -163,12 +168,12 @@ class BatchProducer(BaseProducer):
         if is_beyond_limits(error, message):
             self._refused.append(message)
         else:
-            super()._record_failure(error)
+            super()._record_failure(error, str(message.topic()))
 
-    def _record_failure(self, error: KafkaError) -> None:
+    def _record_failure(self, error: KafkaError, topic: str = "") -> None:
         # Reports name the refused records.
         if not is_record_refusal(error):
-            super()._record_failure(error)
+            super()._record_failure(error, topic)
 
 
 def _for_librdkafka(part: TopicBatch) -> list[dict[str, object]]:

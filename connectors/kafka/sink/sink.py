@@ -131,8 +131,7 @@ class KafkaWriter:
         self._encoder = RecordEncoder.limited(self._spec, context)
         topics = self._spec.topics_of(context.sink_topics)
         batch_bytes = min(batch_bytes, max_batch_bytes(topics, context.sink_topics))
-        subject = ", ".join(topics)
-        self._producer = BatchProducer(context.settings, subject, context.max_waiting, batch_bytes)
+        self._producer = BatchProducer(context.settings, topics, context.max_waiting, batch_bytes)
 
     def write(self, batch: Batch) -> int:
         """Accept one batch; return its ticket: 1, 2, 3, ...
