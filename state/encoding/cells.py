@@ -121,7 +121,7 @@ def weigh(state: object) -> int:
     """Return the bytes of a sealed state in memory, with the objects that it shares."""
     if type(state) is Sealed:
         return getsizeof(state) + getsizeof(state.data)
-    if type(state) in _NESTING:
+    if isinstance(state, tuple | frozenset):
         nested = not _NESTING.isdisjoint(map(type, state))
         return getsizeof(state) + sum(map(weigh, state) if nested else map(getsizeof, state))
     return getsizeof(state)
