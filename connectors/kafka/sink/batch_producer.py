@@ -120,7 +120,8 @@ class BatchProducer(BaseProducer):
             fits = count <= QUEUE_CAPACITY[0] and size <= QUEUE_CAPACITY[1]
             if self._sent and not fits:
                 return
-            plain = all(part.headers is None for part in batch.parts)
+            # The client's batches take neither headers nor timestamps.
+            plain = all(part.headers is part.timestamps is None for part in batch.parts)
             if self._has_default_queue and fits and plain:
                 self._send_first()
             elif not self._send_records():
@@ -177,8 +178,7 @@ class BatchProducer(BaseProducer):
 
 
 def _for_librdkafka(part: TopicBatch) -> list[dict[str, object]]:
-    """Return records without headers in the form of `produce_batch`."""
-    columns = {"value": part.values, "key": part.keys, "timestamp": part.timestamps,
-               "partition": part.partitions}  # fmt: skip
+    """Return records without headers and timestamps in the form of `produce_batch`."""
+    columns = {"value": part.values, "key": part.keys, "partition": part.partitions}
     given = {name: column for name, column in columns.items() if column is not None}
     return [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]

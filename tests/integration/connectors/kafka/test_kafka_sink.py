@@ -6,6 +6,7 @@ import bisect
 import random
 import re
 from collections import Counter
+from typing import Any, Literal
 
 import pytest
 
@@ -92,11 +93,42 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
 
 def test_without_headers_the_same_records_go_out(rig: Rig) -> None:
     topic = rig.topic("out")
-    writer = KafkaSink(topic, origin=False).open(rig.context())
-    await_ticket(writer, writer.write(batch([1, 2], ["a", "b"])))
+    stamps: list[Literal["logical", "wall"]] = ["logical", "wall"]
+    for stamp in stamps:
+        writer = KafkaSink(topic, time=stamp, origin=False).open(rig.context())
+        await_ticket(writer, writer.write(batch([1, 2], ["a", "b"], millis=5)))
+        writer.close()
+    records = consume_all(rig.bootstrap, topic)
+    logical, wall = records[:2], records[2:]
+    for some in (logical, wall):
+        assert [(r.key, r.value, r.headers) for r in some] == [(b"a", b"1", []), (b"b", b"2", [])]
+    assert [r.timestamp for r in logical] == [5, 5]
+    assert all((r.timestamp or 0) > 5 for r in wall)
+
+
+@pytest.mark.parametrize("origin", [False, True])
+@pytest.mark.parametrize("stamp", ["logical", "wall"])
+def test_a_function_chooses_topic_and_partition(rig: Rig, stamp: Any, origin: bool) -> None:
+    one, other = rig.topic("route-one", 3), rig.topic("route-other", 3)
+    sink = KafkaSink(
+        lambda v: other if v > 2 else one,
+        topics=f"{rig.prefix}route-.*",
+        partition=lambda v: v % 3,
+        key=lambda v: v * 10,
+        time=stamp,
+        origin=origin,
+    )
+    writer = sink.open(rig.context())
+    await_ticket(writer, writer.write(batch([1, 2, 3, 4, 5], millis=7)))
     writer.close()
-    written = [(r.key, r.value, r.headers) for r in consume_all(rig.bootstrap, topic)]
-    assert written == [(b"a", b"1", []), (b"b", b"2", [])]
+    found = {
+        topic: sorted((r.value, r.key, r.partition) for r in consume_all(rig.bootstrap, topic))
+        for topic in (one, other)
+    }
+    assert found == {
+        one: [(b"1", b"10", 1), (b"2", b"20", 2)],
+        other: [(b"3", b"30", 0), (b"4", b"40", 1), (b"5", b"50", 2)],
+    }
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["ours", "librdkafka's own"])
@@ -275,7 +307,7 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     refused = r"takes 2,\d+ bytes .* than 1,939 \(max.message.bytes of the topic is 2,000, of which"
     with pytest.raises(RowError, match=refused):
         writer.write(batch(["a" * 2000]))
-    await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
+    await_ticket(writer, writer.write(batch(["a" * 1690] * 20)))
     writer.close()
     assert len(consume_all(rig.bootstrap, topic)) == 520
 
