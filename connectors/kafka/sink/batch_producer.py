@@ -121,7 +121,7 @@ class BatchProducer(BaseProducer):
             if self._sent and not fits:
                 return
             # The client's batches take neither headers nor timestamps.
-            plain = all(part.headers is part.timestamps is None for part in batch.parts)
+            plain = not any(part.headers or part.timestamps for part in batch.parts)
             if self._has_default_queue and fits and plain:
                 self._send_first()
             elif not self._send_records():
