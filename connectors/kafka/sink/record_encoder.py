@@ -193,7 +193,7 @@ class RecordEncoder:
     def _warn_of_retention(self, topic: str, retention: int) -> None:
         self._aged.add(topic)
         log.warning(
-            "results_expire",
+            "retention_exceeded",
             topic=topic,
             retention_ms=retention,
             reason="results have the timestamps of their records, and these are older",

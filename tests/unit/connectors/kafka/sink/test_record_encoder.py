@@ -60,7 +60,7 @@ def test_results_older_than_the_retention_of_their_topic_are_named_once(
     one.encode(old)
     one.encode(old)
     (said,) = caplog.messages
-    assert "results_expire" in said and "topic=out" in said and "time='wall'" in said
+    assert "retention_exceeded" in said and "topic=out" in said and "time='wall'" in said
 
 
 def test_a_record_with_large_headers_of_its_own_is_refused() -> None:
