@@ -217,8 +217,8 @@ def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Se
     expect_reachable(options.kafka)
     present = {*client.admin(options.kafka).list_topics(timeout=client.REQUEST_TIMEOUT).topics}
     names = topic_names(options.prefix, flow.name)
-    present -= {*astuple(names)}
     last = last_sources(options.kafka, names) if names.decisions in present else ()
+    present -= {*astuple(names)}
     found = [part_name(name, topic) for name, spec in specs.items()
              for topic in spec.parts(sorted(present))]  # fmt: skip
     # A topic that was deleted, or left out of a list, is not read any more.
