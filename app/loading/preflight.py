@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
 from uuid import uuid4
@@ -36,6 +36,7 @@ from meander.connectors.topics.internal_topics import (
     ensure_internal,
     internal_topics,
     topic_names,
+    without_internal,
 )
 from meander.dataflow.api.expansion import composites, part_name
 from meander.dataflow.api.flow import Flow
@@ -186,6 +187,13 @@ def _expect_others(plan: Plan, prefix: str) -> None:
                 f"it is an internal topic of the flow ({own[topic]})",
                 "give the flow or the topic another name, or the flow's topics a --prefix",
             )
+    for node, spec in _sinks(plan):
+        if reached := [topic for topic in own if not spec.declared and spec.accepts(topic)]:
+            raise SetupError(
+                f"sink {node.name!r}",
+                f"its topics {spec.topics!r} include {reached[0]!r}, an internal topic of the flow",
+                "give it a pattern of the results' topics alone",
+            )
 
 
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
@@ -218,7 +226,7 @@ def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Se
     present = {*client.admin(options.kafka).list_topics(timeout=client.REQUEST_TIMEOUT).topics}
     names = topic_names(options.prefix, flow.name)
     last = last_sources(options.kafka, names) if names.decisions in present else ()
-    present -= {*astuple(names)}
+    present = without_internal(present)
     found = [part_name(name, topic) for name, spec in specs.items()
              for topic in spec.parts(sorted(present))]  # fmt: skip
     # A topic that was deleted, or left out of a list, is not read any more.
@@ -230,7 +238,7 @@ def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Se
 def _present(admin: client.Admin, plan: Plan) -> list[str]:
     """Return the topics of the cluster, where a sink or source names a pattern of them."""
     if any(not spec.declared for _, spec in _sinks(plan)):
-        return [*admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics]
+        return [*without_internal(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)]
     return []
 
 
