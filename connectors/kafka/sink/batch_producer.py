@@ -120,8 +120,7 @@ class BatchProducer(BaseProducer):
             fits = count <= QUEUE_CAPACITY[0] and size <= QUEUE_CAPACITY[1]
             if self._sent and not fits:
                 return
-            # The client's batches take neither headers nor timestamps.
-            plain = not any(part.headers or part.timestamps for part in batch.parts)
+            plain = all(map(_is_plain, batch.parts))
             if self._has_default_queue and fits and plain:
                 self._send_first()
             elif not self._send_records():
@@ -178,7 +177,11 @@ class BatchProducer(BaseProducer):
 
 
 def _for_librdkafka(part: TopicBatch) -> list[dict[str, object]]:
-    """Return records without headers and timestamps in the form of `produce_batch`."""
-    columns = {"value": part.values, "key": part.keys, "partition": part.partitions}
-    given = {name: column for name, column in columns.items() if column is not None}
-    return [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+    """Return plain records in the form of `produce_batch`."""
+    return [{"value": value, "key": key} for value, key in zip(part.values, part.keys, strict=True)]
+
+
+def _is_plain(part: TopicBatch) -> bool:
+    """Return whether records are values and keys alone: the client's batches take no headers and no
+    timestamps, and send records to other partitions than these name."""
+    return not (part.headers or part.timestamps or part.partitions)

@@ -46,6 +46,17 @@ def test_a_topic_of_the_flow_itself_is_no_source_and_no_sink(
             start(tmp_path, "127.0.0.1:1", "t.", source, sink)
 
 
+def test_a_pattern_of_a_sink_includes_no_topic_of_the_flow_itself(tmp_path: Path) -> None:
+    """Before the broker is asked for anything."""
+    module = tmp_path / "flow.py"
+    sink = 'KafkaSink(str, topics="t.shop.*")'
+    text = FLOW.format(source="in", sink="out", steps="").replace("KafkaSink('out')", sink)
+    module.write_text(text)
+    options = Options({"bootstrap.servers": "127.0.0.1:1"}, prefix="t.")
+    with pytest.raises(SetupError, match=r"its topics 't.shop.\*' include 't.shop.control', an in"):
+        prepare(module, options)
+
+
 def test_a_compacted_topic_wants_records_with_keys(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
