@@ -66,6 +66,8 @@ class KafkaSink:
     def __post_init__(self) -> None:
         if callable(self.topic):
             check_topics("sink with a topic function, topics", self.topics)
+            if not isinstance(self.topics, str):
+                object.__setattr__(self, "topics", tuple(self.topics))
             name = "sink with a topic function"
         else:
             check_topic("sink topic", self.topic, _TOPIC_REMEDY)

@@ -108,6 +108,7 @@ class KafkaSource(SourceSpec[T]):
             check_topic("source topic", self.topic, "name a topic")
         else:
             check_topics("source topics", self.topic)
+            object.__setattr__(self, "topic", tuple(self.topic))
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"{name}, {what}", form)
         check_extractor(f"{name}, time", self.time)

@@ -177,6 +177,14 @@ def test_a_source_of_several_topics_has_one_name_for_each_partition() -> None:
     assert source_topics(Plan(flow).sources) == {"all:x": "x", "all:y": "y", "one": "z"}
 
 
+def test_ends_of_several_topics_are_values() -> None:
+    names = ["a", "b"]
+    source, sink = KafkaSource(names), KafkaSink(str, topics=names)
+    names.append("c")
+    assert hash(source) == hash(KafkaSource(["a", "b"])) and source == KafkaSource(("a", "b"))
+    assert sink == KafkaSink(str, topics=("a", "b")) and hash(sink)
+
+
 def test_an_operator_may_not_have_the_name_of_the_source_of_a_topic() -> None:
     flow = Flow("f")
     flow.source(KafkaSource(["x"]), "all").map(str, name="all:x").sink(KafkaSink("out"))
@@ -261,7 +269,7 @@ def test_a_function_chooses_the_topic_of_each_result(topics: Any, delivery: Any)
         assert run.values("out-de") == ["de", "de"]
         assert run.values("out-us") == ["us"]
         outside, untold = (letter.reason for letter in run.dead_letters)
-    assert f"ValueError: topic 'out-france' is none of {topics!r}" in outside
+    assert f"ValueError: topic 'out-france' is none of {sink.topics!r}" in outside
     assert "have the sink's topic function return one of its topics" in outside
     assert "TypeError: a topic is text, not None" in untold
 
