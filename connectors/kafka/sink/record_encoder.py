@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -96,7 +96,11 @@ class RecordEncoder:
             self._refuse_beyond_limits(batch, records, topic, rows, errors)
         if errors:
             raise RowError.first(errors)
-        return records
+        return replace(
+            records,
+            headers=self._headers(batch, records.headers),
+            timestamps=self._timestamps(records.topics, batch.times),
+        )
 
     def checksum(self, batch: Batch) -> Checksum:
         """Return the checksum of these records, whether or not the cluster accepts them. Raise
@@ -115,7 +119,8 @@ class RecordEncoder:
     # -- columns
 
     def _records(self, batch: Batch) -> tuple[EncodedRecords, _Errors]:
-        """Return the records, and an error for each row that does not fit the format."""
+        """Return the records with headers of the user alone and without timestamps, and an error
+        for each row that does not fit the format."""
         spec, errors, values = self._spec, _Errors(), batch.values
         topics: Sequence[str] = [spec.topic] * len(batch) if isinstance(spec.topic, str) else [
             one or "" for one in self._each("topic", self._topic_of, values, batch, errors)
@@ -123,20 +128,14 @@ class RecordEncoder:
         encoded = self._encode_column(self._value, values, batch, errors)
         own, partitions = None, None
         if spec.headers is not None:
-            own = self._each("headers", partial(_own_headers, spec.headers), values, batch, errors)
+            given = partial(_own_headers, spec.headers)
+            own = [one or [] for one in self._each("headers", given, values, batch, errors)]
         if spec.partition is not None:
             chosen = partial(_own_partition, spec.partition)
             found = self._each("partition", chosen, values, batch, errors)
             partitions = [one or 0 for one in found]
-        records = EncodedRecords(
-            topics,
-            encoded,
-            self._keys(batch, errors),
-            self._headers(batch, own),
-            self._timestamps(topics, batch.times),
-            partitions,
-        )
-        return records, errors
+        keys = self._keys(batch, errors)
+        return EncodedRecords(topics, encoded, keys, own, None, partitions), errors
 
     def _keys(self, batch: Batch, errors: _Errors) -> list[bytes | None]:
         if callable(self._spec.key):
@@ -156,9 +155,10 @@ class RecordEncoder:
             raise ValueError(f"topic {topic!r} is none of {self._spec.topics!r}")
         return topic
 
-    def _headers(self, batch: Batch, own: Sequence[Headers | None] | None) -> list[Headers] | None:
+    def _headers(self, batch: Batch, own: Sequence[Headers] | None) -> Sequence[Headers] | None:
+        """Return the headers of the user, followed by those that name the origin."""
         if not self._spec.origin:
-            return None if own is None else [one or [] for one in own]
+            return own
         times = batch.times
         columns = (
             [("meander.time", b"%d" % ms) for ms in (times >> SEQUENCE_BITS).tolist()],
@@ -172,7 +172,7 @@ class RecordEncoder:
         made: list[Headers] = list(map(list, zip(*columns, strict=False)))
         if own is None:
             return made
-        return [[*(first or ()), *second] for first, second in zip(own, made, strict=True)]
+        return [[*first, *second] for first, second in zip(own, made, strict=True)]
 
     def _timestamps(self, topics: Sequence[str], times: Int64s) -> list[int] | None:
         """Return the logical times in milliseconds, within the bounds of their topics. Kafka has no
@@ -233,9 +233,10 @@ class RecordEncoder:
         values, keys = records.values, records.keys
         if len(rows) < len(values):
             values, keys = [values[row] for row in rows], [keys[row] for row in rows]
-        headers: int | list[int] = header_bytes(self._spec)
-        if self._spec.headers is not None and records.headers is not None:
-            headers = [_size_of(records.headers[row]) for row in rows]
+        origin = header_bytes(self._spec)
+        headers: int | list[int] = origin
+        if records.headers is not None:
+            headers = [origin + _size_of(records.headers[row]) for row in rows]
         for at, violation in self._limits(topic).violations(values, keys, headers):
             row = rows[at]
             errors.setdefault(row, self._limit_error(batch, row, topic, violation))

@@ -76,10 +76,9 @@ class KafkaSource(SourceSpec[T]):
     `value` and `key` decode bytes: "json", "str", "bytes" or a function of the bytes; a null stays
     None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. With
     `metadata`, a value is a `Record`: value, key, topic, partition, offset, timestamp_ms and
-    headers. `time` is
-    the record's timestamp, or `header("name")`, `field("name")`, or a function. The function
-    returns milliseconds since 1970 for a decoded value. An unreadable record goes to the
-    dead-letter topic, or ends the flow with `fail_fast`.
+    headers. `time` is the record's timestamp, or `header("name")`, `field("name")`, or a function.
+    The function returns milliseconds since 1970 for a decoded value. An unreadable record goes to
+    the dead-letter topic, or ends the flow with `fail_fast`.
 
     >>> from meander import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
