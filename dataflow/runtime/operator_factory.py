@@ -317,6 +317,7 @@ class OperatorFactory:
             locations,
             self.start.override_history,
             handoffs,
+            resumes=self.start.resumes,
         )
         return self.sources[node.name]
 
