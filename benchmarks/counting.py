@@ -128,7 +128,7 @@ keyed = records.key_by(key_of)
 out = asked("PREFIX") + "out"
 if asked("FOLD") == "columns":
     fold: ColumnFold = count()
-    keyed.fold("count", fold, order=order).sink(KafkaSink(out, headers=False))
+    keyed.fold("count", fold, order=order).sink(KafkaSink(out, origin=False, time="wall"))
 else:
     counts = keyed.fold("count", lambda: 0, counted, order=order)
-    counts.sink(KafkaSink(out, "bytes", headers=False))
+    counts.sink(KafkaSink(out, "bytes", origin=False, time="wall"))

@@ -54,4 +54,4 @@ if asked("FAN"):
     results = first.connect(second.key_by(key_of), "count", int, count, count)
 else:
     results = first.process("count", int, count, on_timer)
-results.sink(KafkaSink(asked("PREFIX") + "out", "bytes", headers=False))
+results.sink(KafkaSink(asked("PREFIX") + "out", "bytes", origin=False, time="wall"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, runtime_checkable
 
 from typing_extensions import TypeVar
 
@@ -238,6 +238,23 @@ class SourceSpec(Protocol[T_co]):
     ) -> SourceReader:
         """Open this worker's reader of the given rests. A flow without an earlier execution passes
         None, and the reader takes its share of all partitions."""
+
+
+@runtime_checkable
+class CompositeSource(Protocol):
+    """A source that may consist of a source for each of its topics."""
+
+    @property
+    def is_composite(self) -> bool:
+        """Return whether it consists of others; otherwise it is a `SourceSpec` of one topic."""
+
+    @property
+    def pattern(self) -> str:
+        """Return the pattern of its topics; '' for a list."""
+
+    def parts(self, topics: Sequence[str]) -> Mapping[str, SourceSpec]:
+        """Return the source of each topic. `topics` are those of the cluster that a pattern may
+        match."""
 
 
 class SinkSpec(Protocol):

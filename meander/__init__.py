@@ -51,15 +51,16 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
+    from meander.state.encoding.record import Record
 
 __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
     "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Resources", "SetupError",
-    "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad", "bootstrap",
-    "columns", "difference", "field", "flow_control", "header", "nondeterministic", "pattern",
-    "resized",
+    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Resources",
+    "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad",
+    "bootstrap", "columns", "difference", "field", "flow_control", "header", "nondeterministic",
+    "pattern", "resized",
 ]  # fmt: skip
 
 _MODULES = {
@@ -99,6 +100,7 @@ _MODULES = {
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],
+    "state.encoding.record": ["Record"],
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}
 

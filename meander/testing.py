@@ -12,7 +12,7 @@
 """
 
 from meander.connectors.testing.answers import Answer
-from meander.connectors.testing.in_memory import Record
+from meander.connectors.testing.in_memory import TopicRecord
 from meander.connectors.testing.in_memory_topics import Feed, Idle
 from meander.connectors.testing.simulated_flow import TestFlow
 from meander.dataflow.simulation.faults import At, Control, Crash, Jump, Pause, Planted, Raise, Slow
@@ -35,8 +35,8 @@ __all__ = [
     "Pause",
     "Planted",
     "Raise",
-    "Record",
     "Result",
     "Slow",
     "TestFlow",
+    "TopicRecord",
 ]

@@ -31,7 +31,7 @@ from meander.app.loading.preflight import PreparedFlow, environ, prepare
 from meander.app.protocol.messages import Failure
 from meander.app.recovery.checkpoint_index import CheckpointIndex, expect_retained
 from meander.app.recovery.decision_log import to_bytes
-from meander.app.recovery.restart import read_decisions
+from meander.app.recovery.restart import last_sources, read_decisions
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.topics import checkpoints, tombstones
@@ -90,7 +90,7 @@ def bootstrap(
     Earlier bootstrapped states of other operators stay, and `replace` replaces those of this one.
     Raises SetupError where the flow or the data is unsuitable, and MeanderError for other failures.
     """
-    prepared = prepare(Path(module), dataclasses.replace(options, workers=0))
+    prepared = prepare(Path(module), dataclasses.replace(options, workers=0), last_sources)
     node = _node(prepared, operator)
     with hold_lease(prepared, show, MetricsCollector()) as (prepared, status):
         before = _newest(prepared)
@@ -218,8 +218,8 @@ def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
     space = prepared.plan.flow.space
     slots = frame.sparkSession.sparkContext.defaultParallelism
     return Job(
-        prepared.source, node.name, node.codec.name, environ(), prepared.options.kafka,
-        prepared.names.state, prepared.execution, space,
+        prepared.source, [one.name for one in prepared.plan.sources], node.name, node.codec.name,
+        environ(), prepared.options.kafka, prepared.names.state, prepared.execution, space,
         parts=min(space.count, slots),
     )  # fmt: skip
 

@@ -54,6 +54,8 @@ class Job:
     """A description of the bootstrap for each task; it may contain secrets of Kafka."""
 
     source: Source = field(repr=False)
+    sources: Sequence[str]
+    """The sources of the flow, by number."""
     operator: str
     codec: str
     """The name of the operator's codec."""
@@ -87,7 +89,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def _initial(job: Job, folder: Path) -> InitialStates:
-    plan = Plan(load_flow(job.source.unpack(folder)))
+    plan = Plan(load_flow(job.source.unpack(folder)), job.sources)
     return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 from meander.app.cli.options import CommandGroup, Connection, FlowConnection, connected
 from meander.connectors.kafka import client
 from meander.connectors.kafka.topic_metadata import partitions_of
-from meander.connectors.topics.internal_topics import TopicNames, TopicRow, describe, topic_names
+from meander.connectors.topics.internal_topics import TopicRow, describe, stems, topic_names
 from meander.schemas.errors import SetupError
 
 commands = typer.Typer(
@@ -121,6 +121,4 @@ def _flows(admin: client.Admin, prefix: str) -> list[str]:
         present = set(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)
     except KafkaException as error:
         raise client.translate(error, "Kafka", admin.bootstrap) from None
-    stems = {name.removesuffix(".control") for name in present if name.endswith(".control")}
-    whole = {s for s in stems if all(f"{s}.{kind}" in present for kind in TopicNames.__slots__)}
-    return sorted(stem.removeprefix(prefix) for stem in whole if stem.startswith(prefix))
+    return sorted(stem.removeprefix(prefix) for stem in stems(present) if stem.startswith(prefix))

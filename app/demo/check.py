@@ -36,7 +36,8 @@ _CARRIER = (
     "missing_delays: bigint, mean_delay: double"
 )
 _CAUSE = ", ".join(
-    f"`meander.{name}`: bigint" for name in ("partition", "offset", "index", "time", "worker")
+    f"`meander.{name}`: bigint"
+    for name in ("partition", "offset", "index", "time", "sequence", "worker")
 )
 _TOPICS = {
     "source": "partition int, offset bigint, headers struct<time: bigint>, value struct<"
@@ -44,11 +45,12 @@ _TOPICS = {
     "planes": f"headers struct<{_CAUSE}>, value struct<{_PLANE}>",
     "carriers": f"headers struct<{_CAUSE}>, value struct<{_CARRIER}>",
 }  # fmt: skip
-_RESULTS = """
+_RESULTS = f"""
 SELECT CAST(headers.`meander.partition` AS int) AS partition, headers.`meander.offset` AS offset,
-       headers.`meander.index` AS index, headers.`meander.time` AS time,
+       headers.`meander.index` AS index,
+       shiftleft(headers.`meander.time`, {SEQUENCE_BITS}) + headers.`meander.sequence` AS time,
        headers.`meander.worker` AS worker, value
-FROM demo_{topic}
+FROM demo_{{topic}}
 """
 _VIEWS = {
     "table": "SELECT struct("

@@ -38,6 +38,7 @@ from meander.app.recovery.restart import (
     fence_older_executions,
     full_history,
     last_joint_decision,
+    last_sources,
     read_decisions,
 )
 from meander.app.status.metrics import serving
@@ -67,7 +68,7 @@ def run(
     `spark` is called once the flow has been checked, and is left as it is. Raises SetupError where
     the flow cannot start, and MeanderError for any other failure.
     """
-    prepared = prepare(module, options)
+    prepared = prepare(module, options, last_sources)
     with contextlib.ExitStack() as opened:
         metrics = opened.enter_context(serving(options.metrics_port))
         prepared, status = opened.enter_context(hold_lease(prepared, show, metrics))

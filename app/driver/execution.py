@@ -283,6 +283,7 @@ def _arguments(
         until_end=options.until_end,
         start=options.start,
         topics=dict(topic.split(" ") for topic in prepared.topics if topic),
+        sources=tuple(one.name for one in prepared.plan.sources),
         skip_lost=options.skip_lost,
         heartbeat_timeout=options.heartbeat_timeout,
         startup_timeout=options.startup_timeout,

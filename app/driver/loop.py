@@ -37,7 +37,7 @@ from meander.app.status.observer import Observer
 from meander.app.status.overview import share_command
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.client import Unreachable
-from meander.connectors.kafka.source.source import KafkaSource
+from meander.connectors.kafka.source.source import source_topics
 from meander.connectors.links.links import CurveLinks
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
@@ -121,8 +121,7 @@ class DriverLoop:
         self._orphan_cleanup = OrphanCleanup(
             options.kafka, prepared.names, execution, before, topics.ends
         )
-        self._source_topics = {node.name: node.spec.topic for node in prepared.plan.sources
-                               if isinstance(node.spec, KafkaSource)}  # fmt: skip
+        self._source_topics = source_topics(prepared.plan.sources)
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
         self._policies = policies
         self._plan_control: FlowPlanControl | None = None

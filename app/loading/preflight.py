@@ -8,7 +8,7 @@ internal topics exist with the right settings. Cost: some round trips to Kafka.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
@@ -23,7 +23,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, parse_start
+from meander.connectors.kafka.source.source import parse_start, source_topics
 from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
@@ -31,7 +31,15 @@ from meander.connectors.kafka.topic_metadata import (
     topic_identity,
     visible_configs,
 )
-from meander.connectors.topics.internal_topics import TopicNames, ensure_internal, internal_topics
+from meander.connectors.topics.internal_topics import (
+    TopicNames,
+    ensure_internal,
+    internal_topics,
+    topic_names,
+    without_internal,
+)
+from meander.dataflow.api.expansion import composites, part_name
+from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import (
     OperatorNode,
     ProbeNode,
@@ -105,11 +113,18 @@ class PreparedFlow:
         return group(self.options.prefix, self.flow)
 
 
-def prepare(module: Path, options: Options) -> PreparedFlow:
+LastSources = Callable[[client.Settings, TopicNames], Sequence[str]]
+"""Returns the sources of the last execution of a flow, by number."""
+
+
+def prepare(
+    module: Path, options: Options, last_sources: LastSources = lambda *_: ()
+) -> PreparedFlow:
     """Load a flow and check its topics. Raises SetupError for the first failed check."""
     parse_start(options.start)
     code = FlowCode(module)
-    plan = Plan(load_flow(module))
+    flow = load_flow(module)
+    plan = Plan(flow, _source_names(flow, options, last_sources))
     policies = (*policies_of(plan.flow, options.policies),)
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
@@ -124,7 +139,8 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
-    outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
+    present = _present(admin, plan)
+    outside = visible_configs(admin, [*dict.fromkeys(_sink_topics(plan, present))])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
@@ -171,17 +187,27 @@ def _expect_others(plan: Plan, prefix: str) -> None:
                 f"it is an internal topic of the flow ({own[topic]})",
                 "give the flow or the topic another name, or the flow's topics a --prefix",
             )
+    for node, spec in _sinks(plan):
+        if reached := [topic for topic in own if not spec.declared and spec.accepts(topic)]:
+            raise SetupError(
+                f"sink {node.name!r}",
+                f"its topics {spec.topics!r} include {reached[0]!r}, an internal topic of the flow",
+                "give it a pattern of the results' topics alone",
+            )
 
 
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
     """Raise SetupError for a sink of records without keys whose topic requires keys."""
     for node, spec in _sinks(plan):
-        if is_compacted(outside.get(spec.topic, {})) and not has_keys(node.upstream):
-            raise SetupError(
-                f"sink {node.name!r}",
-                f"topic {spec.topic!r} is compacted and accepts no records without keys",
-                "call key_by before the sink, or name a topic with cleanup.policy=delete",
-            )
+        for topic in spec.topics_of(outside):
+            keyed = has_keys(node.upstream) or callable(spec.key)
+            if is_compacted(outside.get(topic, {})) and not keyed:
+                raise SetupError(
+                    f"sink {node.name!r}",
+                    f"topic {topic!r} is compacted and accepts no records without keys",
+                    "call key_by before the sink, give the sink a key function, or name a topic"
+                    " with cleanup.policy=delete",
+                )
 
 
 def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
@@ -190,20 +216,49 @@ def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
             yield node, node.spec
 
 
+def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Sequence[str]:
+    """Return the names of the sources that read the topics of patterns, by number. Those of the
+    last execution keep their numbers, and new topics follow in the order of their names."""
+    specs = composites(flow.nodes)
+    if not specs:
+        return ()
+    expect_reachable(options.kafka)
+    present = {*client.admin(options.kafka).list_topics(timeout=client.REQUEST_TIMEOUT).topics}
+    names = topic_names(options.prefix, flow.name)
+    last = last_sources(options.kafka, names) if names.decisions in present else ()
+    present = without_internal(present)
+    found = [part_name(name, topic) for name, spec in specs.items()
+             for topic in spec.parts(sorted(present))]  # fmt: skip
+    # A topic that was deleted, or left out of a list, is not read any more.
+    heads = tuple(part_name(name, "") for name in specs)
+    kept = (one for one in last if one in found or not one.startswith(heads))
+    return [*dict.fromkeys([*kept, *found])]
+
+
+def _present(admin: client.Admin, plan: Plan) -> list[str]:
+    """Return the topics of the cluster, where a sink or source names a pattern of them."""
+    if any(not spec.declared for _, spec in _sinks(plan)):
+        return [*without_internal(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)]
+    return []
+
+
+def _sink_topics(plan: Plan, present: Iterable[str]) -> Iterator[str]:
+    """Yield the topics to which the sinks may write, among those of the cluster."""
+    for _, spec in _sinks(plan):
+        yield from spec.topics_of(present)
+
+
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
-    specs = [source.spec for source in plan.sources]
-    return tuple(
-        topic_identity(admin, spec.topic) if isinstance(spec, KafkaSource) else "" for spec in specs
-    )
+    topics = source_topics(plan.sources)
+    names = (source.name for source in plan.sources)
+    return tuple(topic_identity(admin, topics[one]) if one in topics else "" for one in names)
 
 
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the purpose and the name of each topic."""
-    for source in plan.sources:
-        if isinstance(source.spec, KafkaSource):
-            yield "source", source.spec.topic
+    yield from (("source", topic) for topic in source_topics(plan.sources).values())
     for _, spec in _sinks(plan):
-        yield "sink", spec.topic
+        yield from (("sink", topic) for topic in spec.declared)
 
 
 def environ() -> dict[str, str]:

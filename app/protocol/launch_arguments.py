@@ -38,6 +38,8 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     start: str
     topics: dict[str, str]
     """The id of each topic that the flow reads, by name."""
+    sources: tuple[str, ...]
+    """The sources of the flow, by number."""
     skip_lost: bool
     checkpoint: int | None
     """The offset of the checkpoint that the flow starts from; None where it starts without."""

@@ -9,7 +9,7 @@ workers, and one read of the decision log and the markers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -30,7 +30,7 @@ from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.transactions import transactional_id
 from meander.connectors.kafka.source.lost_records import SKIP_REMEDY, in_words
-from meander.connectors.kafka.source.source import KafkaSource, lost_records
+from meander.connectors.kafka.source.source import lost_records, source_topics
 from meander.connectors.topics import checkpoints
 from meander.connectors.topics.control import ControlTopic, DecisionTopic
 from meander.connectors.topics.full_read import read_all
@@ -161,7 +161,7 @@ def lost_positions(
     The second list holds losses by retention alone, which `--skip-lost` permits. Offsets of
     `recreated` topics say nothing.
     """
-    topics = {one.name: one.spec.topic for one in plan.sources if isinstance(one.spec, KafkaSource)}
+    topics = source_topics(plan.sources)
     positions = defaultdict[str, dict[int, int]](dict)
     for one in checkpoint.cut.positions:
         if one.source in topics:
@@ -336,6 +336,12 @@ def up_to_start(decided: Iterable[Written], execution: ExecutionId) -> Iterator[
 def read_decisions(settings: Settings, topic: str) -> Iterator[Written]:
     """Read all decisions of all executions from the decisions topic."""
     return map(from_bytes, read_all(settings, topic))
+
+
+def last_sources(settings: Settings, names: TopicNames) -> Sequence[str]:
+    """Return the sources of the last execution, by number; () before the first."""
+    start = CheckpointIndex.of(read_decisions(settings, names.decisions)).start
+    return () if start is None else start.sources
 
 
 def commands_done(decided: Iterable[Written]) -> CommandsDoneDecision | None:

@@ -43,7 +43,9 @@ def main(blob: bytes) -> bytes:
             tempfile.TemporaryDirectory(
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()
             ) as folder,
-            contextlib.closing(ProcessState(arguments.source, Path(folder))) as state,
+            contextlib.closing(
+                ProcessState(arguments.source, arguments.sources, Path(folder))
+            ) as state,
         ):
             while arguments is not None:
                 me = arguments.worker

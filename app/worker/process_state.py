@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,14 +14,15 @@ from meander.state.store.store import Database
 class ProcessState:
     """A state of one process, whose parts open at their first use."""
 
-    def __init__(self, source: Source, folder: Path) -> None:
-        self._source, self.folder = source, folder
+    def __init__(self, source: Source, sources: Sequence[str], folder: Path) -> None:
+        """`sources` are those of the flow, by number."""
+        self._source, self._sources, self.folder = source, sources, folder
         """The folder on disk to which this process writes."""
 
     @cached_property
     def plan(self) -> Plan:
         """The plan of the flow. Raises SetupError where the flow cannot be loaded."""
-        return Plan(load_flow(self._source.unpack(self._code)))
+        return Plan(load_flow(self._source.unpack(self._code)), self._sources)
 
     def add_files(self, files: Mapping[str, bytes]) -> None:
         """Add files to the flow's code."""

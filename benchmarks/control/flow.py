@@ -73,7 +73,7 @@ if asked("RESTORED"):
 flow = Flow("bench", checkpoints=Checkpointing(None, "aligned"))
 records = flow.source(KafkaSource(asked("SOURCE", "in"), value="bytes"), "records")
 affected, unaffected = records.split(operator_of, "affected", "unaffected")
-out = KafkaSink(asked("PREFIX") + "out", "bytes", headers=False)
+out = KafkaSink(asked("PREFIX") + "out", "bytes", origin=False, time="wall")
 changed = affected.key_by(key_of).fold("affected", Count(), colocate=False)
 unchanged = unaffected.key_by(key_of).fold("unaffected", Count(), colocate=False)
 changed.sink(out, "changed")

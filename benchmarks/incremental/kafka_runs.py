@@ -23,7 +23,6 @@ from benchmarks.running import PARTITIONS, SETTINGS, Running
 from meander.app.measurement.open_loop import Load, LoadRecord, Results, Wave, open_loop
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.local_broker.broker import LocalBroker
-from meander.state.times.time import to_millis
 
 FLOW = Path(__file__).with_name("kafka_flow.py")
 NODES, EDGES, CHANGES = 100_000, 1_000_000, 1_000_000
@@ -117,7 +116,7 @@ def _millis(result: ConsumedMessage) -> int:
     """Return the timestamp of the records that a result follows from."""
     for name, value in result.headers() or ():
         if name == TIME and value is not None:
-            return to_millis(int(value))
+            return int(value)
     raise AssertionError(f"a result has no header {TIME!r}")
 
 

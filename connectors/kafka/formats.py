@@ -94,6 +94,13 @@ def check_format(what: str, form: object, names: Sequence[str] = get_args(Format
         raise SetupError(what, f"it is {form!r}", f"give {named} or a function")
 
 
+def check_extractor(what: str, time: object) -> None:
+    """Raise SetupError for a value that is no time extractor, and not None."""
+    if not (time is None or isinstance(time, HeaderTime | FieldTime) or callable(time)):
+        remedy = "give header('name'), field('name') or a function of the value"
+        raise SetupError(what, f"it is {time!r}", remedy)
+
+
 def decode_all(
     decode: Callable[[bytes | None], object], data: Iterable[bytes | None]
 ) -> list[object]:

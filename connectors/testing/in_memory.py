@@ -8,16 +8,18 @@ result counts as delivered.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
 from typing import Self
 
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import decoder
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
-from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder
+from meander.connectors.kafka.sink.record_encoder import RecordEncoder
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.sink.topic_batch import EncodedRecords
+from meander.connectors.kafka.sink.topic_directory import TopicDirectory
 from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import Chunk, Partition
@@ -33,7 +35,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TopicRecord:
     """A record on a topic; `ms` is its timestamp, milliseconds since 1970."""
 
     value: bytes | None
@@ -47,7 +49,7 @@ class Record:
 class InMemoryMessage:
     """A message that a consumer returns for a record; implements `ConsumedMessage`."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: TopicRecord) -> None:
         self._record = record
 
     def partition(self) -> int:
@@ -88,7 +90,7 @@ class Topic:
 
     logs: list[list[ConsumedMessage]]
     """The records of each partition."""
-    records: list[Record] = field(default_factory=list)
+    records: list[TopicRecord] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
 
     @classmethod
@@ -111,7 +113,7 @@ class Topic:
     ) -> None:
         """Append a record to a partition."""
         offset = len(self.logs[partition])
-        record = Record(value, key, headers, ms, partition, offset)
+        record = TopicRecord(value, key, headers, ms, partition, offset)
         self.records.append(record)
         self.logs[partition].append(InMemoryMessage(record))
 
@@ -167,43 +169,47 @@ class TopicReader(InMemoryReader):
         return read and self._chunk_reader.dead_letters_durable
 
 
-Row = tuple[bytes | None, bytes | None, Headers, int]
-"""The value, key, headers and partition of a record."""
-
-
 class TopicWriter(DelayedWriter):
-    """A writer that appends one worker's results to a topic; implements `SinkWriter`."""
+    """A writer that appends one worker's results to its topics; implements `SinkWriter`. `open`
+    returns a topic by name."""
 
     def __init__(
         self,
         spec: KafkaSink,
-        topic: Topic,
+        open: Callable[[str], Topic],
         worker: WorkerId,
         rng: random.Random,
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(rng)
-        self._encoder = RecordEncoder(spec, worker, NO_KEEPALIVE)
+        for topic in spec.declared:
+            open(topic)
+        directory = TopicDirectory(lambda topic: open(topic).partitions)
+        self._encoder = RecordEncoder(spec, worker, NO_KEEPALIVE, directory=directory)
         self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
-        self._topic, self._worker, self._now_ms = topic, worker, now_ms
+        self._open, self._worker, self._now_ms = open, worker, now_ms
 
     def prepared(self, batch: Batch) -> Callable[[], None]:
         """Return the function that appends a batch. Raise RowError for a row that cannot be
         written."""
-        values, keys, headers = self._encoder.encode(batch)
-        places = partitions_of_keys(keys, self._topic.partitions, 0)
-        headed: Iterable[Headers] = repeat((), len(values)) if headers is None else headers
-        made = results(self._worker, batch, keys, list(map(self._decode, values)))
-        rows = [*zip(values, keys, map(tuple, headed), places, strict=True)]
-        return partial(self._append, rows, made)
+        records = self._encoder.encode(batch)
+        values = list(map(self._decode, records.values))
+        return partial(self._append, records, results(self._worker, batch, records.keys, values))
 
     def checksum(self, batch: Batch) -> Checksum:
         """Return the checksum of a batch as the topic would hold it. Raise RowError as
         `prepared` does."""
         return self._encoder.checksum(batch)
 
-    def _append(self, rows: Sequence[Row], made: Sequence[Result]) -> None:
+    def _append(self, records: EncodedRecords, made: Sequence[Result]) -> None:
         now = self._now_ms()
-        for value, key, headers, partition in rows:
-            self._topic.append(value, key, headers, now, partition)
-        self._topic.results += made
+        for row, result in enumerate(made):
+            topic, key = self._open(records.topics[row]), records.keys[row]
+            headers = () if records.headers is None else tuple(records.headers[row])
+            ms = now if records.timestamps is None else records.timestamps[row]
+            if records.partitions is None:
+                (partition,) = partitions_of_keys([key], topic.partitions, 0)
+            else:
+                partition = records.partitions[row]
+            topic.append(records.values[row], key, headers, ms, partition)
+            topic.results.append(result)

@@ -34,16 +34,17 @@ from msgspec import to_builtins
 
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, assigned
+from meander.connectors.kafka.source.source import KafkaSource, assigned, source_topics
 from meander.connectors.testing.answers import Answer
 from meander.connectors.testing.in_memory import (
     POLL_SIZES,
     Headers,
-    Record,
     TopicReader,
+    TopicRecord,
     TopicWriter,
 )
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
+from meander.dataflow.api.expansion import composites, part_name
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
@@ -117,7 +118,8 @@ AFTER_CRASH = (
 
 class TestFlow:
     """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
-    `states` are its initial states by operator and key.
+    `topics` are those that a pattern of a source may match, and `states` the initial states by
+    operator and key.
 
     Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`,
     `advance` and `run`. It may read results at any time, and keyed state while no bin moves. A
@@ -150,6 +152,7 @@ class TestFlow:
         seed: int = 0,
         *,
         partitions: int = 2,
+        topics: Sequence[str] = (),
         faults: Sequence[At] = (),
         states: Mapping[str, Mapping[object, object]] | None = None,
         commands: Sequence[Command] = (),
@@ -172,7 +175,8 @@ class TestFlow:
         self._dead_letters: list[DeadLetter] = []
         self._dead: dict[WorkerId, ListDeadLetters] = {}
         """The dead letters of each worker, which share the list."""
-        self._plan = Plan(self._injector.instrument(flow))
+        names = (part_name(name, topic) for name in composites(flow.nodes) for topic in topics)
+        self._plan = Plan(self._injector.instrument(flow), [*names])
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
@@ -360,7 +364,7 @@ class TestFlow:
         function encoded remains bytes."""
         return sorted(self._topics.topic(topic).results, key=lambda result: result.place)
 
-    def records(self, topic: str) -> list[Record]:
+    def records(self, topic: str) -> list[TopicRecord]:
         """Return all records of a topic in their order."""
         return list(self._topics.topic(topic).records)
 
@@ -458,11 +462,7 @@ class TestFlow:
 
     def _grow(self, source: str, records: Sequence[tuple[int, object]]) -> None:
         """Add a partition with these records to the topic of a source."""
-        topics = {
-            node.name: node.spec.topic
-            for node in self._plan.sources
-            if isinstance(node.spec, KafkaSource)
-        }
+        topics = source_topics(self._plan.sources)
         if source not in topics:
             raise SetupError(f"source {source!r}", "the flow has none of that name",
                              f"name one of {', '.join(topics)}")  # fmt: skip
@@ -539,7 +539,7 @@ class TestFlow:
                 if rests is not None:
                     return source.resumed(rests, self._rng)
                 return source.reader(me, self._count, self._rng)
-            case KafkaSource(topic=topic) as source:
+            case KafkaSource(topic=str(topic)) as source:
                 assert rests is None, "topics in memory do not outlive their flow"
                 self._topics.sources.setdefault(topic, source)
                 return TopicReader(
@@ -563,9 +563,9 @@ class TestFlow:
         match node.spec:
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
-            case KafkaSink(topic=topic) as sink:
+            case KafkaSink() as sink:
                 return TopicWriter(
-                    sink, self._topics.open(topic), me, self._rng, lambda: self.sim.clock.now_ms()
+                    sink, self._topics.open, me, self._rng, lambda: self.sim.clock.now_ms()
                 )
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
                          "use a KafkaSink")  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
@@ -63,6 +63,30 @@ def topic_names(prefix: str, flow: str) -> TopicNames:
             "use letters, digits, '.', '_' and '-' only, at most 200",
         )
     return TopicNames(*(f"{prefix}{flow}.{kind}" for kind in TopicNames.__slots__))
+
+
+def stems(present: Collection[str]) -> set[str]:
+    """Return the prefixes and names of the flows all of whose internal topics are present.
+
+    >>> from dataclasses import astuple
+    >>> stems({*astuple(topic_names("test.", "delays")), "lines", "other.control"})
+    {'test.delays'}
+    """
+    found = {name.removesuffix(".control") for name in present if name.endswith(".control")}
+    return {
+        one for one in found if all(f"{one}.{kind}" in present for kind in TopicNames.__slots__)
+    }
+
+
+def without_internal(present: Iterable[str]) -> set[str]:
+    """Return the topics that are no internal topics of a flow.
+
+    >>> from dataclasses import astuple
+    >>> without_internal([*astuple(topic_names("test.", "delays")), "lines"])
+    {'lines'}
+    """
+    topics = {*present}
+    return topics - {f"{stem}.{kind}" for stem in stems(topics) for kind in TopicNames.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

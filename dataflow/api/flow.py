@@ -15,13 +15,13 @@ operators on one key therefore needs one exchange.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar, get_args, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
-from meander.dataflow.api.nodes import Guarantee, Output, SourceNode
-from meander.dataflow.api.stream import Stream
+from meander.dataflow.api.nodes import Guarantee, MergeNode, Output, SourceNode, group_of
+from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.interfaces import SourceSpec
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
@@ -133,3 +133,48 @@ class Flow(Definition):
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """Add a source to the flow, and return the stream of its records."""
         return Stream(self, Output.of(self.add(SourceNode(self.name_for(name), spec))))
+
+    @overload
+    def merge(self, *streams: KeyedStream[T], name: str = "merge") -> KeyedStream[T]: ...
+
+    @overload
+    def merge(self, *streams: Stream[T], name: str = "merge") -> Stream[T]: ...
+
+    def merge(self, *streams: Stream[T], name: str = "merge") -> Stream[T]:
+        """Merge streams into one, without state. Either all have keys, which stay, or none has.
+        Raises SetupError for other streams.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("all_orders")
+        >>> web, shop = (flow.source(KafkaSource(topic), topic) for topic in ("web", "shop"))
+        >>> flow.merge(web, shop).sink(KafkaSink("orders"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("web", 1, ms=10)
+        ...     run.feed("shop", 2, ms=20)
+        ...     run.run()
+        >>> run.values("orders")
+        [1, 2]
+        """
+        name = self.name_for(name)
+        keyed = [isinstance(one, KeyedStream) for one in streams]
+        if not streams or not all(isinstance(one, Stream) for one in streams):
+            raise SetupError(f"operator {name!r}", f"it is to merge {[*streams]!r}",
+                             "give it streams; collections have concat")  # fmt: skip
+        if any(keyed) and not all(keyed):
+            raise SetupError(f"operator {name!r}",
+                             "some of its streams have keys, and others have none",
+                             "call key_by on those without keys")  # fmt: skip
+        if len({one._at.scope for one in streams}) > 1:
+            raise SetupError(f"operator {name!r}", "its streams lie in different scopes",
+                             "merge streams of one loop, or streams outside of loops"
+                             )  # fmt: skip
+        if not all(keyed):
+            return Stream(self, Output.of(self.add(MergeNode(name, _places(streams)))))
+        group = group_of(streams[0]._at.node)
+        placed = (self.exchange_for(one._at, group, "dead_letter") for one in streams)
+        return KeyedStream(self, Output.of(self.add(MergeNode(name, tuple(placed)))))
+
+
+def _places(streams: Iterable[Stream[Any]]) -> tuple[Output, ...]:
+    return tuple(one._at for one in streams)

@@ -16,6 +16,7 @@ from meander.dataflow.api.nodes import (
     KeyedNode,
     LoopNode,
     MapUpdatesNode,
+    MergeNode,
     Node,
     Output,
     ProbeNode,
@@ -70,7 +71,7 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
                 return (f"source {name!r}", *reversed(found))
             case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
-            case node if isinstance(node, StatefulNode | MapUpdatesNode):
+            case node if isinstance(node, StatefulNode | MapUpdatesNode | MergeNode):
                 return (f"operator {node.name!r}", *reversed(found))
             case SplitNode(name=name, outputs=outputs):
                 found.append(_output(outputs[output.number], name))

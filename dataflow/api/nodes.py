@@ -64,6 +64,14 @@ class SourceNode:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeNode:
+    """A node that passes the records of several streams on as one stream."""
+
+    name: str
+    upstreams: tuple[Output, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepsNode:
     """A node that applies a chain of stateless steps."""
 
@@ -316,6 +324,7 @@ class ProbeNode:
 
 Node = (
     SourceNode
+    | MergeNode
     | StepsNode
     | SplitNode
     | ExchangeNode
@@ -373,7 +382,8 @@ def has_keys(output: Output) -> bool:
             # Records of the feedback edge join the stream of the loop.
             return has_keys(loop.upstream)
         case node:
-            (upstream,) = upstreams(node)
+            # Either all streams of a merge have keys, or none has.
+            upstream, *_ = upstreams(node)
             return has_keys(upstream)
 
 
@@ -402,7 +412,7 @@ def upstreams(node: Node) -> tuple[Output, ...]:
     match node:
         case SourceNode():
             return ()
-        case KeyedNode() | MapUpdatesNode() | JoinNode():
+        case KeyedNode() | MapUpdatesNode() | JoinNode() | MergeNode():
             return node.upstreams
         case _:
             return (node.upstream,)

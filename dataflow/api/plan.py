@@ -8,13 +8,14 @@ each stateful operator. Cost: once per start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from itertools import chain
 from types import UnionType
 
 from meander.dataflow.api.determinism import is_nondeterministic
+from meander.dataflow.api.expansion import expanded
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.kept_arrangements import kept_arrangements
 from meander.dataflow.api.lineage import Lineages, input_lineages
@@ -73,12 +74,16 @@ MAX_BINS = 1 << 19
 class Plan:
     """A plan that holds the graph of a flow and the place of each operator in it."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, sources: Sequence[str] = ()) -> None:
+        """`sources` names the sources of a flow that reads the topics of a pattern, by number."""
         self.flow = flow
-        self.nodes = _fuse(flow.nodes)
+        self.nodes = _fuse(expanded(flow.nodes, sources))
         self.graph = Graph()
         self.ports: dict[str, Ports] = {}
-        self.sources = [n for n in self.nodes if isinstance(n, SourceNode)]
+        defined = [n for n in self.nodes if isinstance(n, SourceNode)]
+        # A new topic of a pattern comes behind the sources that have a number.
+        numbers = {name: number for number, name in enumerate(sources)}
+        self.sources = sorted(defined, key=lambda one: numbers.get(one.name, len(numbers)))
         self.keyed = [n for n in self.nodes if isinstance(n, KeyedNode)]
         self.stateful = [n for n in self.nodes if isinstance(n, StatefulNode)]
         self.exchanges = [n for n in self.nodes if isinstance(n, ExchangeNode)]

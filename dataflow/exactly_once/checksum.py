@@ -2,9 +2,9 @@
 
 Guarantees that two checksums of the same results are equal, and of different results only with a
 chance of 2**-64. The digest sums up a hash of each result: its time, key and value as the sink
-writes them. So checksums of parts, on any workers, add up to that of the whole. The place of a
-result in the total order does not count: it changes with the operators of the flow. Cost: 0.1 to
-0.2 us per result, in native code.
+writes them, and its topic where a function chooses it. So checksums of parts, on any workers, add
+up to that of the whole. The place of a result in the total order does not count: it changes with
+the operators of the flow. Cost: 0.1 to 0.2 us per result, in native code.
 """
 
 from __future__ import annotations
@@ -39,9 +39,18 @@ class Checksum:
     """The sum of their hashes, modulo 2**64."""
 
     @staticmethod
-    def of(times: Int64s, keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Checksum:
-        """Return the checksum of results as they are written, shapes (n,)."""
-        seeds = map(xxh3_64_intdigest, _there(keys), times.astype(np.uint64).tolist())
+    def of(
+        times: Int64s,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        topics: Sequence[str] | None = None,
+    ) -> Checksum:
+        """Return the checksum of results as they are written, shapes (n,). `topics` are those that
+        a function has chosen."""
+        seeds: Iterable[int] = times.astype(np.uint64).tolist()
+        if topics is not None:
+            seeds = map(xxh3_64_intdigest, map(str.encode, topics), seeds)
+        seeds = map(xxh3_64_intdigest, _there(keys), seeds)
         hashes = map(xxh3_64_intdigest, _there(values), seeds)
         return Checksum(len(values), int(np.fromiter(hashes, np.uint64, len(values)).sum()))
 

@@ -21,6 +21,7 @@ from meander.dataflow.api.nodes import (
     IngestNode,
     KeyedNode,
     LoopNode,
+    MergeNode,
     Node,
     OperatorNode,
     ProbeNode,
@@ -261,8 +262,8 @@ class OperatorFactory:
                 return self._sink(node)
             case LoopNode() | FeedbackNode():
                 return self._loop_end(node)
-            case ProbeNode() | EnterNode() | ExitNode():
-                return Probe(self._inputs(node)[0], self._output(node))
+            case MergeNode() | ProbeNode() | EnterNode() | ExitNode():
+                return Probe(self._inputs(node), self._output(node))
             case OperatorNode():
                 return self._operator(node)
             case collection:
@@ -316,6 +317,7 @@ class OperatorFactory:
             locations,
             self.start.override_history,
             handoffs,
+            resumes=self.start.resumes,
         )
         return self.sources[node.name]
 

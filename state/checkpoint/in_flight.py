@@ -27,6 +27,7 @@ from meander.schemas.avro import NULL, PRESENT, array, byte_strings, doubles, lo
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.object_column import ObjectColumn
+from meander.state.encoding.record import Record
 from meander.state.encoding.value_columns import Column, ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import LayerUnreadableError
@@ -271,7 +272,14 @@ def _to_avro(value: object) -> object:
         return _compound("text", [codec.encode(value)])
     if (name := _AVRO.get(kind)) is not None:
         return name, value
+    return _compound_of(value)
+
+
+def _compound_of(value: object) -> object:
+    kind = type(value)
     match value:
+        case Record():
+            return _compound("record", value)
         case list() | tuple() | set() | frozenset():
             ordered = value if isinstance(value, list | tuple) else sorted(value, key=codec.encode)
             return _compound(kind.__name__, ordered)
@@ -302,6 +310,7 @@ def _compound(kind: str, items: Iterable[object]) -> object:
 _FROM_COMPOUND: Final[dict[str, Callable[[list[Any]], object]]] = {
     "list": list,
     "tuple": tuple,
+    "record": Record._make,
     "set": set,
     "frozenset": frozenset,
     "dict": lambda items: dict(zip(items[::2], items[1::2], strict=True)),

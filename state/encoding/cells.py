@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meander.state.encoding.codec import Sealed
+from meander.state.encoding.record import Record
 
 T = TypeVar("T")
 Slots = npt.NDArray[np.int64]
@@ -24,8 +25,8 @@ INITIAL_SLOTS: Final = 64
 ABSENT: Final = object()
 """A placeholder for a key without a state."""
 
-_NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset})
-_WEIGHED: Final[frozenset[type]] = frozenset({tuple, frozenset, Sealed})
+_NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
+_WEIGHED: Final[frozenset[type]] = _NESTING | {Sealed}
 _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
 
 
@@ -120,7 +121,7 @@ def weigh(state: object) -> int:
     """Return the bytes of a sealed state in memory, with the objects that it shares."""
     if type(state) is Sealed:
         return getsizeof(state) + getsizeof(state.data)
-    if type(state) is tuple or type(state) is frozenset:
+    if isinstance(state, tuple | frozenset):
         nested = not _NESTING.isdisjoint(map(type, state))
         return getsizeof(state) + sum(map(weigh, state) if nested else map(getsizeof, state))
     return getsizeof(state)

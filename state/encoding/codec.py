@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, cast
 import msgpack
 
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.record import Record
 
 MAX_DEPTH: Final = 128
 """The most containers within containers."""
@@ -28,8 +29,10 @@ MAX_DEPTH: Final = 128
 _ATOMS: Final[frozenset[type]] = frozenset(
     {type(None), bool, int, float, str, bytes, date, timedelta, Decimal}
 )
-_COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
+_COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset, Record})
 
+_FIXED: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
+"""The collections that cannot change in place, unless an item can."""
 _CANONICAL_TYPES: Final[frozenset[type]] = _ATOMS - {float, Decimal}
 """The types whose equal atoms have equal bytes."""
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
@@ -83,8 +86,8 @@ def encode(value: object) -> bytes:
     """Encode a plain value.
 
     The value is None, bool, int, float, str, bytes, tuple, list, dict, set, frozenset, date,
-    datetime (naive or with a `datetime.timezone`), timedelta or Decimal. Raise UnencodableError for
-    other values.
+    datetime (naive or with a `datetime.timezone`), timedelta, Decimal, or a `Record` of these.
+    Raise UnencodableError for other values.
 
     >>> decode(encode({"seen": (1, 2.5), "by": {"N14228"}}))
     {'seen': (1, 2.5), 'by': {'N14228'}}
@@ -258,6 +261,8 @@ def _canonical(value: object) -> object:
         case dict():
             items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
             return dict(sorted(items, key=_local.pack))
+        case Record():
+            return Record._make(map(_canonical, value))
         case tuple() | list() | set() | frozenset():
             return type(value)(map(_canonical, value))
     return value
@@ -312,7 +317,7 @@ def _inspect(value: object, path: tuple[object, ...]) -> bool:
 
 
 def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
-    fixed = type(items) is tuple or type(items) is frozenset
+    fixed = type(items) in _FIXED
     if not _ATOMS.issuperset(map(type, items)):
         ordered = isinstance(items, (list, tuple))
         for index, item in enumerate(items):
@@ -323,6 +328,8 @@ def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
 def _to_array(value: object) -> list[object]:
     """Return a value of a type that msgpack lacks as an array that starts with its builder."""
     match value:
+        case Record():
+            return [_RECORD, *value]
         case tuple():
             return [_TUPLE, *value]
         case set() | frozenset():
@@ -350,8 +357,8 @@ def _datetime(zone: tuple[timedelta, str] | None, fold: int, *parts: int) -> dat
     return datetime(*parts, fold=fold, tzinfo=tzinfo)  # type: ignore[arg-type,misc]
 
 
-_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL = (
-    msgpack.ExtType(code, b"") for code in range(1, 9)
+_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _RECORD = (
+    msgpack.ExtType(code, b"") for code in range(1, 10)
 )
 _BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
     _TUPLE.code: tuple,
@@ -362,6 +369,7 @@ _BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
     _DATE.code: lambda rest: date(*rest),
     _TIMEDELTA.code: lambda rest: timedelta(*rest),
     _DECIMAL.code: lambda rest: Decimal(rest[0]),
+    _RECORD.code: Record._make,
 }
 
 

@@ -27,8 +27,8 @@ def count(state, word):
     return state + 1, dict(word=word, count=state + 1, more="x" * size)
 
 
-def key(word):
-    return None if word == "keyless" else word.encode()
+def key(count):
+    return None if count["word"] == "keyless" else count["word"]
 
 
 flow = Flow("counts", delivery={delivery!r}, checkpoints=Checkpointing({interval}))

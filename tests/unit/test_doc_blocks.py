@@ -82,7 +82,7 @@ def run_page(page: str, folder: Path) -> int:
         test()
     with_sinks = [flow for flow in flows if flow.nodes]
     for flow in with_sinks:
-        with TestFlow(flow) as run:
+        with TestFlow(flow, topics=["returns-de"]) as run:
             run.run()
     return len(tests) + len(flows)
 

@@ -20,12 +20,11 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from meander.connectors.kafka.client import Settings, is_record_refusal
 from meander.connectors.kafka.sink.producer import (
     BaseProducer,
-    Headers,
     RecordsRefused,
     batch_limit,
     is_beyond_limits,
-    size_of,
 )
+from meander.connectors.kafka.sink.topic_batch import TopicBatch, records_from
 
 SEND_INTERVAL = 0.003
 """The seconds between two sends. Requests use most of a broker's time, and a pause lets more
@@ -37,21 +36,25 @@ _QUEUE_SETTINGS = {"queue.buffering.max.messages", "queue.buffering.max.kbytes"}
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None]
-    headers: Sequence[Headers] | None
+    parts: Sequence[TopicBatch]
+    rows: int
     size: int
 
 
 class BatchProducer(BaseProducer):
-    """A producer that sends batches to one topic. `max_bytes` bounds the bytes in flight, and
-    `max_batch_bytes` the bytes of one Kafka batch."""
+    """A producer that sends batches to the topics of a sink, as far as these are known. `max_bytes`
+    bounds the bytes in flight, and `max_batch_bytes` the bytes of one Kafka batch."""
 
     def __init__(
-        self, settings: Settings, topic: str, max_bytes: int, max_batch_bytes: int
+        self, settings: Settings, topics: Sequence[str], max_bytes: int, max_batch_bytes: int
     ) -> None:
         super().__init__(
-            settings, topic, max_bytes, delivery_report_only_error=True, batch_size=max_batch_bytes
+            settings,
+            topics[0] if topics else "",
+            max_bytes,
+            "" if len(topics) == 1 else f"topics {', '.join(topics)}",
+            delivery_report_only_error=True,
+            batch_size=max_batch_bytes,
         )
         self._waiting: deque[_Batch] = deque()
         self._sent: list[_Batch] = []
@@ -67,19 +70,14 @@ class BatchProducer(BaseProducer):
         """The records that the topic has refused because of its limits, which ends the
         producer."""
 
-    def send(
-        self,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None],
-        headers: Sequence[Headers] | None,
-    ) -> int:
-        """Accept records as a batch; return its number: 1, 2, 3, ...
+    def send(self, parts: Sequence[TopicBatch]) -> int:
+        """Accept the records of each topic as one batch; return its number: 1, 2, 3, ...
 
         Raise MeanderError where the bytes in flight exceed the bound.
         """
-        size = size_of(values, keys, headers)
+        size = sum(part.size for part in parts)
         self._accepted += 1
-        self._waiting.append(_Batch(values, keys, headers, size))
+        self._waiting.append(_Batch(parts, sum(map(len, parts)), size))
         self._reserve(size)
         self._send_waiting()
         return self._accepted
@@ -118,43 +116,44 @@ class BatchProducer(BaseProducer):
         count = size = 0
         while self._waiting:
             batch = self._waiting[0]
-            count, size = count + len(batch.values), size + batch.size
+            count, size = count + batch.rows, size + batch.size
             fits = count <= QUEUE_CAPACITY[0] and size <= QUEUE_CAPACITY[1]
             if self._sent and not fits:
                 return
-            if self._has_default_queue and fits and batch.headers is None:
+            plain = all(map(_is_plain, batch.parts))
+            if self._has_default_queue and fits and plain:
                 self._send_first()
             elif not self._send_records():
                 return
 
     def _send_first(self) -> None:
         """Send the whole first batch, which fits into the queue."""
-        batch = self._mark_sent()
-        records: list[dict[str, object]] = [
-            {"value": value, "key": key}
-            for value, key in zip(batch.values, batch.keys, strict=True)
-        ]
-        if not records:
-            return
-        try:
-            accepted = self._producer.produce_batch(self.topic, records, on_delivery=self._report)
-        except KafkaException as error:
-            self._record_failure(error.args[0])
-            return
-        if accepted < len(records):
-            refused = next(one["_error"] for one in records if "_error" in one)
-            assert isinstance(refused, KafkaError)
-            self._record_failure(refused)
+        for part in self._mark_sent().parts:
+            records = _for_librdkafka(part)
+            if not records:
+                continue
+            try:
+                accepted = self._producer.produce_batch(
+                    part.topic, records, on_delivery=self._report
+                )
+            except KafkaException as error:
+                self._record_failure(error.args[0])
+                return
+            if accepted < len(records):
+                refused = next(one["_error"] for one in records if "_error" in one)
+                assert isinstance(refused, KafkaError)
+                self._record_failure(refused)
 
     def _send_records(self) -> bool:
         """Send the rest of the first batch as far as the queue has room; return whether all of it
         has been sent."""
         batch, self._is_split = self._waiting[0], True
-        for row in range(self._row, len(batch.values)):
-            self._row = row
-            headers = None if batch.headers is None else batch.headers[row]
-            if not self._produce(batch.values[row], batch.keys[row], self._report, headers):
+        for record in records_from(batch.parts, self._row):
+            topic, value, key, partition, headers, timestamp = record
+            report = self._report
+            if not self._produce(value, key, report, headers, partition, topic, timestamp):
                 return False
+            self._row += 1
         self._row, self._is_split = 0, False
         self._mark_sent()
         return True
@@ -169,9 +168,20 @@ class BatchProducer(BaseProducer):
         if is_beyond_limits(error, message):
             self._refused.append(message)
         else:
-            super()._record_failure(error)
+            super()._record_failure(error, str(message.topic()))
 
-    def _record_failure(self, error: KafkaError) -> None:
+    def _record_failure(self, error: KafkaError, topic: str = "") -> None:
         # Reports name the refused records.
         if not is_record_refusal(error):
-            super()._record_failure(error)
+            super()._record_failure(error, topic)
+
+
+def _for_librdkafka(part: TopicBatch) -> list[dict[str, object]]:
+    """Return plain records in the form of `produce_batch`."""
+    return [{"value": value, "key": key} for value, key in zip(part.values, part.keys, strict=True)]
+
+
+def _is_plain(part: TopicBatch) -> bool:
+    """Return whether records are values and keys alone: the client's batches take no headers and no
+    timestamps, and send records to other partitions than these name."""
+    return not (part.headers or part.timestamps or part.partitions)

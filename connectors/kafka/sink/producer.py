@@ -1,4 +1,4 @@
-"""The common base of producers: one producer for one topic.
+"""The common base of producers: a producer for one topic, or for the topics of a sink.
 
 Guarantees that a poll raises the first failure of a record. The producer waits for the end of an
 outage. It accepts no more bytes than a bound (I6).
@@ -94,12 +94,19 @@ class BaseProducer:
     """A producer that tracks its bytes in flight and its first failure."""
 
     def __init__(
-        self, settings: Settings, topic: str, max_bytes: int, **tuning: str | float
+        self,
+        settings: Settings,
+        topic: str,
+        max_bytes: int,
+        subject: str = "",
+        **tuning: str | float,
     ) -> None:
-        self.topic = topic
+        """`topic` is the topic of records that name none, and `subject` stands in errors in place
+        of it."""
+        self.topic, self._subject = topic, subject or f"topic {topic!r}"
         self._producer = producer(settings, **tuning)
         self._contact = contact(settings)
-        self._limit = MemoryLimit(f"topic {topic!r}", max_bytes)
+        self._limit = MemoryLimit(self._subject, max_bytes)
         self._bytes = 0
         self._failure: MeanderError | None = None
         self._connect()
@@ -126,20 +133,23 @@ class BaseProducer:
         report: Report,
         headers: Headers | None,
         partition: int = ANY_PARTITION,
+        topic: str = "",
+        timestamp: int = 0,
     ) -> bool:
         """Send one record to librdkafka; return whether its queue had room. Raise MeanderError for
         a refused record."""
         try:
             self._producer.produce(
-                self.topic, value, key, partition, on_delivery=report, headers=headers
-            )
+                topic or self.topic, value, key, partition, report, timestamp=timestamp,
+                headers=headers,
+            )  # fmt: skip
         except BufferError:
             return False
         except KafkaException as error:
             # The next poll reports the reason why a producer has ended for good.
             if error.args[0].code() == KafkaError._FATAL:
                 return False
-            raise translate(error, f"topic {self.topic!r}") from None
+            raise translate(error, f"topic {topic or self.topic!r}") from None
         return True
 
     def _poll(self) -> None:
@@ -153,10 +163,10 @@ class BaseProducer:
             raise self._failure
         self._contact.check()
 
-    def _record_failure(self, error: KafkaError) -> None:
-        """Record the first failure, unless `close` caused it."""
+    def _record_failure(self, error: KafkaError, topic: str = "") -> None:
+        """Record the first failure, unless `close` caused it. `topic` is that of the record."""
         if self._failure is None and error.code() not in _PURGED:
-            self._failure = translate(error, f"topic {self.topic!r}")
+            self._failure = translate(error, f"topic {topic!r}" if topic else self._subject)
 
     def _record_answer(self) -> None:
         if self._contact.lost:
@@ -166,9 +176,9 @@ class BaseProducer:
         """Connect before the first use. An idempotent producer without a connection retries only
         after half a second. A later call waits for an absent broker."""
         try:
-            self._producer.list_topics(self.topic, timeout=GRACE)
+            self._producer.list_topics(self.topic or None, timeout=GRACE)
         except KafkaException as error:
             if not is_transient(error.args[0]):
-                raise translate(error, f"topic {self.topic!r}") from None
+                raise translate(error, self._subject) from None
             self._poll()
             self._contact.check()

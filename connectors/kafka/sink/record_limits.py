@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 
 import pyarrow as pa
 
@@ -25,10 +25,18 @@ BATCH_OVERHEAD = 61
 """The bytes of a batch besides its records."""
 RECORD_OVERHEAD = 36
 """The most bytes of a record besides its key, value and headers."""
-HEADER_BYTES = 185
-"""The most bytes of the headers of one record."""
+HEADER_BYTES = 204
+"""The most bytes of the headers that name the origin of one record."""
 MAX_BYTES, POLICY = "max.message.bytes", "cleanup.policy"
 """The settings of a topic that limit its records."""
+MAX_BEFORE, MAX_AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+MAX_DIFFERENCE = "message.timestamp.difference.max.ms"
+"""The settings of a topic that limit timestamps; brokers before 3.6 have the last one alone."""
+RETENTION = "retention.ms"
+"""The setting of a topic that bounds the age of its records; -1 stands for none."""
+FOR_EVER = (1 << 63) - 1
+DEFAULT_AFTER = 3_600_000
+"""The milliseconds of a timestamp ahead of a broker's clock that brokers accept by default."""
 COMPRESSION_SETTINGS = "compression.type", "compression.codec"
 DEFAULT_LEVELS = {"gzip": 6, "zstd": 3}
 """The compression levels of the client without a setting."""
@@ -103,6 +111,11 @@ class RecordLimits:
     """The client's compression codec, where the topic does not change it."""
     allows_no_key: bool
     """Whether a record may lack a key."""
+    before: int = FOR_EVER
+    after: int = FOR_EVER
+    """The milliseconds that a timestamp may lie before and after the broker's clock."""
+    retention: int = FOR_EVER
+    """The milliseconds after which the broker deletes a record, by its timestamp."""
 
     @staticmethod
     def of(topic: str, context: WorkerContext) -> RecordLimits:
@@ -111,23 +124,42 @@ class RecordLimits:
         sent = int(of_client.get("message.max.bytes", client.MAX_MESSAGE_BYTES))
         broker = int(of_topic.get(MAX_BYTES, sent + BATCH_OVERHEAD)) - BATCH_OVERHEAD
         compacted = topic_metadata.is_compacted(of_topic)
-        return RecordLimits(sent, broker, _codec(of_client, of_topic), allows_no_key=not compacted)
+        whole = int(of_topic.get(MAX_DIFFERENCE, FOR_EVER))
+        before = min(whole, int(of_topic.get(MAX_BEFORE, FOR_EVER)))
+        after = min(whole, int(of_topic.get(MAX_AFTER, DEFAULT_AFTER)))
+        retention = int(of_topic.get(RETENTION, -1))
+        if retention < 0 or of_topic.get(POLICY) == "compact":
+            retention = FOR_EVER
+        codec = _codec(of_client, of_topic)
+        return RecordLimits(sent, broker, codec, not compacted, before, after, retention)
+
+    def timestamps(self, now: int) -> tuple[int, int]:
+        """Return the least and the greatest timestamp, in milliseconds, that the topic accepts now
+        and, with a tenth to spare, soon.
+
+        >>> RecordLimits(100, 100, None, True, before=1000, after=500).timestamps(9_000)
+        (8100, 9450)
+        """
+        return max(1, now - self.before // 10 * 9), min(FOR_EVER, now + self.after // 10 * 9)
 
     def violations(
         self,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
-        headers: int,
+        headers: int | Sequence[int],
     ) -> Iterator[tuple[int, str | None]]:
         """Yield the rows of records that the topic refuses, each with the reason where its size is
-        wrong. `headers` bounds the bytes of a record's headers."""
+        wrong. `headers` bounds the bytes of the headers of each record, or of any."""
         if not self.allows_no_key and None in keys:
             yield from ((row, None) for row, key in enumerate(keys) if key is None)
-        beside, most = RECORD_OVERHEAD + headers, min(self.client, self.topic)
-        if sum(map(len, chain(filter(None, values), filter(None, keys)))) + beside <= most:
+        most = min(self.client, self.topic)
+        all_headers = headers if isinstance(headers, int) else sum(headers)
+        whole = sum(map(len, chain(filter(None, values), filter(None, keys)))) + all_headers
+        if whole + RECORD_OVERHEAD <= most:
             return
-        for row, (value, key) in enumerate(zip(values, keys, strict=True)):
-            parts = value or b"", key or b""
+        each = repeat(headers) if isinstance(headers, int) else headers
+        for row, (value, key, own) in enumerate(zip(values, keys, each, strict=False)):
+            parts, beside = (value or b"", key or b""), RECORD_OVERHEAD + own
             size = sum(map(len, parts)) + beside
             if size > most and (violation := self._size_violation(parts, size, beside)):
                 yield row, violation

@@ -36,7 +36,7 @@ class RecordProducer(BaseProducer):
     def __init__(
         self, settings: Settings, topic: str, max_bytes: int = MAX_IN_FLIGHT, **tuning: str | float
     ) -> None:
-        super().__init__(settings, topic, max_bytes, **tuning)
+        super().__init__(settings, topic, max_bytes, "", **tuning)
         self._backlog: deque[_Record] = deque()
         self._in_flight = 0
 

@@ -1,78 +1,124 @@
-"""A Kafka topic as a sink of a flow.
+"""Kafka topics as a sink of a flow: one topic, or the one that a function chooses for each value.
 
 Guarantees that the records of `write` arrive in the given order per key, once, while the process
 runs: the producer is idempotent and retries forever. `delivered` names a ticket only once all
-records up to it are durable. Headers name the origin of each record: meander.time, .origin,
-.partition, .offset, .index (its place in the flow's order) and .worker.
+records up to it are durable. Headers name the origin of each record: meander.time (milliseconds
+since 1970), .sequence, .origin, .partition, .offset, .index (its place in the flow's order) and
+.worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
-from typing import Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from meander.connectors.kafka import client, topic_metadata
-from meander.connectors.kafka.formats import (
-    Encoder,
-    Format,
-    check_format,
-    encode_all,
-    encoder,
-    plain_key,
-)
+from meander.connectors.kafka.formats import Encoder, Format, check_format
 from meander.connectors.kafka.sink.batch_producer import BatchProducer
-from meander.connectors.kafka.sink.producer import Header, Headers, RecordsRefused
+from meander.connectors.kafka.sink.producer import Headers, RecordsRefused
+from meander.connectors.kafka.sink.record_encoder import RecordEncoder, header_bytes
 from meander.connectors.kafka.sink.record_limits import (
-    HEADER_BYTES,
-    RecordLimits,
     learned_limits,
     max_batch_bytes,
     with_limits,
 )
+from meander.connectors.kafka.topic_names import check_topic, check_topics, matching
 from meander.dataflow.errors import WritesDropped
-from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import WorkerContext
-from meander.dataflow.keepalive import Keepalive
-from meander.dataflow.operators.error_policy import describe, failure, safe_repr
-from meander.dataflow.records.batch import Batch, Int64s
-from meander.schemas.row_error import RowError
-from meander.state.encoding import codec
-from meander.state.keys.ids import WorkerId
+from meander.dataflow.records.batch import Batch
+from meander.schemas.errors import SetupError
 
-KeyWriter = Callable[[bytes], bytes]
-MAX_QUOTATION = 60
-"""The most characters of a key in a message."""
-T = TypeVar("T")
+OwnHeaders = Mapping[str, bytes | str | None] | Headers
+"""The headers that a user's function gives a record."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink:
-    """A sink that writes a stream to a topic; implements `SinkSpec`.
+    """A sink that writes a stream to Kafka; implements `SinkSpec`.
 
-    `value` encodes objects: "json", "str", "bytes" or a function; None is a null. `key` "plain"
-    writes text and bytes unchanged and other keys as JSON; a function receives the key. A stream
-    without keys writes records without keys. Without `headers`, records do not name their origin,
-    and cost a third.
+    `topic` is a topic, or a function of the value that chooses one of `topics`: a list, or a
+    pattern of whole names. `value` encodes objects: "json", "str", "bytes" or a function; None is a
+    null. `key` "plain" takes the key of the stream, a function gives one for a value: text and
+    bytes stay as they are, others become JSON, and None is no key. `headers` gives headers, and
+    `partition` a number, for a value.
+
+    A record's timestamp is the logical time of its result, or with `time="wall"` the producer's
+    clock. Without `origin`, records do not name their origin, and cost a third.
 
     >>> KafkaSink("totals").value
     'json'
+    >>> by_country = KafkaSink(lambda order: f"orders-{order['country']}", topics="orders-..")
+    >>> by_country.accepts("orders-de"), by_country.accepts("orders-all")
+    (True, False)
     """
 
-    topic: str
+    topic: str | Callable[[Any], str]
     value: Format | Encoder = "json"
-    key: Literal["plain"] | Encoder = "plain"
-    headers: bool = True
+    key: Literal["plain"] | Callable[[Any], object] = "plain"
+    headers: Callable[[Any], OwnHeaders] | None = None
+    partition: Callable[[Any], int] | None = None
+    topics: str | Sequence[str] = ()
+    time: Literal["logical", "wall"] = "logical"
+    origin: bool = True
 
     def __post_init__(self) -> None:
-        check_format(f"sink topic {self.topic!r}, value", self.value)
-        check_format(f"sink topic {self.topic!r}, key", self.key, ["plain"])
+        if callable(self.topic):
+            check_topics("sink with a topic function, topics", self.topics)
+            if not isinstance(self.topics, str):
+                object.__setattr__(self, "topics", tuple(self.topics))
+            name = "sink with a topic function"
+        else:
+            check_topic("sink topic", self.topic, _TOPIC_REMEDY)
+            name = f"sink topic {self.topic!r}"
+            if self.topics:
+                raise SetupError(name, f"it has topics={self.topics!r} beside the topic",
+                                 "leave topics out, or give a function that chooses one of them"
+                                 )  # fmt: skip
+        check_format(f"{name}, value", self.value)
+        check_format(f"{name}, key", self.key, ["plain"])
+        _check_function(f"{name}, partition", self.partition)
+        more = "; origin=False leaves out the headers that name the origin"
+        _check_function(f"{name}, headers", self.headers, more)
+        if self.time not in ("logical", "wall"):
+            raise SetupError(f"{name}, time", f"it is {self.time!r}", "give 'logical' or 'wall'")
+        given: object = self.origin
+        if not isinstance(given, bool):
+            raise SetupError(f"{name}, origin", f"it is {given!r}", "give True or False")
+
+    @property
+    def declared(self) -> Sequence[str]:
+        """Return the topics that it names; () for a pattern."""
+        if not callable(self.topic):
+            return (self.topic,)
+        return () if isinstance(self.topics, str) else self.topics
+
+    def accepts(self, topic: str) -> bool:
+        """Return whether the sink may write to a topic."""
+        if callable(self.topic) and isinstance(self.topics, str):
+            return re.fullmatch(self.topics, topic) is not None
+        return topic in self.declared
+
+    def topics_of(self, present: Iterable[str]) -> list[str]:
+        """Return the topics that it names, or those of the cluster, `present`, that match."""
+        if callable(self.topic) and isinstance(self.topics, str):
+            return matching(self.topics, present)
+        return [*self.declared]
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """Return this worker's writer. Raise SetupError when the topic cannot be written."""
-        topic_metadata.partitions_of(client.admin(context.settings), self.topic)
+        for topic in self.declared:
+            topic_metadata.partitions_of(client.admin(context.settings), topic)
         return KafkaWriter(self, context)
+
+
+def _check_function(subject: str, function: object, remedy: str = "") -> None:
+    if not (function is None or callable(function)):
+        raise SetupError(subject, f"it is {function!r}", f"give a function of the value{remedy}")
+
+
+_TOPIC_REMEDY = "name one topic, or give a function that chooses one for a value, and topics=[...]"
 
 
 class KafkaWriter:
@@ -83,17 +129,18 @@ class KafkaWriter:
         self._open(context, client.MAX_MESSAGE_BYTES)
 
     def _open(self, context: WorkerContext, batch_bytes: int) -> None:
-        self._context, topic = context, self._spec.topic
+        self._context = context
         self._encoder = RecordEncoder.limited(self._spec, context)
-        batch_bytes = min(batch_bytes, max_batch_bytes([topic], context.sink_topics))
-        self._producer = BatchProducer(context.settings, topic, context.max_waiting, batch_bytes)
+        topics = self._spec.topics_of(context.sink_topics)
+        batch_bytes = min(batch_bytes, max_batch_bytes(topics, context.sink_topics))
+        self._producer = BatchProducer(context.settings, topics, context.max_waiting, batch_bytes)
 
     def write(self, batch: Batch) -> int:
         """Accept one batch; return its ticket: 1, 2, 3, ...
 
         Raise RowError, before any record is sent, for a row that cannot be written.
         """
-        return self._producer.send(*self._encoder.encode(batch))
+        return self._producer.send(self._encoder.encode(batch).by_topic())
 
     @property
     def full(self) -> bool:
@@ -108,7 +155,7 @@ class KafkaWriter:
         except RecordsRefused as refused:
             ended, context, limits = self._producer, self._context, dict[str, dict[str, str]]()
             if refused.record is not None:
-                topic, headers = self._spec.topic, header_bytes(self._spec)
+                topic, headers = str(refused.record.topic()), header_bytes(self._spec)
                 limits[topic] = learned_limits(topic, context, refused, headers)
             topics = with_limits(context.sink_topics, limits)
             self._open(replace(context, sink_topics=topics), refused.batch_bytes)
@@ -118,166 +165,3 @@ class KafkaWriter:
     def close(self) -> None:
         """Release connections, and drop records that are not delivered."""
         self._producer.close()
-
-
-EncodedRecords = tuple[list[bytes | None], list[bytes | None], list[Headers] | None]
-"""Values, keys and, where the sink has them, headers, each of shape (n,)."""
-
-
-class LimitError(RowError):
-    """An error that reports a row that a topic refuses, although the row fits the format."""
-
-
-def header_bytes(spec: KafkaSink) -> int:
-    """Return the most bytes of the headers of a sink's record."""
-    return HEADER_BYTES if spec.headers else 0
-
-
-class RecordEncoder:
-    """An encoder that turns one worker's results into records of a topic, without a producer."""
-
-    @staticmethod
-    def limited(spec: KafkaSink, context: WorkerContext) -> RecordEncoder:
-        """Return an encoder that refuses what its topic refuses."""
-        limits = RecordLimits.of(spec.topic, context)
-        return RecordEncoder(spec, context.worker, context.keepalive, limits)
-
-    def __init__(
-        self,
-        spec: KafkaSink,
-        worker: WorkerId,
-        keepalive: Keepalive,
-        limits: RecordLimits | None = None,
-    ) -> None:
-        self._limits, self._header_bytes = limits, header_bytes(spec)
-        self._topic, self._with_headers = spec.topic, spec.headers
-        self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
-        self._key = _FieldEncoder("key", _key_writer(spec.key), callable(spec.key))
-        self._keepalive = keepalive
-        self._worker = _header("meander.worker", worker)
-
-    def encode(self, batch: Batch) -> EncodedRecords:
-        """Return the records of a batch. Raise RowError with all rows that cannot be written."""
-        values, keys, errors = self._values_and_keys(batch)
-        if self._limits:
-            for row, violation in self._limits.violations(values, keys, self._header_bytes):
-                errors.setdefault(row, self._limit_error(batch, row, violation))
-        if errors:
-            raise RowError.first(errors)
-        return values, keys, self._headers(batch) if self._with_headers else None
-
-    def checksum(self, batch: Batch) -> Checksum:
-        """Return the checksum of these records, whether or not the topic accepts them. Raise
-        RowError with all rows that do not fit the format."""
-        values, keys, errors = self._values_and_keys(batch)
-        if errors:
-            raise RowError.first(errors)
-        return Checksum.of(batch.times, keys, values)
-
-    def _values_and_keys(
-        self, batch: Batch
-    ) -> tuple[list[bytes | None], list[bytes | None], dict[int, RowError]]:
-        errors: dict[int, RowError] = {}
-        values = self._encode_column(self._value, batch.values, batch, errors)
-        keys: list[bytes | None] = [None] * len(values)
-        if batch.keys is not None:
-            keys = self._encode_column(self._key, batch.keys, batch, errors)
-        return values, keys, errors
-
-    def _limit_error(self, batch: Batch, row: int, violation: str | None) -> LimitError:
-        where = f"partition {batch.partitions[row]}, offset {batch.offsets[row]}"
-        if violation is None:
-            cause = f"the result from {where} has no key, and the topic is compacted"
-            return LimitError(
-                row, f"topic {self._topic!r}", cause, "have the sink's key function return one"
-            )
-        key = "" if batch.keys is None else f" of key {quote(batch.keys[row])}"
-        return LimitError(
-            row,
-            f"topic {self._topic!r}",
-            f"the result{key} from {where} {violation}",
-            "raise that setting, or make results smaller",
-        )
-
-    def _headers(self, batch: Batch) -> list[Headers]:
-        columns = (
-            [("meander.time", b"%d" % time) for time in batch.times.tolist()],
-            _shared("meander.origin", batch.origins),
-            _shared("meander.partition", batch.partitions),
-            [("meander.offset", b"%d" % offset) for offset in batch.offsets.tolist()],
-            _shared("meander.index", batch.indexes),
-            repeat(self._worker),
-        )
-        return list(map(list, zip(*columns, strict=False)))
-
-    def _encode_column(
-        self,
-        part: _FieldEncoder[T],
-        column: Sequence[T],
-        batch: Batch,
-        errors: dict[int, RowError],
-    ) -> list[bytes | None]:
-        """Encode a column. For a refused row, return None and add its refusal."""
-        encoded: list[bytes | None] = []
-        add, encode, keepalive = encoded.append, part.encode, self._keepalive
-        if not part.is_user_code:
-            try:
-                return encode_all(encode, column)
-            except failure():
-                pass  # the rows at fault are found below
-        for value in column:
-            if part.is_user_code and keepalive.due:
-                keepalive.send()
-            try:
-                add(encode(value))
-            except failure() as error:
-                row = len(encoded)
-                errors.setdefault(row, self._encoding_error(part.name, batch, row, error))
-                add(None)
-        return encoded
-
-    def _encoding_error(self, part: str, batch: Batch, row: int, error: BaseException) -> RowError:
-        refusal = RowError(
-            row,
-            f"topic {self._topic!r}",
-            f"the {part} of the result from partition {batch.partitions[row]}, offset "
-            f"{batch.offsets[row]} cannot be written: {describe(error)}",
-            f"map results to values that the sink's {part} format encodes, or set a function",
-        )
-        refusal.__cause__ = error
-        return refusal
-
-
-@dataclass(frozen=True, slots=True)
-class _FieldEncoder(Generic[T]):
-    name: str
-    encode: Callable[[T], bytes | None]
-    is_user_code: bool
-    """Whether a user's function encodes it, which may take long."""
-
-
-def quote(key: bytes) -> str:
-    """Return a key as messages show it.
-
-    >>> quote(codec.encode("N14228"))
-    "'N14228'"
-    """
-    text = safe_repr(codec.decode(key))
-    return text if len(text) <= MAX_QUOTATION else f"{text[:MAX_QUOTATION]}..."
-
-
-def _header(name: str, number: int) -> Header:
-    return name, b"%d" % number
-
-
-def _shared(name: str, column: Int64s) -> Iterator[Header]:
-    """Yield the headers of a column with few distinct numbers."""
-    numbers = column.tolist()
-    made = {number: _header(name, number) for number in set(numbers)}
-    return map(made.__getitem__, numbers)
-
-
-def _key_writer(form: Literal["plain"] | Encoder) -> KeyWriter:
-    if form == "plain":
-        return plain_key
-    return lambda key: form(codec.decode(key))

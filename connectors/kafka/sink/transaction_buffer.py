@@ -16,13 +16,14 @@ from tempfile import TemporaryFile
 from typing import IO, cast
 
 from meander.connectors.kafka.sink.producer import Headers
-from meander.connectors.kafka.sink.transactional_producer import TopicBatch
+from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 from meander.state.encoding import codec
 
 _LENGTH = struct.Struct(">Q")
 _Column = list[bytes | None]
+_Columns = tuple[str, _Column, _Column, list[Headers] | None, list[int] | None, list[int] | None]
 
 
 class TransactionBuffer:
@@ -84,7 +85,7 @@ class TransactionBuffer:
         while head := self._file.read(_LENGTH.size):
             (length,) = _LENGTH.unpack(head)
             whole = codec.decode(self._file.read(length))
-            yield TopicBatch(*cast(tuple[str, _Column, _Column, list[Headers] | None], whole))
+            yield TopicBatch(*cast(_Columns, whole))
 
     def close(self) -> None:
         """Drop all batches."""
@@ -98,8 +99,8 @@ class TransactionBuffer:
         if self._file is None:
             self._file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - closed with the buffer
         for one in self._batches:
-            headers = None if one.headers is None else [*one.headers]
-            data = codec.encode((one.topic, [*one.values], [*one.keys], headers))
+            columns = one.values, one.keys, one.headers, one.timestamps, one.partitions
+            data = codec.encode((one.topic, *(c if c is None else [*c] for c in columns)))
             self._file.write(_LENGTH.pack(len(data)))
             self._file.write(data)
         self._batches.clear()

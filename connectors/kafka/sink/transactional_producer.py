@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 
@@ -33,14 +32,12 @@ from meander.connectors.kafka.client import (
     translate,
 )
 from meander.connectors.kafka.sink.producer import (
-    ANY_PARTITION,
-    Headers,
     RecordsRefused,
     Report,
     batch_limit,
     is_beyond_limits,
-    size_of,
 )
+from meander.connectors.kafka.sink.topic_batch import Record, TopicBatch, records_from
 from meander.dataflow.errors import WorkerLost
 from meander.schemas.errors import MeanderError, SetupError
 
@@ -59,22 +56,6 @@ _RETRIABLE = {
 }
 """The errors of records that were late, were aborted, or followed a gap that Kafka noticed. None of
 them is visible once Kafka has confirmed the abort."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicBatch:
-    """A topic batch that holds records for one topic; `headers` is None where they have none.
-    Shapes (n,)."""
-
-    topic: str
-    values: Sequence[bytes | None]
-    keys: Sequence[bytes | None]
-    headers: Sequence[Headers] | None = None
-
-    @property
-    def size(self) -> int:
-        """Return the bytes of the records, approximately."""
-        return size_of(self.values, self.keys, self.headers)
 
 
 TransactionBatch = Iterable[TopicBatch]
@@ -227,21 +208,19 @@ class TransactionalProducer:
         return []
 
     def _send(self, batch: TopicBatch) -> None:
-        headers, report = batch.headers, partial(self._report, batch.topic)
-        self._topics[batch.topic] = None
-        for row, (value, key) in enumerate(zip(batch.values, batch.keys, strict=True)):
-            record_headers = None if headers is None else headers[row]
-            while not self._produce(batch.topic, value, key, report, record_headers):
+        report = partial(self._report, batch.topic)
+        if len(batch):
+            self._topics[batch.topic] = None
+        for record in records_from([batch], 0):
+            while not self._produce(record, report):
                 self._producer.poll(0.05)
 
-    def _produce(
-        self, topic: str, value: bytes | None, key: bytes | None, report: Report,
-        headers: Headers | None,
-    ) -> bool:  # fmt: skip
+    def _produce(self, record: Record, report: Report) -> bool:
         """Return whether the queue had room. Raise KafkaException."""
+        topic, value, key, partition, headers, timestamp = record
         try:
             self._producer.produce(
-                topic, value, key, ANY_PARTITION, on_delivery=report, headers=headers
+                topic, value, key, partition, report, timestamp=timestamp, headers=headers
             )
         except BufferError:
             return False

@@ -15,10 +15,12 @@ import numpy as np
 
 from meander.connectors.kafka.client import Settings, translate
 from meander.connectors.kafka.sink.producer import RecordsRefused, error_of
+from meander.connectors.kafka.sink.record_encoder import LimitError, RecordEncoder, header_bytes
 from meander.connectors.kafka.sink.record_limits import learned_limits
-from meander.connectors.kafka.sink.sink import KafkaSink, LimitError, RecordEncoder, header_bytes
+from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
-from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
+from meander.connectors.kafka.sink.transactional_producer import TransactionalProducer
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.errors import WorkerLost
 from meander.dataflow.exactly_once.checksum import Checksum
@@ -61,8 +63,7 @@ class KafkaTransactions:
     ) -> None:
         """Fence earlier producers of the id. Raise MeanderError."""
         self._producer = TransactionalProducer(settings, id, wakeup.set, max_batch_bytes)
-        self._sinks: dict[str, tuple[KafkaSink, WorkerContext]] = {}
-        """A sink of each topic."""
+        self._sinks: list[tuple[KafkaSink, WorkerContext]] = []
         self._marker_topic, self._max_bytes = marker_topic, max_bytes
         self._outbox_limit = MemoryLimit(f"outboxes of {id!r}", max_bytes)
         self._open_buffer = open_buffer
@@ -112,9 +113,10 @@ class KafkaTransactions:
         self._committing, self._waiting = self._waiting, self._open_buffer()
         self._producer.commit(self._committing)
 
-    def add(self, batch: TopicBatch) -> int:
+    def add(self, *batches: TopicBatch) -> int:
         """Add records to the next transaction; return its number."""
-        self._waiting.add(batch, self._max_bytes - self._committing.memory_bytes)
+        for batch in batches:
+            self._waiting.add(batch, self._max_bytes - self._committing.memory_bytes)
         return self._started + 1
 
     def count_outbox(self, size: int) -> None:
@@ -125,21 +127,22 @@ class KafkaTransactions:
 
     def writer(self, spec: KafkaSink, context: WorkerContext) -> ChecksummedWriter:
         """Return the writer of a sink that sends in the order of time."""
-        self._sinks[spec.topic] = spec, context
+        self._sinks.append((spec, context))
         return _Writer(self, spec, context)
 
     def outbox(self, spec: KafkaSink, context: WorkerContext) -> DeferredWriter:
         """Return the writer of a sink whose results wait for a checkpoint."""
-        self._sinks[spec.topic] = spec, context
+        self._sinks.append((spec, context))
         return _Outbox(self, spec, context)
 
     def _limit_error(self, refused: RecordsRefused) -> MeanderError:
         """Return the error for a record that a topic refuses because of its limits."""
         assert refused.record is not None
-        topic = refused.record.topic()
-        if topic not in self._sinks:
+        topic = str(refused.record.topic())
+        writers = (one for one in self._sinks if one[0].accepts(topic))
+        if (writer := next(writers, None)) is None:
             return translate(error_of(refused.record), f"topic {topic!r}")
-        spec, context = self._sinks[topic]
+        spec, context = writer
         try:
             limits = learned_limits(topic, context, refused, header_bytes(spec))
         except MeanderError as unexplained:
@@ -174,21 +177,21 @@ class _Writer:
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
-        self._transactions, self._topic = transactions, spec.topic
+        self._transactions = transactions
         self._encoder = RecordEncoder.limited(spec, context)
         self.written_checksum = Checksum()
 
     def write(self, batch: Batch) -> int:
         """Accept one batch. Raise RowError for a row that cannot be written."""
         try:
-            values, keys, headers = self._encoder.encode(batch)
+            records = self._encoder.encode(batch)
         except RowError as refused:
             limited = [one.row for one in refused.all if isinstance(one, LimitError)]
             rows = batch.take(np.array(limited, np.int64))
             self.written_checksum += self._encoder.checksum(rows)
             raise
-        self.written_checksum += Checksum.of(batch.times, keys, values)
-        return self._transactions.add(TopicBatch(self._topic, values, keys, headers))
+        self.written_checksum += self._encoder.checksum_of(batch, records)
+        return self._transactions.add(*records.by_topic())
 
     def checksum(self, batch: Batch) -> Checksum:
         """Return the checksum of a batch without writing it. Raise RowError for a row that does not
@@ -209,7 +212,7 @@ class _Writer:
 
 
 class _DeferredBatch(NamedTuple):
-    batch: TopicBatch
+    batches: list[TopicBatch]
     size: int
     """The bytes that it occupies."""
 
@@ -220,15 +223,16 @@ class _Outbox:
     def __init__(
         self, transactions: KafkaTransactions, spec: KafkaSink, context: WorkerContext
     ) -> None:
-        self._transactions, self._topic = transactions, spec.topic
+        self._transactions = transactions
         self._encoder = RecordEncoder.limited(spec, context)
         self._store = DeferredStore[_DeferredBatch](self._send)
 
     def write(self, batch: Batch) -> int:
         """Retain one batch in its encoded form. Raise RowError for a row that cannot be written."""
-        encoded = TopicBatch(self._topic, *self._encoder.encode(batch))
+        encoded = self._encoder.encode(batch).by_topic()
         # The sink retains the batch as long, for checkpoints, and its values are at least as large.
-        deferred = _DeferredBatch(encoded, 2 * encoded.size + batch.weight)
+        size = 2 * sum(one.size for one in encoded) + batch.weight
+        deferred = _DeferredBatch(encoded, size)
         self._transactions.count_outbox(deferred.size)
         return self._store.add(deferred)
 
@@ -251,4 +255,4 @@ class _Outbox:
 
     def _send(self, deferred: _DeferredBatch) -> int:
         self._transactions.count_outbox(-deferred.size)
-        return self._transactions.add(deferred.batch)
+        return self._transactions.add(*deferred.batches)

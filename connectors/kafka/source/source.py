@@ -1,4 +1,4 @@
-"""A Kafka topic as a source of a flow.
+"""Kafka topics as a source of a flow: one topic, or a source for each topic of a list or pattern.
 
 Guarantees that exactly one worker reads a partition, the same in every run with equally many
 workers (`assigned`). The source checks before a start that the topic exists, that the user may read
@@ -9,8 +9,8 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import xxhash
@@ -18,12 +18,25 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from typing_extensions import TypeVar
 
 from meander.connectors.kafka import client, topic_metadata
-from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
+from meander.connectors.kafka.formats import (
+    Decoder,
+    Format,
+    TimeExtractor,
+    check_extractor,
+    check_format,
+)
 from meander.connectors.kafka.source.chunks import ChunkReader
-from meander.connectors.kafka.source.deserializer import Deserializer
+from meander.connectors.kafka.source.deserializer import Deserializer, Shape
 from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
 from meander.connectors.kafka.topic_ids import TopicIds, recreated
+from meander.connectors.kafka.topic_names import (
+    check_pattern,
+    check_topic,
+    check_topics,
+    matching,
+)
+from meander.dataflow.api.nodes import SourceNode
 from meander.dataflow.interfaces import (
     DeadLetters,
     Partition,
@@ -57,30 +70,76 @@ def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Par
 
 @dataclass(frozen=True)
 class KafkaSource(SourceSpec[T]):
-    """A source that reads a topic; implements `SourceSpec`.
+    """A source that reads a topic, a list of topics, or all topics whose whole names match a
+    `pattern`; implements `SourceSpec`.
 
     `value` and `key` decode bytes: "json", "str", "bytes" or a function of the bytes; a null stays
-    None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. `time` is
-    the record's timestamp, or `header("name")`, `field("name")`, or a function. The function
-    returns milliseconds since 1970 for a decoded value. An unreadable record goes to the
-    dead-letter topic, or ends the flow with `fail_fast`.
+    None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. With
+    `metadata`, a value is a `Record`: value, key, topic, partition, offset, timestamp_ms and
+    headers. `time` is the record's timestamp, or `header("name")`, `field("name")`, or a function.
+    The function returns milliseconds since 1970 for a decoded value. An unreadable record goes to
+    the dead-letter topic, or ends the flow with `fail_fast`.
 
     >>> from meander import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
     'flights'
     """
 
-    topic: str
+    topic: str | Sequence[str] = ""
     value: Format | Decoder = "json"
     key: Format | Decoder = "str"
     time: TimeExtractor | None = None
     options: SourceOptions = DEFAULT_OPTIONS
     fail_fast: bool = False
     pairs: bool = False
+    metadata: bool = False
+    pattern: str = ""
 
     def __post_init__(self) -> None:
+        name = f"source topic {self.topic!r}"
+        if self.pattern:
+            name = f"source of topics {self.pattern!r}"
+            if self.topic:
+                raise SetupError(name, f"it has a topic beside its pattern, {self.topic!r}",
+                                 "give one of the two")  # fmt: skip
+            check_pattern("source pattern", self.pattern)
+        elif isinstance(self.topic, str):
+            check_topic("source topic", self.topic, "name a topic")
+        else:
+            check_topics("source topics", self.topic)
+            object.__setattr__(self, "topic", tuple(self.topic))
         for what, form in (("value", self.value), ("key", self.key)):
-            check_format(f"source topic {self.topic!r}, {what}", form)
+            check_format(f"{name}, {what}", form)
+        check_extractor(f"{name}, time", self.time)
+        for what in ("fail_fast", "pairs", "metadata", "options"):
+            kind: type = bool
+            remedy = "give True or False"
+            if what == "options":
+                kind, remedy = SourceOptions, "give SourceOptions(...)"
+            if not isinstance(given := getattr(self, what), kind):
+                raise SetupError(f"{name}, {what}", f"it is {given!r}", remedy)
+        if self.pairs and self.metadata:
+            raise SetupError(name, "it has both pairs and metadata",
+                             "leave out pairs: a Record has the key")  # fmt: skip
+
+    @property
+    def is_composite(self) -> bool:
+        """Return whether it reads a list or pattern of topics, as one source for each."""
+        return bool(self.pattern) or not isinstance(self.topic, str)
+
+    def parts(self, topics: Sequence[str]) -> dict[str, KafkaSource[T]]:
+        """Return the source of each topic, for a pattern of those that match, in their order."""
+        chosen: Sequence[str] = self.topic
+        if self.pattern:
+            allowed = {*matching(self.pattern, topics)}
+            chosen = [one for one in topics if one in allowed]
+        return {one: replace(self, topic=one, pattern="") for one in chosen}
+
+    @property
+    def _topic(self) -> str:
+        """The topic of a source of one topic."""
+        assert isinstance(self.topic, str), "the plan has a source for each topic"
+        return self.topic
 
     def open(
         self,
@@ -90,10 +149,10 @@ class KafkaSource(SourceSpec[T]):
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError when the topic cannot be read."""
-        topic_info = topic_metadata.expect_topic(client.admin(context.settings), self.topic)
-        if context.topics.get(self.topic, topic_info.id) != topic_info.id:
-            raise recreated(self.topic)
-        share = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
+        topic_info = topic_metadata.expect_topic(client.admin(context.settings), self._topic)
+        if context.topics.get(self._topic, topic_info.id) != topic_info.id:
+            raise recreated(self._topic)
+        share = assigned(self._topic, topic_info.partitions, context.worker, context.workers)
         group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)
@@ -101,9 +160,9 @@ class KafkaSource(SourceSpec[T]):
             if rests is not None:
                 # A running flow learns of later partitions, except in a bounded run.
                 share = [p for p in share if p not in rests] if context.until_end else []
-            bounds = [_bounds(consumer, self.topic, partition, context) for partition in share]
+            bounds = [_bounds(consumer, self._topic, partition, context) for partition in share]
             bounds += [
-                _rest_bounds(consumer, self.topic, partition, rest, context)
+                _rest_bounds(consumer, self._topic, partition, rest, context)
                 for partition, rest in (rests or {}).items()
                 if rest is not None
             ]
@@ -111,7 +170,7 @@ class KafkaSource(SourceSpec[T]):
             consumer.close()
             raise
         return KafkaReader(
-            self.topic,
+            self._topic,
             topic_info,
             ids,
             consumer,
@@ -123,8 +182,14 @@ class KafkaSource(SourceSpec[T]):
 
     def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
-        deserializer = Deserializer(self.value, self.key, self.time, self.pairs, keepalive)
-        return ChunkReader(self.topic, deserializer, self.fail_fast, dead)
+        shape: Shape = "record" if self.metadata else "pair" if self.pairs else "value"
+        deserializer = Deserializer(self._topic, self.value, self.key, self.time, shape, keepalive)
+        return ChunkReader(self._topic, deserializer, self.fail_fast, dead)
+
+
+def source_topics(sources: Iterable[SourceNode]) -> dict[str, str]:
+    """Return the topic of each source of a plan that reads one, by the name of the source."""
+    return {node.name: node.spec._topic for node in sources if isinstance(node.spec, KafkaSource)}
 
 
 def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:

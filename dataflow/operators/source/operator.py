@@ -82,7 +82,11 @@ class SourceOperator:
         locations: SourceLocations,
         override_history: OverrideHistory,
         restored: Iterable[PartitionHandoff] = (),
+        *,
+        resumes: bool = False,
     ) -> None:
+        """`restored` are the partitions that a checkpoint knows. With `resumes` the flow starts
+        from a checkpoint, so any other partition is new."""
         self._origin, self._reader, self._options = origin, reader, options
         self._handoffs, self._output, self._announcements = handoffs, output, announcements
         self._locations = locations
@@ -109,6 +113,8 @@ class SourceOperator:
         }
         self._ended: dict[Partition, PartitionHandoff] = {}
         """The handoffs of partitions that have ended."""
+        for partition in self._partitions.values() if resumes else ():
+            self._start_behind_committed(partition)
         for handoff in known.values():
             partition = self._continue_partition(handoff, output.open(handoff.frontier))
             self._advance_past_sent(partition)
@@ -191,6 +197,12 @@ class SourceOperator:
             self._await_earlier_records(self._continue_partition(handoff, capability))
             self._reader.adopt(handoff.partition, handoff.rest)
         return adopted
+
+    def _start_behind_committed(self, partition: SourcePartition) -> None:
+        """Advance a new partition to the end of the replay: its records have no committed results,
+        and results before that time count as committed. An earlier execution may have done so."""
+        if not partition.overrides.end:
+            self._override(partition, partition.overrides.replay_end)
 
     def _advance_past_sent(self, partition: SourcePartition) -> None:
         """Advance a partition past its sent records where no operator sorts them, so later records

@@ -46,6 +46,17 @@ def test_a_topic_of_the_flow_itself_is_no_source_and_no_sink(
             start(tmp_path, "127.0.0.1:1", "t.", source, sink)
 
 
+def test_a_pattern_of_a_sink_includes_no_topic_of_the_flow_itself(tmp_path: Path) -> None:
+    """Before the broker is asked for anything."""
+    module = tmp_path / "flow.py"
+    sink = 'KafkaSink(str, topics="t.shop.*")'
+    text = FLOW.format(source="in", sink="out", steps="").replace("KafkaSink('out')", sink)
+    module.write_text(text)
+    options = Options({"bootstrap.servers": "127.0.0.1:1"}, prefix="t.")
+    with pytest.raises(SetupError, match=r"its topics 't.shop.\*' include 't.shop.control', an in"):
+        prepare(module, options)
+
+
 def test_a_compacted_topic_wants_records_with_keys(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
@@ -61,6 +72,6 @@ def test_an_invalid_name_is_refused_with_a_valid_one(
     broker: Broker, prefix: str, tmp_path: Path
 ) -> None:
     create_topic(broker.bootstrap, prefix + "in")
-    said = re.escape("topic 'no name/at all': that is no name of a topic; use letters, digits,")
+    said = re.escape("sink topic 'no name/at all': Kafka allows no such name; a name has 1 to 249")
     with pytest.raises(SetupError, match=said):
         start(tmp_path, broker.bootstrap, prefix, prefix + "in", "no name/at all")

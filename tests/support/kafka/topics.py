@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+from meander.state.times.time import from_millis
+
 ANYWHERE = -1
 """The producer chooses the partition by the key."""
 
@@ -29,6 +31,12 @@ class Record:
     """Milliseconds since 1970."""
     headers: Headers = field(default_factory=list)
     offset: int | None = None
+
+
+def time_of(result: Record) -> int:
+    """The logical time of a result, by its headers."""
+    headers = dict(result.headers)
+    return from_millis(*(int(headers[f"meander.{part}"] or 0) for part in ("time", "sequence")))
 
 
 def admin(bootstrap: str) -> AdminClient:

@@ -20,7 +20,7 @@ from meander.connectors.topics.internal_topics import topic_names
 from tests.support.collections.clique_flows import Expected, Rows
 from tests.support.collections.graph_flows import GRAPH_FLOWS
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import Record, consume_all, create_topic, produce, until
+from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
 from tests.support.process.flow_process import FlowProcess, meander, run_command
 
 HEARTBEAT_TIMEOUT = 2
@@ -208,7 +208,7 @@ class GraphFlow:
 def _change(record: Record) -> Change:
     node, value, diff = json.loads(record.value or b"").values()
     value = tuple(value) if isinstance(value, list) else value
-    return Change(int(dict(record.headers)["meander.time"] or 0), (node, value), diff)
+    return Change(time_of(record), (node, value), diff)
 
 
 def _sum(changes: Iterable[Change]) -> Rows:

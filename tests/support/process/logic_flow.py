@@ -18,7 +18,7 @@ from typing import Any
 
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import Record, consume_all, create_topic, produce, until
+from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
 from tests.support.process.flow_process import FlowProcess, meander, run_command
 
 HEARTBEAT_TIMEOUT = 2
@@ -203,10 +203,7 @@ class LogicFlow:
         assert len(self._read("numbers-read")) == self._fed
         assert self._found() == self._wanted()
         changes = self.changes
-        return Counter(
-            _version(changes, "total", int(dict(one.headers)["meander.time"] or 0))
-            for one in self._read("totals")
-        )
+        return Counter(_version(changes, "total", time_of(one)) for one in self._read("totals"))
 
     def _found(self) -> Counter[str]:
         return Counter(
@@ -219,7 +216,7 @@ class LogicFlow:
         changes = self.changes
         # A key has one partition of the topic, in which its numbers stand in their order.
         for one in self._read("numbers-read"):
-            time, n = int(dict(one.headers)["meander.time"] or 0), int(one.value or b"")
+            time, n = time_of(one), int(one.value or b"")
             if n // 10 < _parameter(_version(changes, "above", time), "limit", 0):
                 continue
             key, version = n % KEYS, _version(changes, "total", time)

@@ -90,9 +90,9 @@ class PlacedWorkers:
             flow="placed", execution=1, worker=id, joins=False, workers=6, token=token.token,
             server=token.address, server_key=token.public, entry=source.entry, files=source.files,
             environ={}, kafka={"bootstrap.servers": self._bootstrap}, prefix="placed.",
-            until_end=False, start="earliest", topics={}, skip_lost=False, checkpoint=None,
-            heartbeat_timeout=HEARTBEAT_TIMEOUT, startup_timeout=PATIENCE, log_level=30,
-            resources=resources,
+            until_end=False, start="earliest", topics={}, sources=(), skip_lost=False,
+            checkpoint=None, heartbeat_timeout=HEARTBEAT_TIMEOUT, startup_timeout=PATIENCE,
+            log_level=30, resources=resources,
         )  # fmt: skip
 
 

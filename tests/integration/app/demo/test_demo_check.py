@@ -27,7 +27,7 @@ from meander.app.flows.flights import (
     add_plane,
     plane_of,
 )
-from meander.state.times.time import from_millis
+from meander.state.times.time import from_millis, to_millis
 from tests.support.kafka.topics import Headers, Record, create_topic, produce
 
 PARTITIONS = 2
@@ -125,7 +125,8 @@ def run(table: Path) -> Run:
         )
         for key, value, results in ((plane, answer, planes), (carrier, total, carriers)):
             headers = {
-                "meander.time": time,
+                "meander.time": to_millis(time),
+                "meander.sequence": time - from_millis(to_millis(time)),
                 "meander.origin": 0,
                 "meander.partition": partition,
                 "meander.offset": offset,
@@ -182,7 +183,7 @@ def test_every_kind_of_wrong_result_is_reported(checked: Checker, run: Run) -> N
     planes.append(planes[200])
     del planes[300]
     late = carriers[400]
-    carriers[400] = late.with_header("meander.time", late.headers["meander.time"] + 1)
+    carriers[400] = late.with_header("meander.sequence", late.headers["meander.sequence"] + 1)
     carriers.append(carriers[500].with_header("meander.offset", 10**9))
     other = carriers[600].headers["meander.worker"] ^ 1
     carriers[600] = carriers[600].with_header("meander.worker", other)
@@ -200,7 +201,8 @@ def test_the_same_is_reported_of_the_other_topic(checked: Checker, run: Run) -> 
     planes, carriers = list(run.planes), list(run.carriers)
     planes.append(planes[100].with_header("meander.offset", 10**9))
     planes.append(planes[200].with_header("meander.index", 1))
-    doubled_later = planes[300].with_header("meander.time", planes[300].headers["meander.time"] + 1)
+    sequence = planes[300].headers["meander.sequence"]
+    doubled_later = planes[300].with_header("meander.sequence", sequence + 1)
     planes.append(doubled_later)
     carriers[400] = replace(carriers[400], value={**carriers[400].value, "mean_delay": None})
     carriers.append(carriers[500])
@@ -221,7 +223,7 @@ def test_wrong_sources_times_and_moves_are_reported(checked: Checker, run: Run) 
     where = next(
         n for n, message in enumerate(run.planes) if message.headers["meander.offset"] > 99
     )
-    early = run.planes[where].with_header("meander.time", from_millis(1))
+    early = run.planes[where].with_header("meander.time", 1)
     planes = [*run.planes[:where], early, *run.planes[where + 1 :]]
     at_the_start = Move(3, 0, 1, from_millis(1))
 

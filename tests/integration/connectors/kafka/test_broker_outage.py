@@ -13,9 +13,9 @@ import pytest
 from meander import KafkaSink, KafkaSource
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink import transactional_producer
+from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
 from meander.connectors.kafka.sink.transactional_producer import (
-    TopicBatch,
     TransactionalProducer,
     TransactionBatch,
 )

@@ -6,6 +6,7 @@ import bisect
 import random
 import re
 from collections import Counter
+from typing import Any, Literal
 
 import pytest
 
@@ -22,7 +23,6 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListDeadLetters
 from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.row_error import RowError
-from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, await_ticket, batch, hidden
 from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
@@ -54,9 +54,10 @@ def test_results_say_where_they_come_from(rig: Rig) -> None:
     await_ticket(writer, writer.write(results))
     writer.close()
     first, second = consume_all(rig.bootstrap, topic)
-    assert (first.key, first.value) == (b"a", b'{"n":1}')
+    assert (first.key, first.value, first.timestamp) == (b"a", b'{"n":1}', 5)
     assert dict(second.headers) == {
-        "meander.time": b"%d" % from_millis(5),
+        "meander.time": b"5",
+        "meander.sequence": b"0",
         "meander.origin": b"3",
         "meander.partition": b"1",
         "meander.offset": b"1",
@@ -92,11 +93,42 @@ def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes(ri
 
 def test_without_headers_the_same_records_go_out(rig: Rig) -> None:
     topic = rig.topic("out")
-    writer = KafkaSink(topic, headers=False).open(rig.context())
-    await_ticket(writer, writer.write(batch([1, 2], ["a", "b"])))
+    stamps: list[Literal["logical", "wall"]] = ["logical", "wall"]
+    for stamp in stamps:
+        writer = KafkaSink(topic, time=stamp, origin=False).open(rig.context())
+        await_ticket(writer, writer.write(batch([1, 2], ["a", "b"], millis=5)))
+        writer.close()
+    records = consume_all(rig.bootstrap, topic)
+    logical, wall = records[:2], records[2:]
+    for some in (logical, wall):
+        assert [(r.key, r.value, r.headers) for r in some] == [(b"a", b"1", []), (b"b", b"2", [])]
+    assert [r.timestamp for r in logical] == [5, 5]
+    assert all((r.timestamp or 0) > 5 for r in wall)
+
+
+@pytest.mark.parametrize("origin", [False, True])
+@pytest.mark.parametrize("stamp", ["logical", "wall"])
+def test_a_function_chooses_topic_and_partition(rig: Rig, stamp: Any, origin: bool) -> None:
+    one, other = rig.topic("route-one", 3), rig.topic("route-other", 3)
+    sink = KafkaSink(
+        lambda v: other if v > 2 else one,
+        topics=f"{rig.prefix}route-.*",
+        partition=lambda v: v % 3,
+        key=lambda v: v * 10,
+        time=stamp,
+        origin=origin,
+    )
+    writer = sink.open(rig.context())
+    await_ticket(writer, writer.write(batch([1, 2, 3, 4, 5], millis=7)))
     writer.close()
-    written = [(r.key, r.value, r.headers) for r in consume_all(rig.bootstrap, topic)]
-    assert written == [(b"a", b"1", []), (b"b", b"2", [])]
+    found = {
+        topic: sorted((r.value, r.key, r.partition) for r in consume_all(rig.bootstrap, topic))
+        for topic in (one, other)
+    }
+    assert found == {
+        one: [(b"1", b"10", 1), (b"2", b"20", 2)],
+        other: [(b"3", b"30", 0), (b"4", b"40", 1), (b"5", b"50", 2)],
+    }
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["ours", "librdkafka's own"])
@@ -208,7 +240,7 @@ def test_what_is_written_while_some_is_under_way_follows_in_order(
 ) -> None:
     topic = rig.topic("out", 3)
     context = rig.context(settings=own)
-    writer = KafkaSink(topic, value="json", headers=False).open(context)
+    writer = KafkaSink(topic, value="json", origin=False).open(context)
     for start in range(0, 2_000, 20):
         numbers: list[object] = list(range(start, start + 20))
         ticket = writer.write(batch(numbers, keys=[b"%d" % (n % 7) for n in range(20)]))
@@ -270,12 +302,12 @@ def test_many_small_records_go_to_a_topic_that_takes_only_small_batches(
     topic = rig.topic("out", max_message_bytes="2000")
     outside = visible_configs(client_admin(rig.settings), [topic])
     assert outside[topic]["max.message.bytes"] == "2000"
-    writer = KafkaSink(topic, "str", headers=headers).open(rig.context(outside=outside))
+    writer = KafkaSink(topic, "str", origin=headers).open(rig.context(outside=outside))
     await_ticket(writer, writer.write(batch(["a" * 100] * 500)))
     refused = r"takes 2,\d+ bytes .* than 1,939 \(max.message.bytes of the topic is 2,000, of which"
     with pytest.raises(RowError, match=refused):
         writer.write(batch(["a" * 2000]))
-    await_ticket(writer, writer.write(batch(["a" * 1700] * 20)))
+    await_ticket(writer, writer.write(batch(["a" * 1690] * 20)))
     writer.close()
     assert len(consume_all(rig.bootstrap, topic)) == 520
 

@@ -19,8 +19,9 @@ from meander.connectors.kafka.sink.record_limits import (
     RECORD_OVERHEAD,
 )
 from meander.connectors.kafka.sink.sink import KafkaSink
+from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
-from meander.connectors.kafka.sink.transactional_producer import TopicBatch, TransactionalProducer
+from meander.connectors.kafka.sink.transactional_producer import TransactionalProducer
 from meander.connectors.kafka.sink.transactions import KafkaTransactions, StricterLimits
 from meander.connectors.topics.full_read import read_all
 from meander.connectors.topics.truncation import TruncatedTopic

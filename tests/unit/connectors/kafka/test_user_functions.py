@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from functools import partial
 from threading import Event
 
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 
 from meander import KafkaSink, KafkaSource, header
 from meander.connectors.kafka.client import ConsumedMessage
+from meander.connectors.kafka.sink.record_encoder import RecordEncoder
 from meander.connectors.kafka.sink.record_limits import HEADER_BYTES, RECORD_OVERHEAD, RecordLimits
-from meander.connectors.kafka.sink.sink import RecordEncoder
-from meander.connectors.testing.in_memory import InMemoryMessage, Record
+from meander.connectors.testing.in_memory import InMemoryMessage, TopicRecord
 from meander.dataflow.interfaces import Chunk, Partition, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.operators.error_policy import Guard
@@ -37,7 +38,7 @@ def unheard() -> None:
 def chunk(source: KafkaSource, values: list[bytes], pulse: Keepalive = NO_KEEPALIVE) -> Chunk:
     """What a source makes of records with key `k` and header `at`."""
     messages: list[ConsumedMessage] = [
-        InMemoryMessage(Record(value, b"k", [("at", b"7")], 0, 0, offset))
+        InMemoryMessage(TopicRecord(value, b"k", [("at", b"7")], 0, 0, offset))
         for offset, value in enumerate(values)
     ]
     return source.chunk_reader(ListDeadLetters(), pulse).read(Partition(0), messages)
@@ -123,9 +124,9 @@ def test_value_columns_are_written_as_their_tuples_would_be() -> None:
 
 
 def test_a_users_functions_make_value_and_key() -> None:
-    sink = KafkaSink("out", lambda value: repr(value).encode(), lambda key: b"<%s>" % key)
-    values, keys, _ = rows(sink).encode(batch([(1, 2)], [b"k"]))
-    assert (keys, values) == ([b"<k>"], [b"(1, 2)"])
+    sink = KafkaSink("out", lambda value: repr(value).encode(), lambda value: (value[1], "k"))
+    records = rows(sink).encode(batch([(1, 2)], [b"k"]))
+    assert (records.keys, records.values) == ([b'[2,"k"]'], [b"(1, 2)"])
 
 
 def test_a_worker_is_heard_of_before_each_record_that_a_users_function_writes() -> None:
@@ -175,7 +176,7 @@ class Encoding:
 
     def write(self, batch: Batch) -> int:
         """How many records there are."""
-        return len(self._rows.encode(batch)[0])
+        return len(self._rows.encode(batch).values)
 
     def delivered(self) -> int:
         return 0
@@ -241,8 +242,8 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
     outside: dict[str, str], settings: dict[str, str], setting: str, headers: bool
 ) -> None:
     given = context(outside, **{name.replace("_", "."): value for name, value in settings.items()})
-    sink = KafkaSink("out", "str", headers=headers)
-    one = RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, RecordLimits.of("out", given))
+    sink = KafkaSink("out", "str", origin=headers)
+    one = RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, partial(RecordLimits.of, context=given))
     fitting = 5000 - RECORD_OVERHEAD - len("key") - (HEADER_BYTES if headers else 0)
     keys: list[object] = ["key"] * 3
     one.encode(batch(["a" * fitting] * 3, keys))
@@ -256,8 +257,8 @@ def test_a_record_that_is_too_large_is_refused_with_key_offset_and_size(
 
 
 def test_a_record_without_a_key_for_a_compacted_topic_is_refused() -> None:
-    sink = KafkaSink("out", key=lambda key: None if key == "no" else b"k")  # type: ignore[arg-type,return-value]
-    taken = RecordLimits.of("out", context({"cleanup.policy": "compact,delete"}))
+    sink = KafkaSink("out", key=lambda value: b"k" if value == 1 else None)
+    taken = partial(RecordLimits.of, context=context({"cleanup.policy": "compact,delete"}))
     with pytest.raises(RowError, match=r"offset 1 has no key, and the topic is comp") as refused:
         RecordEncoder(sink, WorkerId(0), NO_KEEPALIVE, taken).encode(batch([1, 2], ["yes", "no"]))
     assert refused.value.row == 1

@@ -18,6 +18,7 @@ from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.in_flight import Header, InFlightColumns, RecordCorrupt
 from meander.state.encoding.codec import UnencodableError
 from meander.state.encoding.object_column import ObjectColumn
+from meander.state.encoding.record import Record
 from meander.state.encoding.value_columns import ValueColumns, Values
 from meander.state.keys.ids import ExecutionId, WorkerId
 
@@ -28,7 +29,7 @@ VALUES: list[object] = [
     [1, [2, None]], (1, "a"), ((),), {"k": 1, 2: {"deep": (1.5,)}}, {}, {3, "x"}, frozenset({1}),
     date(2013, 1, 2), datetime(2013, 1, 2, 3, 4, 5, 6, tzinfo=UTC), datetime(2013, 1, 2),  # noqa: DTZ001
     datetime(2013, 1, 2, tzinfo=timezone(timedelta(hours=2), "here")), timedelta(-1, 2, 3),
-    Decimal("1.50"),
+    Decimal("1.50"), Record({"n": [1]}, "a", "in", 0, 7, -1, (("h", b"x"), ("h", None))),
 ]  # fmt: skip
 
 

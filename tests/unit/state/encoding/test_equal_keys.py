@@ -180,7 +180,7 @@ def test_equal_keys_are_one_group_also_from_given_states(one: Any, other: Any, f
     """I3: in whatever form a record's function, or a table of states, has a key."""
     flow = Flow("f", bins=8)
     keyed = flow.source(KafkaSource("in")).key_by(lambda n: one if n % 2 else other)
-    fold(keyed).sink(KafkaSink("out", key=lambda key: repr(key).encode()))
+    fold(keyed).sink(KafkaSink("out", key=lambda _: None))
     hashable = isinstance(other, (float, Decimal, datetime))
     states: dict[str, dict[object, object]] | None = {"n": {other: 5}} if hashable else None
     first = 5 if hashable else 0
@@ -188,5 +188,5 @@ def test_equal_keys_are_one_group_also_from_given_states(one: Any, other: Any, f
         run.feed("in", 1, 2, 3)
         run.run()
         assert sorted(map(int, map(str, run.values("out")))) == [first + n for n in (1, 2, 3)]
-        assert len({record.key for record in run.records("out")}) == 1
+        assert len(run.state()["n"]) == 1
         assert run.owner(one) == run.owner(other)

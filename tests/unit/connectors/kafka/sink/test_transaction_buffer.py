@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meander.connectors.kafka.sink.producer import Headers
+from meander.connectors.kafka.sink.topic_batch import TopicBatch
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
-from meander.connectors.kafka.sink.transactional_producer import TopicBatch
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.schemas.errors import SetupError
 
