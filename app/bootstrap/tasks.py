@@ -30,6 +30,7 @@ from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import InitialStates
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.named_types import use
 from meander.state.keys.bins import MAX_BITS, BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
@@ -88,6 +89,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _initial(job: Job, folder: Path) -> InitialStates:
     plan = Plan(load_flow(job.source.unpack(folder)))
+    use(plan.flow.named_types)
     return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
 
 

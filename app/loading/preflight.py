@@ -44,6 +44,7 @@ from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
+from meander.state.encoding.named_types import use
 from meander.state.keys.ids import ExecutionId
 
 COMPILES_AFTER = 5.0
@@ -110,6 +111,7 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     parse_start(options.start)
     code = FlowCode(module)
     plan = Plan(load_flow(module))
+    use(plan.flow.named_types)
     policies = (*policies_of(plan.flow, options.policies),)
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(

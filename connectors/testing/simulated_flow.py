@@ -101,6 +101,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import CommandRejected, Event, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
+from meander.state.encoding.named_types import use
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
@@ -172,6 +173,8 @@ class TestFlow:
         self._dead_letters: list[DeadLetter] = []
         self._dead: dict[WorkerId, ListDeadLetters] = {}
         """The dead letters of each worker, which share the list."""
+        self._types = flow.named_types
+        use(self._types)
         self._plan = Plan(self._injector.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
@@ -264,6 +267,8 @@ class TestFlow:
         """Inject the faults that are due, then run one step of the schedule."""
         if self._failure is not None:
             raise self._failure
+        # Another flow of this process may have run since.
+        use(self._types)
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
             for at in self._pending.due(*now, submitting=self._giving or self._rescaler.starting):
@@ -393,6 +398,7 @@ class TestFlow:
                 f"operator {operator!r}", "the flow has no stateful operator of that name",
                 f"name one of {', '.join(known)}",
             )  # fmt: skip
+        use(self._types)
         encoded = self.state().get(operator, {})
         operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
         keyed = next(one for one in operators if isinstance(one, KeyedOperator))

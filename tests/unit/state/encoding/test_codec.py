@@ -174,7 +174,9 @@ def test_what_would_come_back_as_another_type_is_refused_by_name(value: object) 
 
 
 def test_a_refusal_names_the_path_to_the_offender() -> None:
-    with pytest.raises(UnencodableError, match=r"^value\['seen'\]\[1\]: it is of type numpy.complex"):
+    with pytest.raises(
+        UnencodableError, match=r"^value\['seen'\]\[1\]: it is of type numpy.complex"
+    ):
         encode({"seen": (1, np.complex128(2))})
     with pytest.raises(UnencodableError, match=r"\['a'\]\[3\].*Colour"):
         encode({"a": [0, 1, 2, Colour.RED, object()]})

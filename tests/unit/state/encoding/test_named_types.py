@@ -121,9 +121,7 @@ zoned = st.datetimes(
 members = st.sampled_from([Colour.BLUE, Size.LARGE, Mode.FAST, Access.READ | Access.WRITE])
 points = st.builds(Point, st.floats(allow_nan=False), st.floats(allow_nan=False))
 lines = st.builds(Line, st.decimals(allow_nan=False), st.integers(), st.sets(st.text(max_size=3)))
-orders = st.builds(
-    Order, st.uuids(), zoned, st.lists(lines, max_size=2), st.sampled_from(Colour)
-)
+orders = st.builds(Order, st.uuids(), zoned, st.lists(lines, max_size=2), st.sampled_from(Colour))
 customers = st.builds(
     lambda name, size, more: Customer(name=name, size=size, **more),
     st.text(), st.sampled_from(Size), st.dictionaries(st.just("vip"), st.booleans()),
