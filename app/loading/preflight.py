@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
+from typing import Any
 from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
@@ -20,6 +21,7 @@ from meander.app.loading.flow_code import FlowCode
 from meander.app.loading.loader import Source, load_flow
 from meander.app.loading.policies import policies_of
 from meander.connectors.kafka import client
+from meander.connectors.kafka.formats import Place, ValueFormat
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
@@ -126,6 +128,9 @@ def prepare(module: Path, options: Options) -> PreparedFlow:
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
+    for form, place in _formats(plan):
+        form.check(place)
+        code.add_beside(form.files)
     outside = visible_configs(admin, [spec.topic for _, spec in _sinks(plan)])
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
@@ -184,6 +189,15 @@ def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
                 f"topic {spec.topic!r} is compacted and accepts no records without keys",
                 "call key_by before the sink, or name a topic with cleanup.policy=delete",
             )
+
+
+def _formats(plan: Plan) -> Iterator[tuple[ValueFormat[Any], Place]]:
+    """Yield the formats of sources and sinks that are objects, each with its place."""
+    for source in plan.sources:
+        if isinstance(source.spec, KafkaSource):
+            yield from source.spec.formats
+    for _, spec in _sinks(plan):
+        yield from spec.formats
 
 
 def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:

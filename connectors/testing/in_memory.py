@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Self
+from typing import Self, cast
 
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.formats import decoder
+from meander.connectors.kafka.formats import Format, Place, at_place, decoder, is_user_code
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.sink import KafkaSink, RecordEncoder
 from meander.connectors.kafka.source.chunks import ChunkReader
@@ -184,7 +184,8 @@ class TopicWriter(DelayedWriter):
     ) -> None:
         super().__init__(rng)
         self._encoder = RecordEncoder(spec, worker, NO_KEEPALIVE)
-        self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
+        read = at_place(spec.value, Place(spec.topic, "value", "source"))
+        self._decode = decoder("bytes" if is_user_code(read) else cast(Format, read))
         self._topic, self._worker, self._now_ms = topic, worker, now_ms
 
     def prepared(self, batch: Batch) -> Callable[[], None]:

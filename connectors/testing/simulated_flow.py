@@ -45,7 +45,7 @@ from meander.connectors.testing.in_memory import (
 )
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.api.nodes import SinkNode, SourceNode
+from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
@@ -175,6 +175,7 @@ class TestFlow:
         """The dead letters of each worker, which share the list."""
         self._types = flow.named_types
         use(self._types)
+        _check_formats(flow.nodes)
         self._plan = Plan(self._injector.instrument(flow))
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
@@ -616,6 +617,16 @@ class TestFlow:
             transactions=transactions,
         )
         return Worker(self._plan, site, links)
+
+
+def _check_formats(nodes: Sequence[Node]) -> None:
+    """Prepare the formats of a flow, as a start does. Raise SetupError where one cannot work."""
+    for node in nodes:
+        if isinstance(node, SourceNode | SinkNode) and isinstance(
+            node.spec, KafkaSource | KafkaSink
+        ):
+            for form, place in node.spec.formats:
+                form.check(place)
 
 
 def _written(command: Mapping[str, object]) -> bytes:

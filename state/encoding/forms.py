@@ -50,8 +50,8 @@ def uuid_of(parts: list[Any]) -> UUID:
 
 def zoned(parts: list[Any]) -> datetime:
     """Return a datetime in a zone of the time zone database."""
-    key, fold, *moment = parts
-    return datetime(*moment, fold=fold, tzinfo=ZoneInfo(key))
+    key, fold, year, month, *moment = parts
+    return datetime(year, month, *moment[:5], fold=fold, tzinfo=ZoneInfo(key))  # type: ignore[misc]
 
 
 def moment_parts(value: datetime) -> list[object]:
@@ -84,8 +84,9 @@ def scalar(parts: list[Any]) -> np.generic:
         if type(data) is not (str if kind is np.str_ else bytes):
             raise ValueError(f"a numpy.{name} of {type(data).__name__}")
         return kind(data)
-    (found,) = np.frombuffer(data, np.dtype(kind).newbyteorder("<"))
-    return kind(found)
+    (item,) = np.frombuffer(data, np.dtype(kind).newbyteorder("<"))
+    found: np.generic = kind(item)
+    return found
 
 
 def _canonical_scalar(value: np.generic, _: Canonical) -> object:

@@ -132,8 +132,9 @@ def factory_name(value: defaultdict[Any, Any]) -> str | None:
     if factory is None:
         return None
     if isinstance(factory, type):
-        if FACTORIES.get(factory.__name__) is factory:
-            return factory.__name__
+        name: str = factory.__name__
+        if FACTORIES.get(name) is factory:
+            return name
         if (named := _in_use.types.by_type.get(factory)) is not None:
             return named.name
     raise ValueError(
@@ -156,7 +157,7 @@ def describe(kind: type) -> NamedType | None:
     if issubclass(kind, Enum):
         return _enum(name, kind)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        fields = _FieldNames(name, kind._fields, MappingProxyType(kind._field_defaults))
+        fields = _FieldNames(name, kind._fields, kind._field_defaults)  # type: ignore[attr-defined]
         return _of_fields(
             name, kind, fields, lambda value: {one: getattr(value, one) for one in fields.order},
             lambda found: tuple.__new__(kind, [found[one] for one in fields.names]),
@@ -237,7 +238,8 @@ def _dataclass(name: str, kind: type[Any]) -> NamedType:
         {one.name: one.default for one in known if one.default is not MISSING},
         {one.name: one.default_factory for one in known if one.default_factory is not MISSING},
     )
-    order, assign, new = fields.order, object.__setattr__, kind.__new__
+    order, assign = fields.order, object.__setattr__
+    new: Callable[[type], Any] = kind.__new__
 
     def build(found: Fields) -> object:
         # The bytes are of a whole object, so `__init__` and `__post_init__` have run before.
@@ -275,6 +277,7 @@ def _model(name: str, kind: type[Any], known: Mapping[str, Any]) -> NamedType:
          if one.default_factory is None and not one.is_required()},
         {n: one.default_factory for n, one in known.items() if one.default_factory is not None},
     )  # fmt: skip
+    new: Callable[[type], Any] = kind.__new__
     more = kind.model_config.get("extra") == "allow"
     hidden = frozenset(kind.__private_attributes__)
 
@@ -285,7 +288,7 @@ def _model(name: str, kind: type[Any], known: Mapping[str, Any]) -> NamedType:
         return {one: found[one] for one in sorted(found)}
 
     def build(found: Fields) -> object:
-        made, assign = kind.__new__(kind), object.__setattr__
+        made, assign = new(kind), object.__setattr__
         assign(made, "__dict__", {one: found[one] for one in fields.names})
         assign(made, "__pydantic_fields_set__", set(fields.names))
         rest = {one: found[one] for one in found.keys() - known.keys() - hidden}

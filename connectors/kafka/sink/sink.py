@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
     Encoder,
     Format,
+    Place,
+    ValueFormat,
+    at_place,
     check_format,
     encode_all,
     encoder,
+    is_user_code,
     plain_key,
 )
 from meander.connectors.kafka.sink.batch_producer import BatchProducer
@@ -61,13 +65,25 @@ class KafkaSink:
     """
 
     topic: str
-    value: Format | Encoder = "json"
-    key: Literal["plain"] | Encoder = "plain"
+    value: Format | Encoder | ValueFormat[Any] = "json"
+    key: Literal["plain"] | Encoder | ValueFormat[Any] = "plain"
     headers: bool = True
 
     def __post_init__(self) -> None:
         check_format(f"sink topic {self.topic!r}, value", self.value)
         check_format(f"sink topic {self.topic!r}, key", self.key, ["plain"])
+
+    @property
+    def formats(self) -> Iterator[tuple[ValueFormat[Any], Place]]:
+        """Yield the formats that are objects, each with its place."""
+        for part, form in (("value", self.value), ("key", self.key)):
+            if isinstance(form, ValueFormat):
+                yield form, Place(self.topic, part, "sink")
+
+    @property
+    def types(self) -> list[object]:
+        """Return the types that the formats name."""
+        return [kind for form, _ in self.formats for kind in form.types]
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """Return this worker's writer. Raise SetupError when the topic cannot be written."""
@@ -151,8 +167,10 @@ class RecordEncoder:
     ) -> None:
         self._limits, self._header_bytes = limits, header_bytes(spec)
         self._topic, self._with_headers = spec.topic, spec.headers
-        self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
-        self._key = _FieldEncoder("key", _key_writer(spec.key), callable(spec.key))
+        value = at_place(spec.value, Place(spec.topic, "value", "sink"))
+        key = at_place(spec.key, Place(spec.topic, "key", "sink"))
+        self._value = _FieldEncoder("value", encoder(value), is_user_code(value))
+        self._key = _FieldEncoder("key", _key_writer(key), is_user_code(key))
         self._keepalive = keepalive
         self._worker = _header("meander.worker", worker)
 
@@ -277,7 +295,8 @@ def _shared(name: str, column: Int64s) -> Iterator[Header]:
     return map(made.__getitem__, numbers)
 
 
-def _key_writer(form: Literal["plain"] | Encoder) -> KeyWriter:
+def _key_writer(form: Literal["plain"] | Encoder | ValueFormat[Any]) -> KeyWriter:
     if form == "plain":
         return plain_key
-    return lambda key: form(codec.decode(key))
+    encode = form.encode if isinstance(form, ValueFormat) else form
+    return lambda key: encode(codec.decode(key))

@@ -15,10 +15,12 @@ from meander.connectors.kafka.formats import (
     Decoder,
     FieldTime,
     Format,
+    FormatUnavailableError,
     HeaderTime,
     TimeExtractor,
     decode_all,
     decoder,
+    is_user_code,
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import describe, failure
@@ -45,7 +47,8 @@ class Deserializer:
     ) -> None:
         self._value, self._key, self._time = decoder(value), decoder(key), time
         self._pairs, self._keepalive = pairs, keepalive
-        self._has_user_code = callable(value) or (pairs and callable(key)) or callable(time)
+        user_code = is_user_code(value) or (pairs and is_user_code(key))
+        self._has_user_code = user_code or callable(time)
 
     def read_one(self, message: ConsumedMessage) -> Readable:
         """Return a record's value and time. Raise ValueError where it has none."""
@@ -60,6 +63,8 @@ class Deserializer:
                 return value, millis
             part = "key"
             return (self._key(message.key()), value), millis
+        except FormatUnavailableError:
+            raise
         except failure() as error:
             cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error

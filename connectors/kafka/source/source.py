@@ -9,7 +9,7 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from typing_extensions import TypeVar
 
 from meander.connectors.kafka import client, topic_metadata
-from meander.connectors.kafka.formats import Decoder, Format, TimeExtractor, check_format
+from meander.connectors.kafka.formats import (
+    Decoder,
+    Format,
+    Place,
+    TimeExtractor,
+    ValueFormat,
+    at_place,
+    check_format,
+)
 from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer
 from meander.connectors.kafka.source.lost_records import LostRecords
@@ -71,8 +79,8 @@ class KafkaSource(SourceSpec[T]):
     """
 
     topic: str
-    value: Format | Decoder = "json"
-    key: Format | Decoder = "str"
+    value: Format | Decoder | ValueFormat[T] = "json"
+    key: Format | Decoder | ValueFormat[Any] = "str"
     time: TimeExtractor | None = None
     options: SourceOptions = DEFAULT_OPTIONS
     fail_fast: bool = False
@@ -81,6 +89,18 @@ class KafkaSource(SourceSpec[T]):
     def __post_init__(self) -> None:
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"source topic {self.topic!r}, {what}", form)
+
+    @property
+    def formats(self) -> Iterator[tuple[ValueFormat[Any], Place]]:
+        """Yield the formats that are objects, each with its place."""
+        for part, form in (("value", self.value), ("key", self.key)):
+            if isinstance(form, ValueFormat):
+                yield form, Place(self.topic, part, "source")
+
+    @property
+    def types(self) -> list[object]:
+        """Return the types that the formats name."""
+        return [kind for form, _ in self.formats for kind in form.types]
 
     def open(
         self,
@@ -123,7 +143,9 @@ class KafkaSource(SourceSpec[T]):
 
     def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
-        deserializer = Deserializer(self.value, self.key, self.time, self.pairs, keepalive)
+        value = at_place(self.value, Place(self.topic, "value", "source"))
+        key = at_place(self.key, Place(self.topic, "key", "source"))
+        deserializer = Deserializer(value, key, self.time, self.pairs, keepalive)
         return ChunkReader(self.topic, deserializer, self.fail_fast, dead)
 
 

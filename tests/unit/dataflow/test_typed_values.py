@@ -103,7 +103,7 @@ def test_values_states_and_keys_of_a_type_pass_exchanges_and_moves(kind: str) ->
     make, sink = KINDS[kind], ListSink()
     with TestFlow(counting(make, sink), 3) as run:
         for worker in (1, 2):
-            until(run, lambda worker=worker: len(sink.values) > 20 * worker)
+            reach(run, sink, 20 * worker)
             run.control({"type": "migrate", "id": f"m{worker}", "bins": "all", "worker": worker})
         run.run()
         answers = [answer.state for id in ("m1", "m2") if (answer := run.answer(id))]
@@ -159,11 +159,11 @@ def colour_of(order: Order) -> Colour:
 
 
 class Total(NamedTuple):
-    count: int = 0
+    records: int = 0
 
 
 def add(total: Total, value: object) -> tuple[Total, object]:
-    return Total(total.count + 1), value
+    return Total(total.records + 1), value
 
 
 def test_annotations_and_classes_among_the_functions_name_types() -> None:
@@ -182,6 +182,10 @@ def test_a_class_that_no_codec_takes_is_refused_at_the_start() -> None:
     flow.source(ListSource([[]])).sink(ListSink())
     with pytest.raises(SetupError, match="type Fraction: it is none of a dataclass, NamedTuple"):
         TestFlow(flow)
+
+
+def reach(run: TestFlow, sink: ListSink, count: int) -> None:
+    until(run, lambda: len(sink.values) > count)
 
 
 def until(run: TestFlow, done: Callable[[], bool]) -> None:
