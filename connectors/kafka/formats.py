@@ -20,6 +20,7 @@ from pydantic_core import from_json, to_json
 from meander.connectors.kafka.conversion import plain
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import Values
 from meander.state.times.time import checked_millis
 
 Format = Literal["json", "bytes", "str"]
@@ -76,6 +77,15 @@ class ValueFormat(Generic[T]):
     def decode(self, data: bytes) -> T:
         """Return the value of some bytes."""
         raise NotImplementedError
+
+    def decode_batch(self, data: Sequence[bytes]) -> Values:
+        """Return the values of many records, perhaps as columns. Raise the error of one."""
+        return list(map(self.decode, data))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the names of the columns, where values are tuples of columns."""
+        return ()
 
     def encode(self, value: T) -> bytes:
         """Return the bytes of a value."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from enum import Enum, Flag
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
@@ -239,7 +239,7 @@ def _dataclass(name: str, kind: type[Any]) -> NamedType:
         {one.name: one.default_factory for one in known if one.default_factory is not MISSING},
     )
     order, assign = fields.order, object.__setattr__
-    new: Callable[[type], Any] = kind.__new__
+    new = cast(Callable[[type], Any], kind.__new__)
 
     def build(found: Fields) -> object:
         # The bytes are of a whole object, so `__init__` and `__post_init__` have run before.
@@ -277,7 +277,7 @@ def _model(name: str, kind: type[Any], known: Mapping[str, Any]) -> NamedType:
          if one.default_factory is None and not one.is_required()},
         {n: one.default_factory for n, one in known.items() if one.default_factory is not None},
     )  # fmt: skip
-    new: Callable[[type], Any] = kind.__new__
+    new = cast(Callable[[type], Any], kind.__new__)
     more = kind.model_config.get("extra") == "allow"
     hidden = frozenset(kind.__private_attributes__)
 

@@ -7,8 +7,9 @@ record, so that a keepalive reports a slow one. Cost: about 0.2 us per record be
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter, methodcaller
+from typing import Any, cast
 
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import (
@@ -18,12 +19,15 @@ from meander.connectors.kafka.formats import (
     FormatUnavailableError,
     HeaderTime,
     TimeExtractor,
+    ValueFormat,
     decode_all,
     decoder,
     is_user_code,
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import describe, failure
+from meander.schemas.errors import SetupError
+from meander.state.encoding.value_columns import Values
 from meander.state.times.time import checked_millis
 
 Readable = tuple[object, int]
@@ -39,13 +43,16 @@ class Deserializer:
 
     def __init__(
         self,
-        value: Format | Decoder,
-        key: Format | Decoder,
+        value: Format | Decoder | ValueFormat[Any],
+        key: Format | Decoder | ValueFormat[Any],
         time: TimeExtractor | None,
         pairs: bool,
         keepalive: Keepalive,
     ) -> None:
         self._value, self._key, self._time = decoder(value), decoder(key), time
+        self._batches = value.decode_batch if isinstance(value, ValueFormat) else None
+        if isinstance(value, ValueFormat) and isinstance(time, FieldTime) and value.names:
+            self._time = _column_time(value.names, time)
         self._pairs, self._keepalive = pairs, keepalive
         user_code = is_user_code(value) or (pairs and is_user_code(key))
         self._has_user_code = user_code or callable(time)
@@ -69,14 +76,12 @@ class Deserializer:
             cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error
 
-    def read_all(
-        self, messages: Sequence[ConsumedMessage]
-    ) -> tuple[list[object], list[int]] | None:
+    def read_all(self, messages: Sequence[ConsumedMessage]) -> tuple[Values, list[int]] | None:
         """Return the values and times of many records; None where they must be read one by one."""
         if self._has_user_code:
             return None
         try:
-            values = decode_all(self._value, map(_VALUE, messages))
+            values = self._decode_all(list(map(_VALUE, messages)))
             times = self._times(messages, values)
             if self._pairs:
                 keys = map(self._key, map(_KEY, messages))
@@ -84,6 +89,11 @@ class Deserializer:
         except failure():
             return None
         return values, times
+
+    def _decode_all(self, data: list[bytes | None]) -> Values:
+        if self._batches is None or None in data:
+            return decode_all(self._value, data)
+        return self._batches(cast(list[bytes], data))
 
     def _times(self, messages: Sequence[ConsumedMessage], values: Sequence[object]) -> list[int]:
         extract = self._time
@@ -93,3 +103,14 @@ class Deserializer:
             return [extract.millis(message.headers()) for message in messages]
         of_value = extract.millis if isinstance(extract, FieldTime) else extract
         return [checked_millis(of_value(value)) for value in values]
+
+
+def _column_time(names: Sequence[str], time: FieldTime) -> Callable[[object], int]:
+    """Return the extractor of a time in a tuple of columns. Raise SetupError where no column has
+    it."""
+    if time.name not in names:
+        raise SetupError(
+            f"field {time.name!r}", f"it is none of the columns {', '.join(names)}",
+            "name it among the columns, as records have their time there",
+        )  # fmt: skip
+    return cast(Callable[[object], int], itemgetter(names.index(time.name)))

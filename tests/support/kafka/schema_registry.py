@@ -44,8 +44,8 @@ class SchemaRegistry:
         match method, path:
             case "GET", ["schemas", "types"]:
                 return 200, ["AVRO", "JSON", "PROTOBUF"]
-            case "GET", ["schemas", "ids", id] if 0 < int(id) <= len(self.schemas):
-                return 200, self.schemas[int(id) - 1]
+            case "GET", ["schemas", "ids", asked] if 0 < int(asked) <= len(self.schemas):
+                return 200, self.schemas[int(asked) - 1]
             case "POST", ["subjects", subject, "versions"]:
                 return self.register(subject, _schema(body))
             case "POST", ["subjects", subject]:
