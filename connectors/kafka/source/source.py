@@ -9,7 +9,7 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,7 +68,8 @@ class KafkaSource(SourceSpec[T]):
     """A source that reads a topic; implements `SourceSpec`.
 
     `value` and `key` decode bytes: "json", "str", "bytes" or a function of the bytes; a null stays
-    None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. `time` is
+    None. So do objects such as `typed(Order)`, whose type is that of the stream. With `pairs`, a
+    value is the tuple (key, value), else the source ignores keys. `time` is
     the record's timestamp, or `header("name")`, `field("name")`, or a function. The function
     returns milliseconds since 1970 for a decoded value. An unreadable record goes to the
     dead-letter topic, or ends the flow with `fail_fast`.
@@ -79,7 +80,7 @@ class KafkaSource(SourceSpec[T]):
     """
 
     topic: str
-    value: Format | Decoder | ValueFormat[T] = "json"
+    value: Format | Callable[[bytes], T] | ValueFormat[T] = "json"
     key: Format | Decoder | ValueFormat[Any] = "str"
     time: TimeExtractor | None = None
     options: SourceOptions = DEFAULT_OPTIONS
