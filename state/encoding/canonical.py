@@ -8,14 +8,21 @@ dict is in the order of its keys' bytes. Cost: a copy of each container.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from functools import partial
 from typing import Any, Final
 
-from meander.state.encoding import named_types
+import numpy as np
+
+from meander.state.encoding import forms, named_types
 
 Pack = Callable[[object], bytes]
 """A function that encodes a value."""
+STABLE: Final[frozenset[type]] = frozenset({
+    type(None), bool, int, str, bytes, date, timedelta, *forms.IMMUTABLE,
+}) - {np.float16, np.float32, np.float64}  # fmt: skip
+"""The types whose equal values have equal bytes."""
 _EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 _MAX_PLAIN_DIGITS: Final = 40
 """The most digits of a whole Decimal that a key writes without an exponent."""
@@ -26,17 +33,19 @@ _ZONES: Final = (timezone.utc, timezone(_MAX_UTC_OFFSET), timezone(-_MAX_UTC_OFF
 
 def canonical(value: Any, pack: Pack) -> Any:  # noqa: ANN401 (it returns the type that it takes)
     """Return the canonical form of a value that the codec accepts."""
-
-    def of_part(part: object) -> object:
-        return canonical(part, pack)
-
-    if type(value) is not tuple and (form := named_types.form_of(type(value))) is not None:
+    kind = type(value)
+    if kind in STABLE:
+        return value
+    if kind is float:
+        # A container may hold several NaN, as none equals another; so each NaN becomes a new
+        # object.
+        return value + 0.0 if value == value else float("nan")
+    of_part = partial(canonical, pack=pack)
+    if kind is tuple:
+        return tuple(map(of_part, value))
+    if (form := named_types.form_of(kind)) is not None:
         return form.canonical(value, of_part)
     match value:
-        case float():
-            # A container may hold several NaN, as none equals another; so each NaN becomes a new
-            # object.
-            return value + 0.0 if value == value else float("nan")
         case Decimal():
             return _canonical_decimal(value)
         case datetime():
@@ -44,8 +53,8 @@ def canonical(value: Any, pack: Pack) -> Any:  # noqa: ANN401 (it returns the ty
         case dict():
             items = [(of_part(key), of_part(item)) for key, item in value.items()]
             return dict(sorted(items, key=pack))
-        case tuple() | list() | set() | frozenset():
-            return type(value)(map(of_part, value))
+        case list() | set() | frozenset():
+            return kind(map(of_part, value))
     return value
 
 

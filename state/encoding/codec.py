@@ -20,11 +20,10 @@ from reprlib import repr as shortened
 from typing import Any, Final, Protocol, cast
 
 import msgpack
-import numpy as np
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import forms, named_types
-from meander.state.encoding.canonical import canonical
+from meander.state.encoding.canonical import STABLE, canonical
 
 MAX_DEPTH: Final = 128
 """The most containers within containers."""
@@ -34,10 +33,6 @@ _ATOMS: Final[frozenset[type]] = frozenset(
 )
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset})
 
-_CANONICAL_TYPES: Final[frozenset[type]] = _ATOMS - {
-    float, Decimal, np.float16, np.float32, np.float64,
-}  # fmt: skip
-"""The types whose equal atoms have equal bytes."""
 SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
 """The first bytes of encoded text of at most 31 bytes; the text follows at once."""
 SHORT_BYTES: Final = 0xC4
@@ -124,7 +119,7 @@ def encode_keys(values: Sequence[object]) -> list[bytes]:
     >>> encode_keys(["a", 7]) == [encode("a"), encode(7)]
     True
     """
-    canonical = _CANONICAL_TYPES.issuperset(map(type, values))
+    canonical = STABLE.issuperset(map(type, values))
     return list(map(_local.pack if canonical else encode_key, values))
 
 
@@ -243,8 +238,8 @@ def _is_canonical(value: object) -> bool:
     """Return whether a value has one form only: an atom of a stable type, or a flat tuple of such
     atoms."""
     if type(value) is tuple:
-        return _CANONICAL_TYPES.issuperset(map(type, value))
-    return type(value) in _CANONICAL_TYPES
+        return STABLE.issuperset(map(type, value))
+    return type(value) in STABLE
 
 
 def _inspect(value: object, path: tuple[object, ...]) -> bool:
@@ -278,9 +273,11 @@ def _inspect_form(value: object, path: tuple[object, ...]) -> bool:
             named_types.factory_name(value)
         except ValueError as error:
             raise UnencodableError(path, str(error), "give it a class") from None
-    for label, item in form.items(value):
-        _inspect(label, (*path, label))
-        _inspect(item, (*path, label))
+    items = form.items(value)
+    if not _ATOMS.issuperset(map(type, chain(items, items.values()))):
+        for label, item in items.items():
+            _inspect(label, (*path, label))
+            _inspect(item, (*path, label))
     return form.immutable
 
 

@@ -7,10 +7,11 @@ bytes, so it checks them, and it builds its own type alone. Cost: one look-up by
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -22,8 +23,7 @@ Canonical = Callable[[Any], Any]
 """A function that returns the one form of all values that equal a value."""
 
 
-def _no_items(_: object) -> Iterable[tuple[object, object]]:
-    return ()
+_NO_ITEMS: Final[Mapping[object, object]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Form:
     """Returns the other items."""
     canonical: Callable[[Any, Canonical], object] = lambda value, _: value
     """Returns the form of all equal values; the function does so for a part."""
-    items: Callable[[Any], Iterable[tuple[object, object]]] = _no_items
-    """Yields the values within a value, each with its name or index."""
+    items: Callable[[Any], Mapping[Any, object]] = lambda _: _NO_ITEMS
+    """Returns the values within a value, by name, index or key."""
     immutable: bool = False
     """Whether no value of the type can change in place."""
 
@@ -158,11 +158,9 @@ FORMS: Final[Mapping[type, Form]] = {
         _DEQUE,
         lambda value: [value.maxlen, *value],
         lambda value, canonical: deque(map(canonical, value)),
-        enumerate,
+        lambda value: dict(enumerate(value)),
     ),
-    Counter: Form(
-        _COUNTER, lambda value: [dict(value)], _canonical_counter, lambda value: value.items()
-    ),
+    Counter: Form(_COUNTER, lambda value: [dict(value)], _canonical_counter, lambda value: value),
     **dict.fromkeys(SCALARS.values(), _SCALAR_FORM),
 }
 """The forms of types of Python's library and of numpy."""

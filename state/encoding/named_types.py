@@ -3,7 +3,8 @@
 Guarantees that bytes build objects of these classes alone, and that they run no other code: bytes
 name a class, and the table of the flow has it or refuses them. An object is its class's name and
 its fields by name, so a class may get a field with a default, or lose one, between two runs.
-Invariant: equal objects of one class have equal bytes as keys. Cost: about 1.5 us per object.
+Invariant: equal objects of one class have equal bytes as keys. Cost: 2 to 3 us to write or
+read an object of four fields, where a dict takes 0.9.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ _DEFAULTDICT: Final = Form(
     lambda value: [factory_name(value), dict(value)],
     # Equal ones may have other factories.
     lambda value, canonical: defaultdict(None, canonical(dict(value))),
-    lambda value: value.items(),
+    lambda value: value,
 )
 
 
@@ -161,7 +162,6 @@ def describe(kind: type) -> NamedType | None:
         return _of_fields(
             name, kind, fields, lambda value: {one: getattr(value, one) for one in fields.order},
             lambda found: tuple.__new__(kind, [found[one] for one in fields.names]),
-            lambda value: zip(kind._fields, value, strict=True),
         )  # fmt: skip
     if issubclass(kind, msgspec.Struct):
         return _struct(name, kind)
@@ -213,7 +213,6 @@ def _of_fields(
     fields: _FieldNames,
     parts: Callable[[Any], Fields],
     build: Callable[[Fields], object],
-    items: Callable[[Any], Iterable[tuple[object, object]]] | None = None,
 ) -> NamedType:
     def rebuilt(found: object) -> object:
         return build(fields.complete(found))
@@ -225,7 +224,7 @@ def _of_fields(
         NAMED,
         lambda value: [name, parts(value)],
         canonical,
-        items or (lambda value: parts(value).items()),
+        parts,
     )
     return NamedType(name, kind, parts, rebuilt, form)
 
