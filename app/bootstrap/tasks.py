@@ -58,8 +58,8 @@ class Job:
     operator: str
     codec: str
     """The name of the operator's codec."""
-    environ: dict[str, str]
-    """Environment variables that the flow's module may read."""
+    environ: dict[str, str] = field(repr=False)
+    """Environment variables that the flow's module may read, perhaps with secrets of a registry."""
     kafka: dict[str, str] = field(repr=False)
     topic: str
     """The state topic."""

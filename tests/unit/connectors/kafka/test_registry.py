@@ -331,3 +331,17 @@ def test_messages_are_values_states_and_keys(registry: Registry) -> None:
         assert run.values("out") == [line(sku="a"), line(sku="b"), line(sku="a")]
         assert len(run.state()["last"]) == 2
         assert run.dead_letters == []
+
+
+def test_a_registry_that_fails_later_ends_the_flow_and_sets_no_record_aside(files: Path) -> None:
+    with schema_registry() as served:
+        registry = Registry(served.url, settings={"max.retries": 0})
+        flow = Flow("f")
+        flow.source(KafkaSource("orders", registry.avro())).sink(KafkaSink("out"))
+        data = writer(registry.avro(files / "order.avsc")).encode(dict_of(order()))
+        run = TestFlow(flow)
+    with run:
+        run.feed("orders", data)
+        with pytest.raises(FormatUnavailableError, match="as schema id 1 is needed; start it"):
+            run.run()
+        assert run.dead_letters == []
