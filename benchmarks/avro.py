@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from meander import Registry, field
@@ -76,7 +77,7 @@ def _batches(form: ValueFormat[tuple[object, ...]], data: Sequence[bytes]) -> Ca
     return lambda: [form.decode_batch(data[n : n + BATCH]) for n in range(0, len(data), BATCH)]
 
 
-def _source(form: ValueFormat[object], data: Sequence[bytes]) -> Callable[[], object]:
+def _source(form: ValueFormat[Any], data: Sequence[bytes]) -> Callable[[], object]:
     """Read as a source does, from messages, with the time of each record."""
     deserializer = Deserializer(form, "str", field("at"), False, NO_KEEPALIVE)
     messages = [InMemoryMessage(Record(one, None, (), n, 0, n)) for n, one in enumerate(data)]

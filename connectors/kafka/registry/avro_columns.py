@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +71,10 @@ class AvroColumns(AvroFormat[Row]):
 
     def encode(self, value: Row) -> bytes:
         """Return the record of the fields in a tuple, or in a dict."""
-        named = dict(zip(self.names, value, strict=True)) if isinstance(value, tuple) else value
-        return super().encode(cast(Row, named))
+        named: Any = value
+        if isinstance(named, tuple):
+            named = dict(zip(self.names, named, strict=True))
+        return super().encode(named)
 
     def decode_batch(self, data: Sequence[bytes]) -> ValueColumns:
         """Return the values of records. Raise ValueError where one does not fit."""

@@ -26,6 +26,8 @@ VARIABLES = "MEANDER_REGISTRY__"
 """
 UNKNOWN_SECONDS = 5.0
 """The seconds for which an unknown id stays unknown."""
+IN_MEMORY = "mock://"
+"""The start of the URL of a registry in the memory of a process."""
 MAGIC = 0
 ID_BYTES = 5
 """The bytes before a payload: a zero, and the id of its schema."""
@@ -76,7 +78,7 @@ class RegistryClient:
 
     def expect_reachable(self, place: str) -> None:
         """Raise SetupError where the registry does not answer."""
-        if not self._address.url.startswith("mock://"):
+        if not self._address.url.startswith(IN_MEMORY):
             self._at_start(place, self._client.get_schema_types)
 
     def register(self, place: str, subject: str, schema: Schema) -> None:
@@ -184,7 +186,9 @@ _clients: dict[str, RegistryClient] = {}
 
 def client_of(address: Address) -> RegistryClient:
     """Return the client of this process. A registry in memory lives as long as the process."""
-    key = repr((address.url, sorted(address.settings.items())))
+    # All settings lead to the same registry in memory.
+    settings = {} if address.url.startswith(IN_MEMORY) else address.settings
+    key = repr((address.url, sorted(settings.items())))
     if key not in _clients:
         _clients[key] = RegistryClient(address)
     return _clients[key]

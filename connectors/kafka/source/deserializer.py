@@ -91,7 +91,7 @@ class Deserializer:
         return values, times
 
     def _decode_all(self, data: list[bytes | None]) -> Values:
-        if self._batches is None or None in data:
+        if self._batches is None or not data or None in data:
             return decode_all(self._value, data)
         return self._batches(cast(list[bytes], data))
 

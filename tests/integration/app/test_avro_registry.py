@@ -98,7 +98,7 @@ def clicked(context: Context, state: Seen, click: dict) -> Seen:
 
 keyed = customers.key_by(lambda one: one.id)
 orders = keyed.connect(
-    orders.key_by(lambda one: one.customer), "orders", lambda: None, remember, enrich
+    orders.key_by(lambda one: one.customer), "enrich", lambda: None, remember, enrich
 )
 clicks = clicks.key_by(lambda one: one["customer"])
 merged = orders.connect(clicks, "merged", Seen, passed, clicked)
