@@ -5,56 +5,30 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from meander import Flow, KafkaSink, KafkaSource, Registry, SetupError, field
-from meander.connectors.kafka.formats import FormatUnavailableError, Place, ValueFormat
+from meander.connectors.kafka.formats import FormatUnavailableError, Place
 from meander.testing import TestFlow
+from tests.support.kafka.orders import (
+    NEWER,
+    OLDER,
+    ORDER,
+    SINK,
+    Order,
+    dict_of,
+    messages,
+    order,
+    writer,
+)
 from tests.support.kafka.schema_registry import SchemaRegistry, schema_registry
 
-ORDER = {
-    "type": "record", "name": "Order", "namespace": "shop",
-    "fields": [
-        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "price", "type": {
-            "type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
-        {"name": "count", "type": "int"},
-    ],
-}  # fmt: skip
-OLDER = {**ORDER, "fields": ORDER["fields"][:-1]}
-NEWER = {**ORDER, "fields": [
-    *ORDER["fields"], {"name": "country", "type": "string", "default": "CH"},
-]}  # fmt: skip
-SINK = Place("orders", "value", "sink")
 SOURCE = Place("orders", "value", "source")
-
-
-@dataclass(frozen=True)
-class Order:
-    id: UUID
-    at: datetime
-    price: Decimal
-    count: int
-    country: str = "CH"
-
-
-def order(count: int = 1) -> Order:
-    at = datetime(2024, 5, 1, 12, tzinfo=UTC)
-    return Order(UUID(int=count), at, Decimal("9.95"), count)
-
-
-def dict_of(order: Order) -> dict[str, object]:
-    """The fields that the schema has."""
-    return {"id": order.id, "at": order.at, "price": order.price, "count": order.count}
 
 
 @pytest.fixture
@@ -73,11 +47,6 @@ def registry() -> Registry:
 def served() -> Iterator[SchemaRegistry]:
     with schema_registry() as found:
         yield found
-
-
-def writer(form: ValueFormat[Any], place: Place = SINK) -> ValueFormat[Any]:
-    form.check(place)
-    return form.at(place)
 
 
 def test_an_object_comes_back_behind_the_id_of_its_schema(registry: Registry, files: Path) -> None:
@@ -267,22 +236,6 @@ def test_values_of_json_schema_are_checked_when_read_and_written(
         head = form.encode(value)[:5]
         with pytest.raises(Exception, match="required property|is not of type"):
             form.decode(head + json.dumps(wrong).encode())
-
-
-def messages() -> dict[str, Any]:
-    """The classes of a file of Protobuf with a message in another one."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{uuid4()}.proto", package="shop")
-    file.syntax = "proto3"
-    file.message_type.add(name="First")
-    outer = file.message_type.add(name="Outer")
-    line = outer.nested_type.add(name="Line")
-    line.field.add(name="sku", number=1, type=9, label=1)
-    line.field.add(name="count", number=2, type=5, label=1)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)  # type: ignore[no-untyped-call, unused-ignore]
-    found = message_factory.GetMessageClassesForFiles([file.name], pool)
-    return {**found, "Line": message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("shop.Outer.Line"))}  # fmt: skip
 
 
 def test_messages_come_back_whatever_their_place_in_the_file(registry: Registry) -> None:
