@@ -33,7 +33,7 @@ def typed(kind: type[T]) -> ValueFormat[T]:
     >>> typed(Order).decode(b'{"id": 7}'), typed(Order).encode(Order(8))
     (Order(id=7, country='CH'), b'{"id":8,"country":"CH"}')
     >>> KafkaSource("orders", value=typed(Order)).types
-    (<class '...Order'>,)
+    [<class '...Order'>]
     """
     return _Typed(kind)
 
