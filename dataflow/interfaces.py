@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch, Int64s
+from meander.state.encoding.value_columns import Values
 from meander.state.keys.ids import WorkerId
 
 Frame = list[bytes]
@@ -60,7 +61,7 @@ class Chunk:
     partition: Partition
     offsets: Int64s
     times: Int64s
-    values: list[object]
+    values: Values
     size: int
     """Bytes on the topic."""
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from meander.app.bootstrap.bootstrap import bootstrap
     from meander.app.config.options import Options
     from meander.connectors.kafka.formats import field, header
+    from meander.connectors.kafka.registry.registry import Registry
     from meander.connectors.kafka.sink.sink import KafkaSink
     from meander.connectors.kafka.source.source import KafkaSource
+    from meander.connectors.kafka.typed import csv, typed
     from meander.dataflow.api.checkpointing import Checkpointing
     from meander.dataflow.api.collection import Collection
     from meander.dataflow.api.determinism import nondeterministic
@@ -57,18 +59,20 @@ __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
     "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Resources",
-    "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad",
-    "bootstrap", "columns", "difference", "field", "flow_control", "header", "nondeterministic",
-    "pattern", "resized",
+    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Registry",
+    "Resources", "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler",
+    "WorkerLoad", "bootstrap", "columns", "csv", "difference", "field", "flow_control", "header",
+    "nondeterministic", "pattern", "resized", "typed",
 ]  # fmt: skip
 
 _MODULES = {
     "app.bootstrap.bootstrap": ["bootstrap"],
     "app.config.options": ["Options"],
     "connectors.kafka.formats": ["field", "header"],
+    "connectors.kafka.registry.registry": ["Registry"],
     "connectors.kafka.sink.sink": ["KafkaSink"],
     "connectors.kafka.source.source": ["KafkaSource"],
+    "connectors.kafka.typed": ["csv", "typed"],
     "dataflow.api.checkpointing": ["Checkpointing"],
     "dataflow.api.collection": ["Collection"],
     "dataflow.api.determinism": ["nondeterministic"],

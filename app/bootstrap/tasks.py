@@ -30,6 +30,7 @@ from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import InitialStates
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.named_types import use
 from meander.state.keys.bins import MAX_BITS, BinSpace
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
@@ -59,8 +60,8 @@ class Job:
     operator: str
     codec: str
     """The name of the operator's codec."""
-    environ: dict[str, str]
-    """Environment variables that the flow's module may read."""
+    environ: dict[str, str] = field(repr=False)
+    """Environment variables that the flow's module may read, perhaps with secrets of a registry."""
     kafka: dict[str, str] = field(repr=False)
     topic: str
     """The state topic."""
@@ -90,6 +91,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def _initial(job: Job, folder: Path) -> InitialStates:
     plan = Plan(load_flow(job.source.unpack(folder)), job.sources)
+    use(plan.flow.named_types)
     return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
 
 

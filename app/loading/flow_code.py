@@ -7,9 +7,10 @@ command that changes logic.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from meander.app.loading.loader import Source, collect
+from meander.app.loading.loader import Source, beside, collect
 from meander.schemas.errors import SetupError
 
 MAX_ADDED = 4 << 20
@@ -31,6 +32,12 @@ class FlowCode:
     def number(self) -> int:
         """The number of added files."""
         return len(self.added)
+
+    def add_beside(self, files: Iterable[Path]) -> None:
+        """Add files that a format of the flow needs. Raises SetupError where one lies elsewhere
+        than beside the module."""
+        more = beside(self._module, files)
+        self.source = Source(self.source.entry, self.source.files | more)
 
     def add_new_files(self) -> None:
         """Add the files that a user has put beside the module. Raises SetupError where they are

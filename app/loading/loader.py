@@ -14,7 +14,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
@@ -106,6 +106,22 @@ def collect(module: Path) -> Source:
             )
     entry = PurePosixPath(file.relative_to(root)).as_posix()
     return Source(f"{entry}:{name}" if name else entry, files)
+
+
+def beside(module: Path, files: Iterable[Path]) -> dict[str, bytes]:
+    """Return files by their path below the folder of a module. Raises SetupError where one lies
+    outside it."""
+    root = _root(file_and_flow(module)[0].resolve())
+    found = dict[str, bytes]()
+    for file in files:
+        if not file.resolve().is_relative_to(root):
+            raise SetupError(
+                f"file {file}", f"it lies outside {root}, so no worker gets it",
+                "put it beside the flow's module",
+            )  # fmt: skip
+        name = file.resolve().relative_to(root)
+        found[PurePosixPath(name).as_posix()] = file.read_bytes()
+    return found
 
 
 def file_and_flow(module: Path) -> tuple[Path, str]:

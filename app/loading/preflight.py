@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
+from typing import Any
 from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
@@ -20,10 +21,11 @@ from meander.app.loading.flow_code import FlowCode
 from meander.app.loading.loader import Source, load_flow
 from meander.app.loading.policies import policies_of
 from meander.connectors.kafka import client
+from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import parse_start, source_topics
+from meander.connectors.kafka.source.source import KafkaSource, parse_start, source_topics
 from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
@@ -52,6 +54,7 @@ from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
+from meander.state.encoding.named_types import use
 from meander.state.keys.ids import ExecutionId
 
 COMPILES_AFTER = 5.0
@@ -125,6 +128,7 @@ def prepare(
     code = FlowCode(module)
     flow = load_flow(module)
     plan = Plan(flow, _source_names(flow, options, last_sources))
+    use(flow.named_types)
     policies = (*policies_of(plan.flow, options.policies),)
     if not any(isinstance(node, SinkNode | ProbeNode) for node in plan.nodes):
         log.warning(
@@ -139,6 +143,9 @@ def prepare(
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
+    for form, place in _formats(plan):
+        form.check(place)
+        code.add_beside(form.files)
     present = _present(admin, plan)
     outside = visible_configs(admin, [*dict.fromkeys(_sink_topics(plan, present))])
     _expect_keys(plan, outside)
@@ -200,7 +207,7 @@ def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
     """Raise SetupError for a sink of records without keys whose topic requires keys."""
     for node, spec in _sinks(plan):
         for topic in spec.topics_of(outside):
-            keyed = has_keys(node.upstream) or callable(spec.key)
+            keyed = has_keys(node.upstream) or is_user_code(spec.key)
             if is_compacted(outside.get(topic, {})) and not keyed:
                 raise SetupError(
                     f"sink {node.name!r}",
@@ -208,6 +215,15 @@ def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
                     "call key_by before the sink, give the sink a key function, or name a topic"
                     " with cleanup.policy=delete",
                 )
+
+
+def _formats(plan: Plan) -> Iterator[tuple[ValueFormat[Any], Place]]:
+    """Yield the formats of sources and sinks that are objects, each with its place."""
+    for source in plan.sources:
+        if isinstance(source.spec, KafkaSource):
+            yield from source.spec.formats
+    for _, spec in _sinks(plan):
+        yield from spec.formats
 
 
 def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:

@@ -31,7 +31,7 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     entry: str
     files: dict[str, bytes]
     environ: dict[str, str]
-    """Environment variables that the flow's module may read."""
+    """Environment variables that the flow's module may read, perhaps with secrets of a registry."""
     kafka: dict[str, str]
     prefix: str
     until_end: bool

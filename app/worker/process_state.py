@@ -8,6 +8,7 @@ from pathlib import Path
 
 from meander.app.loading.loader import Source, add_files, load_flow
 from meander.dataflow.api.plan import Plan
+from meander.state.encoding.named_types import use
 from meander.state.store.store import Database
 
 
@@ -22,7 +23,9 @@ class ProcessState:
     @cached_property
     def plan(self) -> Plan:
         """The plan of the flow. Raises SetupError where the flow cannot be loaded."""
-        return Plan(load_flow(self._source.unpack(self._code)), self._sources)
+        plan = Plan(load_flow(self._source.unpack(self._code)), self._sources)
+        use(plan.flow.named_types)
+        return plan
 
     def add_files(self, files: Mapping[str, bytes]) -> None:
         """Add files to the flow's code."""

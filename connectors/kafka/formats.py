@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
-from typing import Literal, TypeVar, cast, get_args
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic_core import from_json, to_json
 
-from meander.schemas.errors import SetupError
+from meander.connectors.kafka.conversion import plain
+from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
+from meander.state.encoding.value_columns import Values
 from meander.state.times.time import checked_millis
 
 Format = Literal["json", "bytes", "str"]
@@ -24,6 +28,75 @@ Decoder = Callable[[bytes], object]
 Encoder = Callable[[object], bytes]
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
+U = TypeVar("U")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place at which a format is used: the values or the keys of a topic, or of all topics that
+    match a pattern."""
+
+    topic: str
+    part: str
+    """"value" or "key"."""
+    end: Literal["source", "sink"]
+    is_pattern: bool = False
+
+    def __str__(self) -> str:
+        topics = "topics" if self.is_pattern else "topic"
+        return f"{self.end} {topics} {self.topic!r}, {self.part}"
+
+
+class FormatUnavailableError(MeanderError):
+    """An error that reports that a format cannot be used at present, whatever the record."""
+
+
+class ValueFormat(Generic[T]):
+    """A format that is an object, such as `typed(Order)` or one of a registry. A null is None.
+
+    `decode` raises ValueError for bytes that are no value, and FormatUnavailableError where it
+    cannot tell. `encode` raises TypeError or ValueError for a value outside the format.
+    """
+
+    @property
+    def types(self) -> Sequence[object]:
+        """Return the types that the format names."""
+        return ()
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Return the files that workers need for it, besides those of the flow's module."""
+        return ()
+
+    def check(self, place: Place) -> None:
+        """Prepare a flow that uses the format there. Raise SetupError where that cannot work."""
+
+    def at(self, place: Place) -> ValueFormat[T]:
+        """Return the format as a worker uses it there. Raise SetupError where that fails."""
+        return self
+
+    def decode(self, data: bytes) -> T:
+        """Return the value of some bytes."""
+        raise NotImplementedError
+
+    def decode_batch(self, data: Sequence[bytes]) -> Values:
+        """Return the values of many records, perhaps as columns. Raise the error of one."""
+        return list(map(self.decode, data))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the names of the columns, where values are tuples of columns."""
+        return ()
+
+    def encode(self, value: T) -> bytes:
+        """Return the bytes of a value."""
+        raise NotImplementedError
+
+    def __call__(self, data: bytes) -> T:
+        """Return the value of some bytes, as other functions that decode do."""
+        return self.decode(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +122,8 @@ class HeaderTime:
 
 @dataclass(frozen=True, slots=True)
 class FieldTime:
-    """A time extractor that reads milliseconds since 1970 from a field of the value."""
+    """A time extractor that reads a field of the value, in milliseconds since 1970 or as a datetime
+    with a zone."""
 
     name: str
 
@@ -59,9 +133,16 @@ class FieldTime:
         >>> FieldTime("at").millis({"at": 5})
         5
         """
-        if not isinstance(value, dict) or self.name not in value:
+        if isinstance(value, dict) and self.name in value:
+            found: object = value[self.name]
+        elif isinstance(value, dict) or not hasattr(value, self.name):
             raise ValueError(f"there is no field {self.name!r}")
-        found: object = value[self.name]
+        else:
+            found = getattr(value, self.name)
+        if isinstance(found, datetime):
+            if found.tzinfo is None:
+                raise ValueError(f"field {self.name!r} is a time without a zone")
+            found = (found - _EPOCH) // _MILLISECOND
         return checked_millis(found)
 
 
@@ -79,7 +160,8 @@ def header(name: str) -> HeaderTime:
 
 
 def field(name: str) -> FieldTime:
-    """Read a record's time from this field of its value: whole milliseconds since 1970.
+    """Read a record's time from this field of its value, of a dict or an object: whole milliseconds
+    since 1970, or a datetime with a zone.
 
     >>> field("at")
     FieldTime(name='at')
@@ -108,6 +190,11 @@ def decode_all(
     return list(data if decode is _identity else map(decode, data))
 
 
+def is_user_code(form: object) -> bool:
+    """Return whether a format is a function of the user, which may take long."""
+    return callable(form) and not isinstance(form, ValueFormat)
+
+
 def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
     """Return the function that decodes a record's value or key.
 
@@ -120,7 +207,17 @@ def decoder(form: Format | Decoder) -> Callable[[bytes | None], object]:
     return lambda data: None if data is None else decode(data)
 
 
-def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
+def types_of(*forms: object) -> list[object]:
+    """Return the types that some formats name."""
+    return [kind for form in forms if isinstance(form, ValueFormat) for kind in form.types]
+
+
+def at_place(form: U, place: Place) -> U:
+    """Return a format as a worker uses it at a place. Raise SetupError where that fails."""
+    return cast(U, form.at(place)) if isinstance(form, ValueFormat) else form
+
+
+def encoder(form: Format | Encoder | ValueFormat[Any]) -> Callable[[object], bytes | None]:
     """Return the function that encodes a record's value.
 
     >>> encoder("json")({"a": (1, None)}), encoder("str")("a"), encoder("str")(None)
@@ -131,7 +228,8 @@ def encoder(form: Format | Encoder) -> Callable[[object], bytes | None]:
     """
     if isinstance(form, str):
         return _ENCODERS[form]
-    return lambda value: None if value is None else form(value)
+    encode = form.encode if isinstance(form, ValueFormat) else form
+    return lambda value: None if value is None else encode(value)
 
 
 def plain_key(key: bytes) -> bytes:
@@ -183,11 +281,19 @@ def _from_str(data: bytes) -> object:
 
 
 def _to_json(value: object) -> bytes:
-    data = to_json(value)
+    data = to_json(value, fallback=_other)
     # Python writes NaN and Infinity, which JSON lacks; most readers refuse such a record.
     if b"NaN" in data or b"Infinity" in data:
         json.dumps(from_json(data), allow_nan=False)
     return data
+
+
+def _other(value: object) -> object:
+    """Return the plain form of a value that JSON's encoder does not know."""
+    found = plain(value)
+    if found is value:
+        raise ValueError(f"Unable to serialize unknown type: {type(value)}")
+    return found
 
 
 def _to_bytes(value: object) -> bytes | None:

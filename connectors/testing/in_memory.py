@@ -11,10 +11,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Self, cast
 
 from meander.connectors.kafka.client import ConsumedMessage
-from meander.connectors.kafka.formats import decoder
+from meander.connectors.kafka.formats import Format, decoder, is_user_code
 from meander.connectors.kafka.sink.partitioner import partitions_of_keys
 from meander.connectors.kafka.sink.record_encoder import RecordEncoder
 from meander.connectors.kafka.sink.sink import KafkaSink
@@ -186,7 +186,7 @@ class TopicWriter(DelayedWriter):
             open(topic)
         directory = TopicDirectory(lambda topic: open(topic).partitions)
         self._encoder = RecordEncoder(spec, worker, NO_KEEPALIVE, directory=directory)
-        self._decode = decoder(spec.value if isinstance(spec.value, str) else "bytes")
+        self._decode = decoder("bytes" if is_user_code(spec.value) else cast(Format, spec.value))
         self._open, self._worker, self._now_ms = open, worker, now_ms
 
     def prepared(self, batch: Batch) -> Callable[[], None]:

@@ -7,11 +7,19 @@ formats of the source. The module refuses a record that does not fit the topic w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import SupportsIndex, cast
 
-from meander.connectors.kafka.formats import Decoder, Format, encoder
+from meander.connectors.kafka.formats import (
+    Decoder,
+    Format,
+    Place,
+    ValueFormat,
+    at_place,
+    encoder,
+    is_user_code,
+)
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.testing.in_memory import Headers, Topic
 from meander.dataflow.interfaces import Partition
@@ -86,8 +94,8 @@ class InMemoryTopics:
                              "feed before `run`; `run_until_idle` leaves it open")  # fmt: skip
         self._check_partition(name, fault.partition)
         self._topics[name].append(
-            _raw(name, "value", source.value, fault.value),
-            _raw(name, "key", source.key, fault.key),
+            _raw(Place(name, "value", "source"), source.value, fault.value),
+            _raw(Place(name, "key", "source"), source.key, fault.key),
             _headers(name, fault.headers),
             now_ms if fault.ms is None else _millis(name, fault.ms),
             fault.partition,
@@ -115,19 +123,24 @@ class InMemoryTopics:
                              f"name one of 0 to {count - 1}, or add partitions")  # fmt: skip
 
 
-def _raw(topic: str, part: str, form: Format | Decoder, data: object) -> bytes | None:
+def _raw(place: Place, form: Format | Decoder, data: object) -> bytes | None:
     """Return data as the value or key of a record."""
+    topic = place.topic
     if data is None or isinstance(data, bytes):
         return data
-    if not isinstance(form, str):
+    if is_user_code(form):
         raise SetupError(f"topic {topic!r}", f"a function of the flow reads it, and not {data!r}",
                          "feed bytes")  # fmt: skip
+    if isinstance(form, ValueFormat):
+        # A producer beside the flow has registered its schema.
+        place = replace(place, end="sink")
+        form.check(place)
     try:
-        return encoder(form)(data)
+        return encoder(cast(Format, at_place(form, place)))(data)
     except (TypeError, ValueError) as error:
         raise SetupError(
             f"topic {topic!r}",
-            f"{data!r} is no {part} that its source reads as {form!r} ({error})",
+            f"{data!r} is no {place.part} that its source reads as {form!r} ({error})",
             "feed values of this format, or encoded bytes",
         ) from error
 

@@ -46,7 +46,7 @@ from meander.connectors.testing.in_memory import (
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
 from meander.dataflow.api.expansion import composites, part_name
 from meander.dataflow.api.flow import Flow
-from meander.dataflow.api.nodes import SinkNode, SourceNode
+from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.checkpoint.initial_state import write
 from meander.dataflow.control.colocation import DEFAULT_GROUP
@@ -102,6 +102,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.status import CommandRejected, Event, Left
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.encoding import codec
+from meander.state.encoding.named_types import use
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
@@ -175,8 +176,11 @@ class TestFlow:
         self._dead_letters: list[DeadLetter] = []
         self._dead: dict[WorkerId, ListDeadLetters] = {}
         """The dead letters of each worker, which share the list."""
+        self._types = flow.named_types
+        use(self._types)
         names = (part_name(name, topic) for name in composites(flow.nodes) for topic in topics)
         self._plan = Plan(self._injector.instrument(flow), [*names])
+        _check_formats(self._plan.nodes)
         self.world = world or DurableWorld.empty(self._rng)
         """The topics that the next execution of the flow finds."""
         if states:
@@ -268,6 +272,8 @@ class TestFlow:
         """Inject the faults that are due, then run one step of the schedule."""
         if self._failure is not None:
             raise self._failure
+        # Another flow of this process may have run since.
+        use(self._types)
         if self._pending.left:
             now = self.sim.actions, self.sim.clock.monotonic(), self._read
             for at in self._pending.due(*now, submitting=self._giving or self._rescaler.starting):
@@ -397,6 +403,7 @@ class TestFlow:
                 f"operator {operator!r}", "the flow has no stateful operator of that name",
                 f"name one of {', '.join(known)}",
             )  # fmt: skip
+        use(self._types)
         encoded = self.state().get(operator, {})
         operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
         keyed = next(one for one in operators if isinstance(one, KeyedOperator))
@@ -610,6 +617,16 @@ class TestFlow:
             transactions=transactions,
         )
         return Worker(self._plan, site, links)
+
+
+def _check_formats(nodes: Sequence[Node]) -> None:
+    """Prepare the formats of a flow, as a start does. Raise SetupError where one cannot work."""
+    for node in nodes:
+        if isinstance(node, SourceNode | SinkNode) and isinstance(
+            node.spec, KafkaSource | KafkaSink
+        ):
+            for form, place in node.spec.formats:
+                form.check(place)
 
 
 def _written(command: Mapping[str, object]) -> bytes:

@@ -22,9 +22,11 @@ from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
 from meander.dataflow.api.nodes import Guarantee, MergeNode, Output, SourceNode, group_of
 from meander.dataflow.api.stream import KeyedStream, Stream
+from meander.dataflow.api.type_names import named_types
 from meander.dataflow.interfaces import SourceSpec
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
+from meander.state.encoding.named_types import NamedTypes
 from meander.state.keys.bins import BinSpace
 
 MIB = 1 << 20
@@ -72,6 +74,9 @@ class Flow(Definition):
     the records, so it also bounds how long a command waits.
 
     `policies` propose other execution plans from the metrics of the running flow, in this order.
+
+    `types` names the classes whose objects records, states and keys may contain, besides those that
+    formats, and annotations of the flow's functions, name. No other class is ever built from bytes.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Flow(Definition):
         transaction_interval: float = 0.02,
         control_lead: float = 0.25,
         policies: Sequence[Policy] = (),
+        types: Sequence[object] = (),
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
@@ -127,8 +133,15 @@ class Flow(Definition):
                 raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
                                  "give it instances of subclasses of Policy")  # fmt: skip
         self.policies = (*policies,)
+        self._types = (*types,)
         self.module = ""
         """The module that defines the flow, where a loader has loaded it."""
+
+    @property
+    def named_types(self) -> NamedTypes:
+        """Return the classes that the flow names so far. Raise SetupError where two have one name,
+        or no form describes one."""
+        return named_types(self._types, self.nodes)
 
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """Add a source to the flow, and return the stream of its records."""

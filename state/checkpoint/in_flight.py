@@ -26,6 +26,7 @@ from fastavro.types import Schema
 from meander.schemas.avro import NULL, PRESENT, array, byte_strings, doubles, long, longs
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
+from meander.state.encoding.named_types import form_of
 from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.record import Record
 from meander.state.encoding.value_columns import Column, ValueColumns, Values
@@ -272,6 +273,9 @@ def _to_avro(value: object) -> object:
         return _compound("text", [codec.encode(value)])
     if (name := _AVRO.get(kind)) is not None:
         return name, value
+    # Only the codec knows the classes of the flow.
+    if kind is not Record and form_of(kind) is not None:
+        return _compound("object", [codec.encode(value)])
     return _compound_of(value)
 
 
@@ -321,6 +325,7 @@ _FROM_COMPOUND: Final[dict[str, Callable[[list[Any]], object]]] = {
     "date": lambda items: date.fromisoformat(items[0]),
     "datetime": lambda items: codec.decode(items[1]),
     "timedelta": lambda items: timedelta(*items),
+    "object": lambda items: codec.decode(items[0]),
 }
 
 

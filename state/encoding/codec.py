@@ -1,19 +1,20 @@
 """The codec: plain Python values as bytes and back, equal in value and type.
 
-Invariant: `decode(encode(v))` equals `v`, type for type (I4). The codec accepts exact plain types
-only and refuses any other by name. A set is written in the order of its elements' bytes, so equal
-states have equal bytes. The codec writes a type that msgpack lacks as an array. The first item, an
-empty extension, tells how to build the value from the rest. Memory holds *sealed* states: values
-that cannot change in place, or bytes. Cost: one or two look-ups seal a number, a string or a flat
-tuple; nothing is copied.
+Invariant: `decode(encode(v))` equals `v`, type for type (I4). The codec accepts exact types only,
+the plain ones and those that the flow names (`named_types`), and refuses any other by name. A set
+is written in the order of its elements' bytes. The codec writes a type that msgpack lacks as an
+array. The first item, an empty extension, tells how to build the value from the rest. Memory holds
+*sealed* states: values that cannot change in place, or bytes. Cost: one or two look-ups seal a
+number, a string or a flat tuple; nothing is copied.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from datetime import date, datetime, timedelta, timezone
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from decimal import Decimal
 from itertools import chain
 from reprlib import repr as shortened
 from typing import Any, Final, Protocol, cast
@@ -21,27 +22,20 @@ from typing import Any, Final, Protocol, cast
 import msgpack
 
 from meander.schemas.errors import MeanderError
+from meander.state.encoding import forms, named_types
+from meander.state.encoding.canonical import STABLE, canonical
 from meander.state.encoding.record import Record
 
 MAX_DEPTH: Final = 128
 """The most containers within containers."""
 
 _ATOMS: Final[frozenset[type]] = frozenset(
-    {type(None), bool, int, float, str, bytes, date, timedelta, Decimal}
+    {type(None), bool, int, float, str, bytes, date, timedelta, Decimal, *forms.IMMUTABLE}
 )
 _COLLECTIONS: Final[frozenset[type]] = frozenset({tuple, list, set, frozenset, Record})
 
 _FIXED: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
 """The collections that cannot change in place, unless an item can."""
-_CANONICAL_TYPES: Final[frozenset[type]] = _ATOMS - {float, Decimal}
-"""The types whose equal atoms have equal bytes."""
-_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-_MAX_PLAIN_DIGITS: Final = 40
-"""The most digits of a whole Decimal that a key writes without an exponent."""
-_MAX_UTC_OFFSET: Final = timedelta(days=1) - timedelta.resolution
-"""The greatest distance of a time zone from UTC."""
-_ZONES: Final = (timezone.utc, timezone(_MAX_UTC_OFFSET), timezone(-_MAX_UTC_OFFSET))  # noqa: UP017 (as it is decoded)
-
 SHORT_TEXT: Final = frozenset(range(0xA0, 0xC0))
 """The first bytes of encoded text of at most 31 bytes; the text follows at once."""
 SHORT_BYTES: Final = 0xC4
@@ -51,11 +45,14 @@ SHORT_BYTES: Final = 0xC4
 class UnencodableError(MeanderError):
     """An error that reports a value that would not come back equal in value and type."""
 
-    def __init__(self, path: tuple[object, ...], cause: str) -> None:
+    def __init__(
+        self,
+        path: tuple[object, ...],
+        cause: str,
+        remedy: str = "keep to plain Python values, or give the operator a codec",
+    ) -> None:
         where = "".join(f"[{shortened(step)}]" for step in path[:8]) + "..." * (len(path) > 8)
-        super().__init__(
-            f"value{where}", cause, "keep to plain Python values, or give the operator a codec"
-        )
+        super().__init__(f"value{where}", cause, remedy)
 
 
 class StateCodec(Protocol):
@@ -86,8 +83,9 @@ def encode(value: object) -> bytes:
     """Encode a plain value.
 
     The value is None, bool, int, float, str, bytes, tuple, list, dict, set, frozenset, date,
-    datetime (naive or with a `datetime.timezone`), timedelta, Decimal, or a `Record` of these.
-    Raise UnencodableError for other values.
+    datetime (naive, with a `datetime.timezone` or a `ZoneInfo`), timedelta, Decimal, UUID, deque,
+    Counter, defaultdict, a scalar of numpy, a `Record`, or an object of a class that the flow
+    names. Raise UnencodableError for other values.
 
     >>> decode(encode({"seen": (1, 2.5), "by": {"N14228"}}))
     {'seen': (1, 2.5), 'by': {'N14228'}}
@@ -115,7 +113,7 @@ def encode_key(value: object) -> bytes:
     if _is_canonical(value):
         return _local.pack(value)
     _inspect(value, ())
-    return _local.pack(_canonical(value))
+    return _local.pack(canonical(value, _local.pack))
 
 
 def encode_keys(values: Sequence[object]) -> list[bytes]:
@@ -124,7 +122,7 @@ def encode_keys(values: Sequence[object]) -> list[bytes]:
     >>> encode_keys(["a", 7]) == [encode("a"), encode(7)]
     True
     """
-    canonical = _CANONICAL_TYPES.issuperset(map(type, values))
+    canonical = STABLE.issuperset(map(type, values))
     return list(map(_local.pack if canonical else encode_key, values))
 
 
@@ -208,7 +206,7 @@ def decode_strict(data: bytes) -> object:
     [(1, 2)]
     >>> decode_strict(msgpack.packb([5, _TUPLE]))
     Traceback (most recent call last):
-    ValueError: 5 bytes hold no value: value[1]: it is of type builtins.type, which ...
+    ValueError: 5 bytes hold no value: value[1]: it is of type ...Builder, which ...
     """
     try:
         value = decode(data)
@@ -243,53 +241,8 @@ def _is_canonical(value: object) -> bool:
     """Return whether a value has one form only: an atom of a stable type, or a flat tuple of such
     atoms."""
     if type(value) is tuple:
-        return _CANONICAL_TYPES.issuperset(map(type, value))
-    return type(value) in _CANONICAL_TYPES
-
-
-def _canonical(value: object) -> object:
-    """Return the canonical form of all values that equal a plain one in value and types."""
-    match value:
-        case float():
-            # A container may hold several NaN, as none equals another; so each NaN becomes a new
-            # object.
-            return value + 0.0 if value == value else float("nan")
-        case Decimal():
-            return _canonical_decimal(value)
-        case datetime():
-            return _canonical_datetime(value)
-        case dict():
-            items = [(_canonical(key), _canonical(item)) for key, item in value.items()]
-            return dict(sorted(items, key=_local.pack))
-        case Record():
-            return Record._make(map(_canonical, value))
-        case tuple() | list() | set() | frozenset():
-            return type(value)(map(_canonical, value))
-    return value
-
-
-def _canonical_decimal(value: Decimal) -> Decimal:
-    if value.is_nan():
-        return Decimal("NaN")
-    if not value:
-        return Decimal()
-    short = _EXACT.normalize(value)
-    plain = value.is_finite() and 0 <= short.adjusted() < _MAX_PLAIN_DIGITS
-    if plain and short == short.to_integral():
-        return short.quantize(Decimal(1), context=_EXACT)
-    return short
-
-
-def _canonical_datetime(value: datetime) -> datetime:
-    offset, local = value.utcoffset(), value.replace(tzinfo=None, fold=0)
-    if offset is None:
-        return local
-    for zone in _ZONES:
-        try:
-            return (local + (zone.utcoffset(None) - offset)).replace(tzinfo=zone)
-        except OverflowError:
-            """The first or the last day has no such instant in this zone; another zone has it."""
-    raise AssertionError(f"{value!r} is in no zone")
+        return STABLE.issuperset(map(type, value))
+    return type(value) in STABLE
 
 
 def _inspect(value: object, path: tuple[object, ...]) -> bool:
@@ -310,10 +263,36 @@ def _inspect(value: object, path: tuple[object, ...]) -> bool:
         return False
     if type(value) is datetime:
         kind = type(value.tzinfo)
-        if value.tzinfo is None or kind is timezone:
+        if value.tzinfo is None or kind is timezone or forms.is_zoned(value):
             return True
+    return _inspect_form(value, path)
+
+
+def _inspect_form(value: object, path: tuple[object, ...]) -> bool:
+    if (form := named_types.form_of(type(value))) is None:
+        raise _unencodable(type(value), path)
+    if type(value) is defaultdict:
+        try:
+            named_types.factory_name(value)
+        except ValueError as error:
+            raise UnencodableError(path, str(error), "give it a class") from None
+    items = form.items(value)
+    if not _ATOMS.issuperset(map(type, chain(items, items.values()))):
+        for label, item in items.items():
+            _inspect(label, (*path, label))
+            _inspect(item, (*path, label))
+    return form.immutable
+
+
+def _unencodable(kind: type, path: tuple[object, ...]) -> UnencodableError:
     name = f"{kind.__module__}.{kind.__qualname__}"
-    raise UnencodableError(path, f"it is of type {name}, which would not come back as it was")
+    if named_types.describe(kind) is None:
+        return UnencodableError(path, f"it is of type {name}, which would not come back as it was")
+    return UnencodableError(
+        path,
+        f"it is of type {name}, which the flow does not name",
+        f"name it in Flow(types=[{kind.__name__}]), or annotate the function that returns it",
+    )
 
 
 def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
@@ -327,19 +306,20 @@ def _inspect_items(items: Collection[object], path: tuple[object, ...]) -> bool:
 
 def _to_array(value: object) -> list[object]:
     """Return a value of a type that msgpack lacks as an array that starts with its builder."""
+    if type(value) is tuple:
+        return [_TUPLE, *value]
+    if (form := named_types.form_of(type(value))) is not None:
+        return [form.mark, *form.parts(value)]
     match value:
-        case Record():
-            return [_RECORD, *value]
-        case tuple():
-            return [_TUPLE, *value]
         case set() | frozenset():
             return [_SET if type(value) is set else _FROZENSET, *sorted(map(_packer().pack, value))]
         case int():
             return [_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True)]
+        case datetime() if forms.is_zoned(value):
+            return [forms.ZONED.mark, *forms.zoned_parts(value)]
         case datetime():
             zone = value.tzinfo and (value.tzinfo.utcoffset(None), value.tzinfo.tzname(None))
-            return [_DATETIME, zone, value.fold, value.year, value.month, value.day,
-                    value.hour, value.minute, value.second, value.microsecond]  # fmt: skip
+            return [_DATETIME, zone, value.fold, *forms.moment_parts(value)]
         case date():
             return [_DATE, value.year, value.month, value.day]
         case timedelta():
@@ -357,10 +337,10 @@ def _datetime(zone: tuple[timedelta, str] | None, fold: int, *parts: int) -> dat
     return datetime(*parts, fold=fold, tzinfo=tzinfo)  # type: ignore[arg-type,misc]
 
 
-_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL, _RECORD = (
-    msgpack.ExtType(code, b"") for code in range(1, 10)
+_TUPLE, _SET, _FROZENSET, _INT, _DATETIME, _DATE, _TIMEDELTA, _DECIMAL = (
+    msgpack.ExtType(code, b"") for code in range(1, 9)
 )
-_BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
+_BUILD: Final[dict[int, Callable[[list[Any]], object]]] = {
     _TUPLE.code: tuple,
     _SET.code: lambda rest: set(map(_element, rest)),
     _FROZENSET.code: lambda rest: frozenset(map(_element, rest)),
@@ -369,15 +349,29 @@ _BUILDERS: Final[dict[int, Callable[[list[Any]], object]]] = {
     _DATE.code: lambda rest: date(*rest),
     _TIMEDELTA.code: lambda rest: timedelta(*rest),
     _DECIMAL.code: lambda rest: Decimal(rest[0]),
-    _RECORD.code: Record._make,
+    forms.DEFAULTDICT.code: lambda rest: forms.default_of(rest, named_types.in_use().factories),
+    forms.NAMED.code: lambda rest: named_types.in_use().build(*rest),
+    **forms.BUILDERS,
 }
+
+
+class _Builder:
+    """A builder, which no value is."""
+
+    __slots__ = ("build",)
+
+    def __init__(self, build: Callable[[list[Any]], object]) -> None:
+        self.build = build
+
+
+_BUILDERS: Final = {code: _Builder(build) for code, build in _BUILD.items()}
 
 
 _MARKS: Final = (b"\xc7\0", b"\xc8\0\0", b"\xc9\0\0\0\0")
 """The bytes that may start an empty extension."""
 
 
-def _builder(code: int, body: bytes) -> Callable[[list[Any]], object]:
+def _builder(code: int, body: bytes) -> _Builder:
     if body:
         raise ValueError("an extension that is not empty")
     return _BUILDERS[code]
@@ -396,8 +390,10 @@ def _element(data: bytes) -> object:
 
 
 def _from_array(items: list[Any]) -> object:
-    """Undo `_to_array`. No plain value is callable, so a builder differs from an element."""
-    return items[0](items[1:]) if items and callable(items[0]) else items
+    """Undo `_to_array`."""
+    if items and type(items[0]) is _Builder:
+        return items[0].build(items[1:])
+    return items
 
 
 def _packer() -> msgpack.Packer:

@@ -26,6 +26,7 @@ from meander.connectors.local_broker.broker import SETTINGS, free_port, watch
 from meander.connectors.local_broker.java import java
 from meander.connectors.local_broker.kafka_jars import kafka_jars
 from meander.schemas.status import BinMoved, Completed, Event, Finished, Started, parse_event
+from tests.support.kafka.apicurio import VERSION
 from tests.support.kafka.brokers import IMAGE
 from tests.support.kafka.topics import PATIENCE, admin, consume_all, until
 
@@ -195,8 +196,10 @@ def test_the_file_follows_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_image_of_kafka_is_the_one_of_the_tests() -> None:
+def test_every_image_is_the_one_of_the_tests() -> None:
     images = {name: service["image"] for name, service in services().items()}
+    registry = f"apicurio/apicurio-registry:{VERSION}"
+    assert images.pop("registry") == registry
     assert {image for image in images.values() if image != "meander"} == {IMAGE}
 
 

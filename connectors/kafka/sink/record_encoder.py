@@ -9,16 +9,23 @@ producer. Cost: native code for built-in formats; a user's function runs for eac
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
 from meander.connectors.kafka import client, topic_metadata
-from meander.connectors.kafka.formats import encode_all, encoder, plain_key
+from meander.connectors.kafka.formats import encode_all
+from meander.connectors.kafka.sink.field_encoders import (
+    FieldEncoder,
+    key_encoder,
+    own_headers,
+    own_partition,
+    value_encoder,
+)
 from meander.connectors.kafka.sink.producer import Header, Headers
 from meander.connectors.kafka.sink.record_limits import HEADER_BYTES, RecordLimits
 from meander.connectors.kafka.sink.topic_batch import EncodedRecords
@@ -35,13 +42,12 @@ from meander.state.keys.ids import WorkerId
 from meander.state.times.time import SEQUENCE_BITS
 
 if TYPE_CHECKING:
-    from meander.connectors.kafka.sink.sink import KafkaSink, OwnHeaders
+    from meander.connectors.kafka.sink.sink import KafkaSink
 
 log = LineLogger("meander.kafka")
 
 MAX_QUOTATION = 60
 """The most characters of a key in a message."""
-T = TypeVar("T")
 U = TypeVar("U")
 _Errors = dict[int, RowError]
 
@@ -82,7 +88,7 @@ class RecordEncoder:
         directory: TopicDirectory | None = None,
     ) -> None:
         self._spec, self._limits, self._directory = spec, limits, directory
-        self._value = _FieldEncoder("value", encoder(spec.value), callable(spec.value))
+        self._value, self._key = value_encoder(spec), key_encoder(spec)
         self._keepalive = keepalive
         self._aged: set[str] = set()
         """The topics whose retention is shorter than the age of results."""
@@ -125,26 +131,23 @@ class RecordEncoder:
         topics: Sequence[str] = [spec.topic] * len(batch) if isinstance(spec.topic, str) else [
             one or "" for one in self._each("topic", self._topic_of, values, batch, errors)
         ]  # fmt: skip
-        encoded = self._encode_column(self._value, values, batch, errors)
+        encoded = self._encode_column(self._value, values, topics, batch, errors)
         own, partitions = None, None
         if spec.headers is not None:
-            given = partial(_own_headers, spec.headers)
+            given = partial(own_headers, spec.headers)
             own = [one or [] for one in self._each("headers", given, values, batch, errors)]
         if spec.partition is not None:
-            chosen = partial(_own_partition, spec.partition)
+            chosen = partial(own_partition, spec.partition)
             found = self._each("partition", chosen, values, batch, errors)
             partitions = [one or 0 for one in found]
-        keys = self._keys(batch, errors)
+        keys = self._keys(topics, batch, errors)
         return EncodedRecords(topics, encoded, keys, own, None, partitions), errors
 
-    def _keys(self, batch: Batch, errors: _Errors) -> list[bytes | None]:
-        if callable(self._spec.key):
-            key_of = _FieldEncoder("key", partial(_own_key, self._spec.key), is_user_code=True)
-            return self._encode_column(key_of, batch.values, batch, errors)
-        if batch.keys is None:
+    def _keys(self, topics: Sequence[str], batch: Batch, errors: _Errors) -> list[bytes | None]:
+        column: Sequence[object] | None = batch.values if self._key.is_user_code else batch.keys
+        if column is None:
             return [None] * len(batch)
-        plain = _FieldEncoder("key", plain_key, is_user_code=False)
-        return self._encode_column(plain, batch.keys, batch, errors)
+        return self._encode_column(self._key, column, topics, batch, errors)
 
     def _topic_of(self, value: object) -> str:
         assert callable(self._spec.topic)
@@ -277,9 +280,12 @@ class RecordEncoder:
         return results
 
     def _encode_column(
-        self, part: _FieldEncoder[T], column: Sequence[T], batch: Batch, errors: _Errors
-    ) -> list[bytes | None]:
+        self, part: FieldEncoder[Any], column: Sequence[object], topics: Sequence[str],
+        batch: Batch, errors: _Errors,
+    ) -> list[bytes | None]:  # fmt: skip
         """Encode a column. For a refused row, return None and add its refusal."""
+        if part.by_topic:
+            column = list(zip(topics, column, strict=True))
         if not part.is_user_code:
             try:
                 return encode_all(part.encode, column)
@@ -309,14 +315,6 @@ _REMEDIES = {
 """What to do about a user's function that gives no such part."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldEncoder(Generic[T]):
-    name: str
-    encode: Callable[[T], bytes | None]
-    is_user_code: bool
-    """Whether a user's function encodes it, which may take long."""
-
-
 def quote(key: bytes) -> str:
     """Return a key as messages show it.
 
@@ -340,31 +338,6 @@ def _rows_by_topic(topics: Sequence[str], errors: _Errors) -> dict[str, Sequence
         if row not in errors:
             found.setdefault(topic, []).append(row)
     return {**found}
-
-
-def _own_key(function: Callable[[Any], object], value: object) -> bytes | None:
-    key = function(value)
-    if key is None or isinstance(key, bytes):
-        return key
-    return key.encode() if isinstance(key, str) else plain_key(codec.encode(key))
-
-
-def _own_partition(function: Callable[[Any], int], value: object) -> int:
-    partition = function(value)
-    if type(partition) is not int or partition < 0:
-        raise ValueError(f"a partition is a number from 0 on, not {safe_repr(partition)}")
-    return partition
-
-
-def _own_headers(function: Callable[[Any], OwnHeaders], value: object) -> Headers:
-    given = function(value)
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
-    for pair in pairs:
-        match pair:
-            case (str(), str() | bytes() | None):
-                continue
-        raise TypeError(f"{safe_repr(pair)} is no header, a name with text, bytes or None")
-    return pairs
 
 
 def _size_of(headers: Headers) -> int:

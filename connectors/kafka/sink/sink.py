@@ -10,12 +10,19 @@ since 1970), .sequence, .origin, .partition, .offset, .index (its place in the f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from meander.connectors.kafka import client, topic_metadata
-from meander.connectors.kafka.formats import Encoder, Format, check_format
+from meander.connectors.kafka.formats import (
+    Encoder,
+    Format,
+    Place,
+    ValueFormat,
+    check_format,
+    types_of,
+)
 from meander.connectors.kafka.sink.batch_producer import BatchProducer
 from meander.connectors.kafka.sink.producer import Headers, RecordsRefused
 from meander.connectors.kafka.sink.record_encoder import RecordEncoder, header_bytes
@@ -39,10 +46,11 @@ class KafkaSink:
     """A sink that writes a stream to Kafka; implements `SinkSpec`.
 
     `topic` is a topic, or a function of the value that chooses one of `topics`: a list, or a
-    pattern of whole names. `value` encodes objects: "json", "str", "bytes" or a function; None is a
-    null. `key` "plain" takes the key of the stream, a function gives one for a value: text and
-    bytes stay as they are, others become JSON, and None is no key. `headers` gives headers, and
-    `partition` a number, for a value.
+    pattern of whole names. `value` encodes objects: "json", "str", "bytes", a function, or an
+    object such as `typed(Order)`; None is a null. `key` "plain" takes the key of the stream, a
+    function gives one for a value: text and bytes stay as they are, others become JSON, and None is
+    no key. An object such as `typed(Id)` encodes the key of the stream. `headers` gives headers,
+    and `partition` a number, for a value.
 
     A record's timestamp is the logical time of its result, or with `time="wall"` the producer's
     clock. Without `origin`, records do not name their origin, and cost a third.
@@ -55,8 +63,8 @@ class KafkaSink:
     """
 
     topic: str | Callable[[Any], str]
-    value: Format | Encoder = "json"
-    key: Literal["plain"] | Callable[[Any], object] = "plain"
+    value: Format | Encoder | ValueFormat[Any] = "json"
+    key: Literal["plain"] | Callable[[Any], object] | ValueFormat[Any] = "plain"
     headers: Callable[[Any], OwnHeaders] | None = None
     partition: Callable[[Any], int] | None = None
     topics: str | Sequence[str] = ()
@@ -105,6 +113,24 @@ class KafkaSink:
         if callable(self.topic) and isinstance(self.topics, str):
             return matching(self.topics, present)
         return [*self.declared]
+
+    def places(self, part: str) -> list[Place]:
+        """Return the places of a part of its records: one per topic, or one for a pattern."""
+        if callable(self.topic) and isinstance(self.topics, str):
+            return [Place(self.topics, part, "sink", is_pattern=True)]
+        return [Place(topic, part, "sink") for topic in self.declared]
+
+    @property
+    def formats(self) -> Iterator[tuple[ValueFormat[Any], Place]]:
+        """Yield the formats that are objects, with each of their places."""
+        for part, form in (("value", self.value), ("key", self.key)):
+            if isinstance(form, ValueFormat):
+                yield from ((form, place) for place in self.places(part))
+
+    @property
+    def types(self) -> list[object]:
+        """Return the types that the formats name."""
+        return types_of(self.value, self.key)
 
     def open(self, context: WorkerContext) -> KafkaWriter:
         """Return this worker's writer. Raise SetupError when the topic cannot be written."""

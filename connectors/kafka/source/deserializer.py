@@ -8,23 +8,28 @@ and about 1 us more where the source asks for metadata.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter, methodcaller
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.formats import (
     Decoder,
     FieldTime,
     Format,
+    FormatUnavailableError,
     HeaderTime,
     TimeExtractor,
+    ValueFormat,
     decode_all,
     decoder,
+    is_user_code,
 )
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.error_policy import describe, failure
+from meander.schemas.errors import SetupError
 from meander.state.encoding.record import Record
+from meander.state.encoding.value_columns import Values
 from meander.state.times.time import checked_millis
 
 Shape = Literal["value", "pair", "record"]
@@ -42,17 +47,20 @@ class Deserializer:
     def __init__(
         self,
         topic: str,
-        value: Format | Decoder,
-        key: Format | Decoder,
+        value: Format | Decoder | ValueFormat[Any],
+        key: Format | Decoder | ValueFormat[Any],
         time: TimeExtractor | None,
         shape: Shape,
         keepalive: Keepalive,
     ) -> None:
         self._topic = topic
         self._value, self._key, self._time = decoder(value), decoder(key), time
+        self._batches = value.decode_batch if isinstance(value, ValueFormat) else None
+        if isinstance(value, ValueFormat) and isinstance(time, FieldTime) and value.names:
+            self._time = _column_time(value.names, time)
         self._shape, self._keepalive = shape, keepalive
-        reads_keys = shape != "value"
-        self._has_user_code = callable(value) or (reads_keys and callable(key)) or callable(time)
+        user_code = is_user_code(value) or (shape != "value" and is_user_code(key))
+        self._has_user_code = user_code or callable(time)
 
     def read_one(self, message: ConsumedMessage) -> Readable:
         """Return a record's value and time. Raise ValueError where it has none."""
@@ -69,18 +77,18 @@ class Deserializer:
             key = self._key(message.key())
             is_pair = self._shape == "pair"
             return (key, value) if is_pair else self._record(message, key, value), millis
+        except FormatUnavailableError:
+            raise
         except failure() as error:
             cause = f"its {part} cannot be read: {describe(error)}"
             raise ValueError(cause) from error
 
-    def read_all(
-        self, messages: Sequence[ConsumedMessage]
-    ) -> tuple[list[object], list[int]] | None:
+    def read_all(self, messages: Sequence[ConsumedMessage]) -> tuple[Values, list[int]] | None:
         """Return the values and times of many records; None where they must be read one by one."""
         if self._has_user_code:
             return None
         try:
-            values = decode_all(self._value, map(_VALUE, messages))
+            values = self._decode_all(list(map(_VALUE, messages)))
             times = self._times(messages, values)
             if self._shape != "value":
                 keys = map(self._key, map(_KEY, messages))
@@ -91,6 +99,11 @@ class Deserializer:
         except failure():
             return None
         return values, times
+
+    def _decode_all(self, data: list[bytes | None]) -> Values:
+        if self._batches is None or not data or None in data:
+            return decode_all(self._value, data)
+        return self._batches(cast(list[bytes], data))
 
     def _record(self, message: ConsumedMessage, key: object, value: object) -> Record[Any]:
         return Record(
@@ -106,3 +119,14 @@ class Deserializer:
             return [extract.millis(message.headers()) for message in messages]
         of_value = extract.millis if isinstance(extract, FieldTime) else extract
         return [checked_millis(of_value(value)) for value in values]
+
+
+def _column_time(names: Sequence[str], time: FieldTime) -> Callable[[object], int]:
+    """Return the extractor of a time in a tuple of columns. Raise SetupError where no column has
+    it."""
+    if time.name not in names:
+        raise SetupError(
+            f"field {time.name!r}", f"it is none of the columns {', '.join(names)}",
+            "name it among the columns, as records have their time there",
+        )  # fmt: skip
+    return cast(Callable[[object], int], itemgetter(names.index(time.name)))

@@ -9,7 +9,7 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,9 +21,13 @@ from meander.connectors.kafka import client, topic_metadata
 from meander.connectors.kafka.formats import (
     Decoder,
     Format,
+    Place,
     TimeExtractor,
+    ValueFormat,
+    at_place,
     check_extractor,
     check_format,
+    types_of,
 )
 from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer, Shape
@@ -74,11 +78,12 @@ class KafkaSource(SourceSpec[T]):
     `pattern`; implements `SourceSpec`.
 
     `value` and `key` decode bytes: "json", "str", "bytes" or a function of the bytes; a null stays
-    None. With `pairs`, a value is the tuple (key, value), else the source ignores keys. With
-    `metadata`, a value is a `Record`: value, key, topic, partition, offset, timestamp_ms and
-    headers. `time` is the record's timestamp, or `header("name")`, `field("name")`, or a function.
-    The function returns milliseconds since 1970 for a decoded value. An unreadable record goes to
-    the dead-letter topic, or ends the flow with `fail_fast`.
+    None. So do objects such as `typed(Order)`, whose type is that of the stream. With `pairs`, a
+    value is the tuple (key, value), else the source ignores keys. With `metadata`, a value is a
+    `Record`: value, key, topic, partition, offset, timestamp_ms and headers. `time` is the record's
+    timestamp, or `header("name")`, `field("name")`, or a function. The function returns
+    milliseconds since 1970 for a decoded value. An unreadable record goes to the dead-letter topic,
+    or ends the flow with `fail_fast`.
 
     >>> from meander import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
@@ -86,8 +91,8 @@ class KafkaSource(SourceSpec[T]):
     """
 
     topic: str | Sequence[str] = ""
-    value: Format | Decoder = "json"
-    key: Format | Decoder = "str"
+    value: Format | Callable[[bytes], T] | ValueFormat[T] = "json"
+    key: Format | Decoder | ValueFormat[Any] = "str"
     time: TimeExtractor | None = None
     options: SourceOptions = DEFAULT_OPTIONS
     fail_fast: bool = False
@@ -141,6 +146,18 @@ class KafkaSource(SourceSpec[T]):
         assert isinstance(self.topic, str), "the plan has a source for each topic"
         return self.topic
 
+    @property
+    def formats(self) -> Iterator[tuple[ValueFormat[Any], Place]]:
+        """Yield the formats of a source of one topic that are objects, each with its place."""
+        for part, form in (("value", self.value), ("key", self.key)):
+            if isinstance(form, ValueFormat):
+                yield form, Place(self._topic, part, "source")
+
+    @property
+    def types(self) -> list[object]:
+        """Return the types that the formats name."""
+        return types_of(self.value, self.key)
+
     def open(
         self,
         context: WorkerContext,
@@ -183,7 +200,9 @@ class KafkaSource(SourceSpec[T]):
     def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
         shape: Shape = "record" if self.metadata else "pair" if self.pairs else "value"
-        deserializer = Deserializer(self._topic, self.value, self.key, self.time, shape, keepalive)
+        value = at_place(self.value, Place(self._topic, "value", "source"))
+        key = at_place(self.key, Place(self._topic, "key", "source"))
+        deserializer = Deserializer(self._topic, value, key, self.time, shape, keepalive)
         return ChunkReader(self._topic, deserializer, self.fail_fast, dead)
 
 

@@ -85,3 +85,16 @@ def test_no_file_leaves_the_folder(name: str, tmp_path: Path) -> None:
     with pytest.raises(MeanderError, match="lies outside its folder"):
         add_files(folder, {name: b""})
     assert not (tmp_path / "outside.py").exists()
+
+
+def test_files_of_formats_travel_with_the_module_and_only_from_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "flow"
+    (folder / "schemas").mkdir(parents=True)
+    (folder / "flow.py").write_text("")
+    (folder / "schemas/order.avsc").write_text("{}")
+    (tmp_path / "other.avsc").write_text("{}")
+    code = FlowCode(folder / "flow.py")
+    code.add_beside([folder / "schemas/order.avsc"])
+    assert code.source.files == {"flow.py": b"", "schemas/order.avsc": b"{}"}
+    with pytest.raises(SetupError, match="other.avsc: it lies outside .*flow, so no worker gets"):
+        code.add_beside([tmp_path / "other.avsc"])

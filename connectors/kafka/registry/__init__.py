@@ -1,0 +1,1 @@
+"""A registry of schemas: its client, and formats with the id of a schema."""
