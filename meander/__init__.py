@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from meander.connectors.kafka.source.source import KafkaSource
     from meander.dataflow.api.checkpointing import Checkpointing
     from meander.dataflow.api.collection import Collection
+    from meander.dataflow.api.dead_letters import DeadLetters
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from meander.dataflow.logic.changeable import ChangeableLogic
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
+    from meander.dataflow.operators.retries import Retry
     from meander.dataflow.policies.drift import DriftTrigger
     from meander.dataflow.policies.ds2 import DS2Autoscaler
     from meander.dataflow.policies.metrics import (
@@ -54,12 +56,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
-    "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
+    "DeadLetters", "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Resources", "SetupError",
-    "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad", "bootstrap",
-    "columns", "difference", "field", "flow_control", "header", "nondeterministic", "pattern",
-    "resized",
+    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Resources", "Retry",
+    "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler", "WorkerLoad",
+    "bootstrap", "columns", "difference", "field", "flow_control", "header", "nondeterministic",
+    "pattern", "resized",
 ]  # fmt: skip
 
 _MODULES = {
@@ -70,6 +72,7 @@ _MODULES = {
     "connectors.kafka.source.source": ["KafkaSource"],
     "dataflow.api.checkpointing": ["Checkpointing"],
     "dataflow.api.collection": ["Collection"],
+    "dataflow.api.dead_letters": ["DeadLetters"],
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
@@ -84,6 +87,7 @@ _MODULES = {
     "dataflow.logic.changeable": ["ChangeableLogic"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
+    "dataflow.operators.retries": ["Retry"],
     "dataflow.policies.drift": ["DriftTrigger"],
     "dataflow.policies.ds2": ["DS2Autoscaler"],
     "dataflow.policies.metrics": [

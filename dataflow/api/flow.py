@@ -20,6 +20,7 @@ from typing import TypeVar, get_args
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
+from meander.dataflow.api.dead_letters import DeadLetters
 from meander.dataflow.api.nodes import Guarantee, Output, SourceNode
 from meander.dataflow.api.stream import Stream
 from meander.dataflow.interfaces import SourceSpec
@@ -72,6 +73,9 @@ class Flow(Definition):
     the records, so it also bounds how long a command waits.
 
     `policies` propose other execution plans from the metrics of the running flow, in this order.
+
+    `dead_letters` bounds the dead letters of all workers in a time, such as `DeadLetters(limit=100,
+    per=60)`. A flow with more of them fails.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Flow(Definition):
         transaction_interval: float = 0.02,
         control_lead: float = 0.25,
         policies: Sequence[Policy] = (),
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
@@ -126,7 +131,7 @@ class Flow(Definition):
             if not isinstance(policy, Policy):
                 raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
                                  "give it instances of subclasses of Policy")  # fmt: skip
-        self.policies = (*policies,)
+        self.policies, self.dead_letters = (*policies,), dead_letters
         self.module = ""
         """The module that defines the flow, where a loader has loaded it."""
 

@@ -25,7 +25,7 @@ from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
 from meander.connectors.kafka.topic_ids import TopicIds, recreated
 from meander.dataflow.interfaces import (
-    DeadLetters,
+    DeadLetterTopic,
     Partition,
     Rest,
     Rests,
@@ -85,7 +85,7 @@ class KafkaSource(SourceSpec[T]):
     def open(
         self,
         context: WorkerContext,
-        dead: DeadLetters,
+        dead: DeadLetterTopic,
         rests: Rests | None = None,
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
@@ -121,7 +121,7 @@ class KafkaSource(SourceSpec[T]):
             context,
         )
 
-    def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
+    def chunk_reader(self, dead: DeadLetterTopic, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
         deserializer = Deserializer(self.value, self.key, self.time, self.pairs, keepalive)
         return ChunkReader(self.topic, deserializer, self.fail_fast, dead)

@@ -11,7 +11,8 @@ import pytest
 from meander import Checkpointing, Flow
 from meander.dataflow.collections.reduce import NegativeCount
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.operators.error_policy import FunctionFailed, OnError
+from meander.dataflow.operators.error_policy import FunctionFailed
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.collections.kernels import hashes_of
