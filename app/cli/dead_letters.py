@@ -11,7 +11,7 @@ from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connecte
 from meander.app.cli.views.dead_letters import LetterGroups, list_groups, show_letters
 from meander.app.cli.views.trace import parse_time
 from meander.connectors.kafka import client
-from meander.connectors.topics.dead_letter_replay import Replay, collect, select
+from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, collect, select
 from meander.connectors.topics.dead_letters import DeadLetterRecord, read_dead_letters
 from meander.connectors.topics.internal_topics import expect_started, topic_names
 from meander.connectors.topics.original_records import read_originals
@@ -159,7 +159,7 @@ def replay(
             found = select(settings, topic, chosen, since_ms, again)
         _report(to, len(found.letters), found.replayed, found.without_record, dry_run=True)
         return
-    producing = Replay(settings, topic)
+    producing = DeadLetterReplay(settings, topic)
     with output.working("reading dead letters"):
         found = producing.select(chosen, since_ms, again)
     with output.bar("dead letters") as bar:

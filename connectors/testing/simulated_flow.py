@@ -143,8 +143,8 @@ class TestFlow:
     ...     run.control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
     ...     run.feed("in", 3, 4)
     ...     run.run()
-    ...     totals = run.states("sum")
-    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").state
+    ...     letters = run.dead_letters
+    >>> [letter.operator for letter in letters], run.answer("m1").state
     (['source in', 'sum'], 'completed')
     """
 

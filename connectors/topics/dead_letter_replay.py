@@ -53,7 +53,7 @@ class ReplayCounts:
     """The dead letters whose records their topics no longer hold."""
 
 
-class Replay:
+class DeadLetterReplay:
     """A replay of the dead letters of one flow."""
 
     def __init__(self, settings: Settings, topic: str) -> None:
@@ -153,7 +153,7 @@ def select(
     settings: Settings, topic: str, chosen: Callable[[DeadLetterRecord], bool],
     since_ms: int | None, again: bool,
 ) -> Selection:  # fmt: skip
-    """Return the chosen dead letters from a time of failure on, as `Replay.select` does."""
+    """Return the chosen dead letters from a time of failure on, as the method of a replay does."""
     letters, marked = collect(read_dead_letters(settings, topic, since_ms), chosen)
     fresh = [one for one in letters if again or one.offset not in marked]
     with_record = [one for one in fresh if one.place is not None]

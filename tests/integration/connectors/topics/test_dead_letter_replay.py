@@ -16,7 +16,7 @@ from meander.connectors.kafka.dead_letter import (
     Origin,
 )
 from meander.connectors.topics import dead_letter_replay
-from meander.connectors.topics.dead_letter_replay import Replay, select
+from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     RecordPlace,
@@ -77,7 +77,7 @@ def replay(
     rig: Rig, *, again: bool = False, progress: Callable[[int], None] = lambda _: None
 ) -> tuple[int, int, int]:
     """Produce all dead letters again; return how many, their records, and those that are gone."""
-    producing = Replay(rig.settings, rig.dead_topic)
+    producing = DeadLetterReplay(rig.settings, rig.dead_topic)
     found = producing.select(every, None, again)
     counts = producing.produce(found.letters, progress)
     return counts.letters, counts.records, counts.gone
@@ -145,7 +145,7 @@ def test_interrupted_replay_goes_on_where_it_ended(rig: Rig) -> None:
 
 def test_replay_that_another_one_has_overtaken_produces_nothing(rig: Rig) -> None:
     set_aside(rig, of(1))
-    first = Replay(rig.settings, rig.dead_topic)
+    first = DeadLetterReplay(rig.settings, rig.dead_topic)
     found = first.select(every, None, again=False)
     assert replay(rig) == (1, 1, 0)
     with pytest.raises(MeanderError, match="another replay"):
