@@ -23,10 +23,10 @@ FLOW = """
 import asyncio
 from pathlib import Path
 
-from meander import Checkpointing, Flow, KafkaSink, KafkaSource, Retry
+from meander import Checkpointing, DeadLetters, Flow, KafkaSink, KafkaSource, Retry
 
 MENDED = Path({mended!r})
-flow = Flow("asked", checkpoints=Checkpointing(interval=0.3))
+flow = Flow("asked", checkpoints=Checkpointing(interval=0.3), dead_letters={bound})
 
 
 async def ask(word):
@@ -47,11 +47,12 @@ BAD, UNREADABLE = [f"bad{n}" for n in range(30)], b"\xff"
 class AskedFlow:
     """The flow, its topics and its commands."""
 
-    def __init__(self, broker: Broker, prefix: str, folder: Path) -> None:
+    def __init__(self, broker: Broker, prefix: str, folder: Path, bound: str = "None") -> None:
         self._broker, self._prefix, self._folder = broker, prefix, folder
         self.mended = folder / "mended"
         self.module = folder / "asked.py"
-        self.module.write_text(FLOW.format(prefix=prefix, mended=str(self.mended)))
+        text = FLOW.format(prefix=prefix, mended=str(self.mended), bound=bound)
+        self.module.write_text(text)
         for topic in ("words", "counts"):
             create_topic(broker.bootstrap, prefix + topic, 2)
 
@@ -130,3 +131,13 @@ def test_run_with_dead_letters_says_so_and_may_fail(
             assert line["flow"] == "asked"
             assert int(str(line["count"])) >= 2
         asked.feed([UNREADABLE, "bad"])
+
+
+def test_flow_with_more_dead_letters_than_its_limit_fails(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    asked = AskedFlow(broker, prefix, tmp_path, "DeadLetters(limit=5)")
+    asked.feed(BAD)
+    with meander(tmp_path, broker.bootstrap, *asked.run("--workers", "2")) as flow:
+        assert flow.exit_code() == 1, flow.said
+        assert "dead letters within 60 s, and its limit is 5" in flow.said

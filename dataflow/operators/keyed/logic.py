@@ -25,7 +25,7 @@ from meander.dataflow.operators.stateless import (
     TooManyOutputsError,
     append_index,
 )
-from meander.dataflow.records.batch import Batch, own_value
+from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, weigh
@@ -367,6 +367,7 @@ class Process:
         batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
         full = (batch.indexes >= INDEX_LIMIT).tolist()
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
+        values = iter(self._guard.own_values(batch))
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
         with store.open_batch(keys, bins) as state_batch:
@@ -380,7 +381,7 @@ class Process:
                 if row < len(times) and (due is None or times[row] <= due.time):
                     place, key = row, batch.keys[row]
                     on_value = self._on_values[inputs[row]]
-                    function: OnTimer = partial(_with_value, on_value, self._value(batch, row))
+                    function: OnTimer = partial(_with_value, on_value, next(values))
                     context = Context(key, times[row], self.call_kinds, self._side)
                 elif due is not None:
                     place, key, call = len(times) + len(called), due.key, due
@@ -392,9 +393,8 @@ class Process:
                     break
                 deepest = place < len(times) and full[place]
                 error = self._call(states, slots[key], context, function, deepest)
-                at = batch, place
                 if error is not None:
-                    at = at if call is None else (calls.batch([call]), 0)
+                    at = (batch, place) if call is None else (calls.batch([call]), 0)
                     if self._guard.stops(*at):
                         break
                 if call is None:
@@ -411,10 +411,6 @@ class Process:
                     due = calls.next()
         self._guard.end_pass(row)
         return self._applied(batch, row, outcome, calls.batch(called) if called else None)
-
-    def _value(self, batch: Batch, row: int) -> object:
-        value = batch.values[row]
-        return value if self._guard.retries is None else own_value(value)
 
     def _call(
         self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool

@@ -205,7 +205,7 @@ def test_timer_on_which_all_calls_fail_becomes_a_dead_letter() -> None:
         run.feed("numbers", 1)
         run.run()
         (letter,) = run.dead_letters
-    assert letter.reason == "ConnectionError: timer"
+    assert (letter.reason, letter.key, letter.value) == ("ConnectionError: timer", "k", None)
     assert run.counters["retries"] == 1
 
 
