@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -11,8 +12,12 @@ from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connecte
 from meander.app.cli.views.dead_letters import LetterGroups, list_groups, show_letters
 from meander.app.cli.views.trace import parse_time
 from meander.connectors.kafka import client
-from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, collect, select
-from meander.connectors.topics.dead_letters import DeadLetterRecord, read_dead_letters
+from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
+from meander.connectors.topics.dead_letters import (
+    DeadLetterRecord,
+    ReplayMark,
+    read_dead_letters,
+)
 from meander.connectors.topics.internal_topics import expect_started, topic_names
 from meander.connectors.topics.original_records import read_originals
 
@@ -114,11 +119,12 @@ def show(
     settings, topic, wanted = to.kafka(), _topic(flow, to), {*(offsets or ())}
     matches = _chosen(operator, reason)
     with to.output.working("reading dead letters"):
-        letters, marked = collect(
-            read_dead_letters(settings, topic, _since(since)),
-            lambda one: one.offset in wanted if wanted else matches(one),
-        )
-        letters = letters if wanted else letters[-limit:]
+        letters, marked = deque[DeadLetterRecord](maxlen=len(wanted) or limit), set[int]()
+        for record in read_dead_letters(settings, topic, _since(since)):
+            if isinstance(record, ReplayMark):
+                marked.update(record.offsets)
+            elif record.offset in wanted if wanted else matches(record):
+                letters.append(record)
         places = [one.place for one in letters if one.place is not None] if original else []
         originals = read_originals(settings, places)
     show_letters(to.output, letters, marked, originals)
@@ -157,14 +163,14 @@ def replay(
     if dry_run:
         with output.working("reading dead letters"):
             found = select(settings, topic, chosen, since_ms, again)
-        _report(to, len(found.letters), found.replayed, found.without_record, dry_run=True)
+        _report(to, len(found.offsets), found.replayed, found.without_record, dry_run=True)
         return
     producing = DeadLetterReplay(settings, topic)
     with output.working("reading dead letters"):
         found = producing.select(chosen, since_ms, again)
     with output.bar("dead letters") as bar:
-        task = bar.add_task("replay", total=len(found.letters))
-        counts = producing.produce(found.letters, lambda count: bar.advance(task, count))
+        task = bar.add_task("replay", total=len(found.offsets))
+        counts = producing.produce(found, lambda count: bar.advance(task, count))
     _report(
         to, counts.letters, found.replayed, found.without_record, counts.records, counts.gone
     )  # fmt: skip

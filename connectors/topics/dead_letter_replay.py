@@ -3,13 +3,14 @@
 Guarantees that a dead letter is produced again once, whatever fails: its record and its mark share
 a transaction, and a later replay fences an earlier one before it reads the marks. Records of one
 partition keep their order, key, bytes, headers and timestamp, and get one header more. Cost: one
-transaction per `BATCH` dead letters.
+transaction per `BATCH` dead letters, and two passes over the topic. Memory: the offsets of the dead
+letters, and those of one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -25,19 +26,19 @@ from meander.connectors.topics.original_records import OriginalRecord, read_orig
 from meander.schemas import dead_letter
 from meander.schemas.errors import MeanderError
 
-BATCH = 500
-"""The dead letters of one transaction."""
+BATCH, BATCH_BYTES = 500, 32 << 20
+"""The most dead letters of one transaction, and about the most bytes of their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The dead letters that a replay is to produce again, and those that it leaves out."""
 
-    letters: list[DeadLetterRecord] = field(default_factory=list)
-    """Those to produce."""
-    replayed: int = 0
+    offsets: frozenset[int]
+    """The offsets of those to produce."""
+    replayed: int
     """How many have been produced again before."""
-    without_record: int = 0
+    without_record: int
     """How many are timers, notifications or changes, which no topic holds."""
 
 
@@ -69,15 +70,17 @@ class DeadLetterReplay:
         are among them with `again` alone."""
         return select(self._settings, self._topic, chosen, since_ms, again)
 
-    def produce(
-        self, letters: Sequence[DeadLetterRecord], progress: Callable[[int], None]
-    ) -> ReplayCounts:
+    def produce(self, selection: Selection, progress: Callable[[int], None]) -> ReplayCounts:
         """Produce dead letters again. `progress` gets the number of each transaction. Raises
         MeanderError; dead letters without a mark then have no record either."""
+        letters = (
+            one
+            for one in read_dead_letters(self._settings, self._topic)
+            if isinstance(one, DeadLetterRecord) and one.offset in selection.offsets
+        )
         counts = ReplayCounts()
         done = set[RecordPlace]()
-        for first in range(0, len(letters), BATCH):
-            some = letters[first : first + BATCH]
+        for some in batches(letters):
             self._produce(some, done, counts)
             progress(len(some))
         return counts
@@ -154,23 +157,29 @@ def select(
     since_ms: int | None, again: bool,
 ) -> Selection:  # fmt: skip
     """Return the chosen dead letters from a time of failure on, as the method of a replay does."""
-    letters, marked = collect(read_dead_letters(settings, topic, since_ms), chosen)
-    fresh = [one for one in letters if again or one.offset not in marked]
-    with_record = [one for one in fresh if one.place is not None]
-    return Selection(with_record, len(letters) - len(fresh), len(fresh) - len(with_record))
-
-
-def collect(
-    records: Iterable[DeadLetterRecord | ReplayMark], chosen: Callable[[DeadLetterRecord], bool]
-) -> tuple[list[DeadLetterRecord], set[int]]:
-    """Return the chosen dead letters, and the offsets of all that were produced again."""
-    letters, marked = list[DeadLetterRecord](), set[int]()
-    for one in records:
+    with_record, without, marked = set[int](), 0, set[int]()
+    for one in read_dead_letters(settings, topic, since_ms):
         if isinstance(one, ReplayMark):
             marked.update(one.offsets)
+        elif chosen(one) and one.place is None:
+            without += 1
         elif chosen(one):
-            letters.append(one)
-    return letters, marked
+            with_record.add(one.offset)
+    before = set[int]() if again else with_record & marked
+    return Selection(frozenset(with_record - before), len(before), without)
+
+
+def batches(letters: Iterable[DeadLetterRecord]) -> Iterator[list[DeadLetterRecord]]:
+    """Yield the dead letters of each transaction: as many as `BATCH`, or `BATCH_BYTES`."""
+    some, size = list[DeadLetterRecord](), 0
+    for one in letters:
+        some.append(one)
+        size += len(one.value or b"")
+        if len(some) >= BATCH or size >= BATCH_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _whole(letter: DeadLetterRecord) -> OriginalRecord:

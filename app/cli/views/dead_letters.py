@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meander.app.common.output import CommandOutput, at_millis
@@ -83,7 +83,7 @@ def list_groups(output: CommandOutput, flow: str, groups: LetterGroups) -> None:
 
 def show_letters(
     output: CommandOutput,
-    letters: Sequence[DeadLetterRecord],
+    letters: Iterable[DeadLetterRecord],
     marked: set[int],
     originals: Mapping[RecordPlace, OriginalRecord],
 ) -> None:

@@ -79,7 +79,7 @@ def replay(
     """Produce all dead letters again; return how many, their records, and those that are gone."""
     producing = DeadLetterReplay(rig.settings, rig.dead_topic)
     found = producing.select(every, None, again)
-    counts = producing.produce(found.letters, progress)
+    counts = producing.produce(found, progress)
     return counts.letters, counts.records, counts.gone
 
 
@@ -149,7 +149,7 @@ def test_replay_that_another_one_has_overtaken_produces_nothing(rig: Rig) -> Non
     found = first.select(every, None, again=False)
     assert replay(rig) == (1, 1, 0)
     with pytest.raises(MeanderError, match="another replay"):
-        first.produce(found.letters, lambda _: None)
+        first.produce(found, lambda _: None)
     assert len(replayed(rig)) == 1
 
 
@@ -160,7 +160,7 @@ def test_timer_is_counted_and_left_out(rig: Rig) -> None:
     )  # fmt: skip
     set_aside(rig, timer, of(0))
     found = select(rig.settings, rig.dead_topic, every, None, again=False)
-    assert (len(found.letters), found.without_record) == (1, 1)
+    assert (len(found.offsets), found.without_record) == (1, 1)
     letter, _ = read_dead_letters(rig.settings, rig.dead_topic)
     assert isinstance(letter, DeadLetterRecord)
     assert (letter.kind, letter.origin, letter.key, letter.place) == ("timer", "sums", b"key", None)
