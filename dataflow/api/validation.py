@@ -129,8 +129,11 @@ def _policies(node: Node) -> Iterator[OnError]:
 
 def _check_policy(node: Node, policy: OnError) -> None:
     if not isinstance(policy, Retry):
-        expected = (*get_args(Fallback), Retry())
-        _expect_one("on_error", node.name, policy, expected)
+        if policy not in get_args(Fallback):
+            raise SetupError(
+                f"operator {node.name!r}", f"its on_error is {policy!r}",
+                "give 'dead_letter', 'skip', 'fail' or a Retry",
+            )  # fmt: skip
         return
     match node:
         case SinkNode() | FeedbackNode():

@@ -83,9 +83,16 @@ def replay(
     return counts.letters, counts.records, counts.gone
 
 
-def replayed(rig: Rig) -> list[Record]:
-    found = consume_all(rig.bootstrap, rig.prefix + "orders")
-    return [one for one in found if "meander.replay" in dict(one.headers)]
+def replayed(rig: Rig, count: int) -> list[Record]:
+    """The records that were produced again, once there are so many: a transaction shows a little
+    after its commit."""
+
+    def found() -> list[Record]:
+        there = consume_all(rig.bootstrap, rig.prefix + "orders")
+        return [one for one in there if "meander.replay" in dict(one.headers)]
+
+    until(lambda: len(found()) >= count, "all records are there")
+    return found()
 
 
 def place(rig: Rig, number: int) -> RecordPlace:
@@ -96,7 +103,7 @@ def place(rig: Rig, number: int) -> RecordPlace:
 def test_record_goes_back_as_it_was(rig: Rig) -> None:
     set_aside(rig, of(3))
     assert replay(rig) == (1, 1, 0)
-    (back,) = replayed(rig)
+    (back,) = replayed(rig, 1)
     assert (back.key, back.value, back.partition, back.timestamp) == (b"k3", b"v3", 1, 1003)
     assert back.headers == [("h", b"3"), ("meander.replay", f"{rig.dead_topic}:0".encode())]
 
@@ -107,7 +114,7 @@ def test_unreadable_record_goes_back_from_its_dead_letter(rig: Rig) -> None:
     delete_topics(rig.bootstrap, rig.prefix + "orders")
     create_topic(rig.bootstrap, rig.prefix + "orders", 2)
     assert replay(rig) == (1, 1, 0)
-    (back,) = replayed(rig)
+    (back,) = replayed(rig, 1)
     assert (back.key, back.value, back.timestamp) == (b"k", b"\xff", 7)
     assert back.headers[0] == ("h", None)
 
@@ -118,13 +125,13 @@ def test_second_replay_produces_nothing_unless_told(rig: Rig) -> None:
     assert replay(rig) == (0, 0, 0)
     assert select(rig.settings, rig.dead_topic, every, None, again=False).replayed == 5
     assert replay(rig, again=True) == (5, 5, 0)
-    assert len(replayed(rig)) == 10
+    assert len(replayed(rig, 10)) == 10
 
 
 def test_dead_letters_of_one_record_produce_it_once(rig: Rig) -> None:
     set_aside(rig, of(4), of(4))
     assert replay(rig) == (2, 1, 0)
-    assert [one.value for one in replayed(rig)] == [b"v4"]
+    assert [one.value for one in replayed(rig, 1)] == [b"v4"]
 
 
 def test_interrupted_replay_goes_on_where_it_ended(rig: Rig) -> None:
@@ -140,7 +147,7 @@ def test_interrupted_replay_goes_on_where_it_ended(rig: Rig) -> None:
         with pytest.raises(KeyboardInterrupt):
             replay(rig, progress=interrupt)
         assert replay(rig) == (2, 2, 0)
-    assert sorted(one.value or b"" for one in replayed(rig)) == [b"v%d" % n for n in range(6)]
+    assert sorted(one.value or b"" for one in replayed(rig, 6)) == [b"v%d" % n for n in range(6)]
 
 
 def test_replay_that_another_one_has_overtaken_produces_nothing(rig: Rig) -> None:
@@ -150,7 +157,7 @@ def test_replay_that_another_one_has_overtaken_produces_nothing(rig: Rig) -> Non
     assert replay(rig) == (1, 1, 0)
     with pytest.raises(MeanderError, match="another replay"):
         first.produce(found, lambda _: None)
-    assert len(replayed(rig)) == 1
+    assert len(replayed(rig, 1)) == 1
 
 
 def test_timer_is_counted_and_left_out(rig: Rig) -> None:
@@ -172,7 +179,7 @@ def test_record_of_a_topic_that_was_created_again_is_gone(rig: Rig) -> None:
     create_topic(rig.bootstrap, rig.prefix + "orders", 2)
     produce(rig.bootstrap, rig.prefix + "orders", RECORDS)
     assert replay(rig) == (0, 0, 1)
-    assert replayed(rig) == []
+    assert replayed(rig, 0) == []
 
 
 @pytest.mark.parametrize("numbers", [[0], [9, 2, 0], [*range(10)]])
