@@ -8,6 +8,7 @@ a thread is outside of the simulation. Cost: one pass of asyncio per poll.
 from __future__ import annotations
 
 import asyncio
+from asyncio import events
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, TypeVarTuple, Unpack
@@ -91,9 +92,14 @@ class _ClockedLoop(asyncio.SelectorEventLoop):
         return handle
 
     def run_once(self) -> None:
-        """Make the calls that are due."""
-        self.call_soon(self.stop)
-        self.run_forever()
+        """Make the calls that are due, also where a notebook runs an event loop in this thread."""
+        outer = events._get_running_loop()
+        events._set_running_loop(None)
+        try:
+            self.call_soon(self.stop)
+            self.run_forever()
+        finally:
+            events._set_running_loop(outer)
 
     def seconds_to_next(self) -> float:
         """Return the seconds until the next call is due; little where others may be."""

@@ -190,3 +190,13 @@ def test_moves_of_bins_and_partitions_lose_no_call(seed: int) -> None:
         total = sum(int(str(one)) for one in run.states("sum").values())
     assert sorted(int(str(value)) for value in sink.values) == [4 * n for n in range(60)]
     assert total == sum(4 * n for n in range(60))
+
+
+def test_flow_runs_where_an_event_loop_runs_already() -> None:
+    async def notebook() -> list[object]:
+        with TestFlow(_flow(doubled), workers=1) as run:
+            run.feed("numbers", 1, 2)
+            run.run()
+        return run.values("out")
+
+    assert asyncio.run(notebook()) == [2, 4]
