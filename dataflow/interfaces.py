@@ -157,7 +157,7 @@ class DeadLetterWriter(Protocol):
         """Write one record with the reason. `trace` is the traceback, or ''."""
 
 
-class DeadLetters(DeadLetterWriter, Protocol):
+class DeadLetterTopic(DeadLetterWriter, Protocol):
     """A dead-letter topic, as one worker writes it. The tickets of dead letters are 1, 2, 3, ..."""
 
     @property
@@ -234,7 +234,7 @@ class SourceSpec(Protocol[T_co]):
     def open(
         self,
         context: WorkerContext,
-        dead: DeadLetters,
+        dead: DeadLetterTopic,
         rests: Rests | None,
     ) -> SourceReader:
         """Open this worker's reader of the given rests. A flow without an earlier execution passes

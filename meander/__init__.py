@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from meander.connectors.kafka.typed import csv, typed
     from meander.dataflow.api.checkpointing import Checkpointing
     from meander.dataflow.api.collection import Collection
+    from meander.dataflow.api.dead_letters import DeadLetters
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from meander.dataflow.logic.changeable import ChangeableLogic
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.logic import Context
+    from meander.dataflow.operators.retries import Retry
     from meander.dataflow.policies.drift import DriftTrigger
     from meander.dataflow.policies.ds2 import DS2Autoscaler
     from meander.dataflow.policies.metrics import (
@@ -57,12 +59,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
-    "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
+    "DeadLetters", "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
     "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
     "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Registry",
-    "Resources", "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler",
-    "WorkerLoad", "bootstrap", "columns", "csv", "difference", "field", "flow_control", "header",
-    "nondeterministic", "pattern", "resized", "typed",
+    "Resources", "Retry", "SetupError", "SkewBalancer", "SourceOptions", "Stream",
+    "ThresholdAutoscaler", "WorkerLoad", "bootstrap", "columns", "csv", "difference", "field",
+    "flow_control", "header", "nondeterministic", "pattern", "resized", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -75,6 +77,7 @@ _MODULES = {
     "connectors.kafka.typed": ["csv", "typed"],
     "dataflow.api.checkpointing": ["Checkpointing"],
     "dataflow.api.collection": ["Collection"],
+    "dataflow.api.dead_letters": ["DeadLetters"],
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
@@ -89,6 +92,7 @@ _MODULES = {
     "dataflow.logic.changeable": ["ChangeableLogic"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.logic": ["Context"],
+    "dataflow.operators.retries": ["Retry"],
     "dataflow.policies.drift": ["DriftTrigger"],
     "dataflow.policies.ds2": ["DS2Autoscaler"],
     "dataflow.policies.metrics": [

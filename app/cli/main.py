@@ -1,5 +1,5 @@
 """The command line: `meander run | bootstrap | status | migrate | rescale | change | plan |
-checkpoint | checkpoints | stop | reset | trace | topics | config | broker | demo`.
+checkpoint | checkpoints | stop | reset | dead-letters | trace | topics | config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. An expected error is one sentence on
@@ -19,6 +19,7 @@ from meander.app.cli import (
     broker,
     change,
     checkpoints,
+    dead_letters,
     migrate,
     plan,
     rescale,
@@ -50,6 +51,7 @@ app.add_typer(topics.commands, name="topics")
 app.add_typer(broker.commands, name="broker")
 app.add_typer(trace.commands, name="trace")
 app.add_typer(plan.commands, name="plan")
+app.add_typer(dead_letters.commands, name="dead-letters")
 
 
 @app.callback()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from meander.app.cli.options import FlowConnection, FlowModule, connected
-from meander.app.cli.views.run import Watch
+from meander.app.cli.views.run import Watch, show_dead_letters
 from meander.app.common.output import log_to
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
@@ -72,6 +72,11 @@ def run(
         typer.Option("--skip-lost", help="Continue with the records left where retention has"
                      " deleted records that the flow was to read; a warning names them."),
     ] = False,
+    fail_on_dead_letters: Annotated[
+        bool,
+        typer.Option("--fail-on-dead-letters", help="End with exit code 1 where the run has given"
+                     " dead letters."),
+    ] = False,
     heartbeat_timeout: Annotated[
         float,
         typer.Option(min=1.0, help="Seconds of silence after which a worker or driver counts as"
@@ -129,8 +134,9 @@ def run(
 
     JSON lines hold each event of the flow and a summary every ten seconds.
 
-    Exit code 0: the flow ended or meander stop stopped it; 1: it failed; 2: Kafka, Spark or an
-    option must be corrected; 130: Ctrl-C; 143: SIGTERM.
+    Exit code 0: the flow ended or meander stop stopped it; 1: it failed, or with
+    --fail-on-dead-letters it gave some; 2: Kafka, Spark or an option must be corrected; 130:
+    Ctrl-C; 143: SIGTERM.
     """
     # Spark takes a while to import, and the other commands do without.
     from meander.app.driver import driver
@@ -167,5 +173,9 @@ def run(
     output.say(
         f"{'stopped' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
     )
+    if result.dead_letters:
+        show_dead_letters(output, result.flow, result.dead_letters)
     if result.signal is not None:
         raise typer.Exit(128 + result.signal)
+    if result.dead_letters and fail_on_dead_letters:
+        raise typer.Exit(1)

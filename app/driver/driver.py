@@ -46,6 +46,7 @@ from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
+from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
@@ -83,7 +84,10 @@ def run(
         opened.enter_context(contextlib.closing(decisions))
         context = _await_spark(spark, prepared, status, signals)
         policies = policy_runner(prepared, SystemClock())
-        driver = DriverResources(context, status, decisions, commands, policies, signals)
+        dead_letters = DeadLetterCount(prepared.flow, prepared.plan.flow.dead_letters)
+        driver = DriverResources(
+            context, status, decisions, commands, policies, dead_letters, signals
+        )
         result = _run_executions(prepared, found, driver)
         status.finished(result.counters)
         return result

@@ -40,6 +40,7 @@ from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
+from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force, resources_of
 from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.control.resources import ANYWHERE, Resources
@@ -62,6 +63,7 @@ class DriverResources:
     """Kept open, because each start writes to it and a new producer takes up to half a second."""
     commands: OpenCommands
     policies: PolicyRunner
+    dead_letters: DeadLetterCount
     signals: Signals | None
 
 
@@ -129,7 +131,7 @@ def run_execution(
                 opened.enter_context(signals.deferred(links.wakeup.set))
             loop = DriverLoop(
                 prepared, links, pool, topics, driver.status, driver.decisions, driver.commands,
-                driver.policies, found, plan, _slots(driver.spark),
+                driver.policies, driver.dead_letters, found, plan, _slots(driver.spark),
             )  # fmt: skip
             opened.callback(loop.close)
             _resume_commands(prepared, topics, driver)

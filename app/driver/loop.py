@@ -40,6 +40,7 @@ from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.source.source import source_topics
 from meander.connectors.links.links import CurveLinks
 from meander.connectors.topics.control import DecisionTopic
+from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.checkpoint.checkpoint_coordinator import CheckpointCoordinator
 from meander.dataflow.checkpoint.restore_plan import RestorePlan
 from meander.dataflow.coordinator.coordinator import Coordinator
@@ -85,6 +86,10 @@ class FlowResult:
     """Seconds since all workers ran."""
     signal: int | None
     """The signal that ended the flow; None where a bounded run or a command ended it."""
+    flow: str
+    """The name of the flow."""
+    dead_letters: int
+    """The dead letters of all executions of this run, unreadable records included."""
 
 
 class DriverLoop:
@@ -100,6 +105,7 @@ class DriverLoop:
         decisions: DecisionTopic,
         commands: OpenCommands,
         policies: PolicyRunner,
+        dead_letters: DeadLetterCount,
         found: StartCheckpoint | None,
         plan: RestorePlan,
         slots: int | None,
@@ -123,7 +129,8 @@ class DriverLoop:
         )
         self._source_topics = source_topics(prepared.plan.sources)
         self._lag = Lag(options.kafka, prepared.group, [*self._source_topics.values()])
-        self._policies = policies
+        self._policies, self._dead_letters = policies, dead_letters
+        dead_letters.start_execution()
         self._plan_control: FlowPlanControl | None = None
         self._window = MetricsWindow(prepared.plan, self._source_topics, SystemClock())
         self._observer = Observer(SystemClock())
@@ -155,6 +162,7 @@ class DriverLoop:
         )  # fmt: skip
         self._policies.attach(control, self._window)
         signal = self._drive(commands, signals)
+        self._count_dead_letters()
         self._end_commands(commands)
         return signal
 
@@ -196,7 +204,11 @@ class DriverLoop:
     def result(self, signal: int | None) -> FlowResult:
         """Return the result of the flow, given the signal that ended it."""
         seconds = 0.0 if self._started_at is None else time.monotonic() - self._started_at
-        return FlowResult(self._pool.stats().counters, self._migrations, seconds, signal)
+        counters = self._pool.stats().counters
+        return FlowResult(
+            counters, self._migrations, seconds, signal, self._prepared.flow,
+            self._dead_letters.total,
+        )  # fmt: skip
 
     # -- turns
 
@@ -253,6 +265,7 @@ class DriverLoop:
             self._lag.look()
             self._send_heartbeat()
             self._step_policies()
+            self._count_dead_letters()
         self._decisions.pump()
         self._topics.checkpoints.pump()
         self._topics.plans.pump()
@@ -265,6 +278,12 @@ class DriverLoop:
         sizes = self._controller.migrations.sizes
         self._policies.step(lambda: self._window.sample(self._pool.stats(), self._lag, sizes))
         self._plan_control.pump()
+
+    def _count_dead_letters(self) -> None:
+        """Count the dead letters. Raises MeanderError where the flow has more than its limit."""
+        counters = self._pool.stats().counters
+        count = counters.get("dead_letters", 0) + counters.get("unreadable", 0)
+        self._dead_letters.note(count, time.monotonic())
 
     def _note_start(self) -> None:
         """Report the start once all workers run."""

@@ -36,6 +36,7 @@ COUNTERS = {
     "dead_letters": ("meander_dead_letters", "Records set aside as a function raised."),
     "unreadable": ("meander_unreadable_records", "Records that could not be decoded."),
     "skipped": ("meander_skipped_records", "Records left out as on_error='skip' says."),
+    "retries": ("meander_retries", "Calls made again as a function raised, as a Retry says."),
     "late_adjusted": (
         "meander_late_adjusted",
         "Records whose time was raised to their partition's frontier.",

@@ -52,11 +52,12 @@ from meander.app.protocol.messages import (
 )
 from meander.app.protocol.registration import join, own_host
 from meander.app.recovery.restart import decided_before, last_joint_decision, needed_history
+from meander.app.worker.event_loop import ThreadedEventLoop
 from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.app.worker.turn_times import TurnTimes
-from meander.connectors.kafka.dead_letter import KafkaDeadLetters
+from meander.connectors.kafka.dead_letter import KafkaDeadLetters, origins_of
 from meander.connectors.kafka.sink.record_limits import max_batch_bytes
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.sink.transaction_buffer import TransactionBuffer
@@ -179,7 +180,8 @@ class WorkerProcess:
         context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._keepalive)
         transacting = opening.ask(lambda: self._transactions(plan, context, internal))
         starting = opening.ask(lambda: _restore_plan(plan, arguments, internal))
-        dead = opening.open(lambda: KafkaDeadLetters.open(context, internal.dead)).result()
+        origins = origins_of(plan, context.topics)
+        dead = opening.open(lambda: KafkaDeadLetters.open(context, internal.dead, origins)).result()
         transactions = transacting.result()
         environment = WorkerEnvironment(
             me=self._me,
@@ -195,6 +197,7 @@ class WorkerProcess:
             joins=arguments.joins,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
+            open_event_loop=lambda: ThreadedEventLoop(self._links.wakeup),
             keepalive=self._keepalive,
             transactions=transactions,
         )

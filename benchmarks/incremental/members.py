@@ -25,6 +25,7 @@ from meander.dataflow.interfaces import Chunk, Links, Partition, SinkWriter, Sou
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.event_loop import SimulatedEventLoop
 from meander.dataflow.simulation.in_memory import (
     InMemoryReader,
     ListDeadLetters,
@@ -141,6 +142,7 @@ class Members:
             open_writer=lambda _: writer,
             execution=self.world.execution, start=self.world.start,
             in_flight=self.world.in_flight,
+            open_event_loop=lambda: SimulatedEventLoop(self.clock),
         )  # fmt: skip
         return Worker(self.plan, environment, links)
 

@@ -2,16 +2,18 @@
 headers.
 
 Guarantees that a record gets one dead letter per failure, and that `delivered` names a dead letter
-only once all dead letters up to it are durable. An unreadable record keeps its bytes and headers.
-For a record that a function refused, the dead letter holds the value as JSON, or else its repr. It
-has the headers meander.reason, .operator, .topic or .origin, .partition, .offset, .time, .worker
-and .trace. A cut value also has .truncated, its original length.
+only once all dead letters up to it are durable. An unreadable record keeps its key, bytes and
+headers. The dead letter of a record that a function refused names the record by topic, partition
+and offset, which costs the hot path nothing. Its value is that at the operator, as JSON or else its
+repr. `meander.schemas.dead_letter` lists the headers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from confluent_kafka import Message
 
@@ -22,8 +24,13 @@ from meander.connectors.kafka.sink.record_producer import RecordProducer
 from meander.dataflow.interfaces import WorkerContext
 from meander.dataflow.operators.error_policy import failure, safe_repr
 from meander.dataflow.records.batch import Batch
+from meander.schemas import dead_letter
 from meander.schemas.log_lines import LineLogger
 from meander.state.encoding import codec
+from meander.state.times.time import to_millis
+
+if TYPE_CHECKING:
+    from meander.dataflow.api.plan import Plan
 
 log = LineLogger(__name__)
 
@@ -50,12 +57,60 @@ class MalformedRecord:
     headers: Headers
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """An origin of records: a topic that a source reads, or an operator with timers or changes."""
+
+    name: str
+    topic: str | None = None
+    topic_id: str = ""
+    """The id of the topic, or ''."""
+
+    def headers(self, batch: Batch, row: int) -> Headers:
+        """Return the headers that name the record of a row."""
+        if self.topic is None:
+            kind = "notification" if batch.offsets[row] else "timer"
+            return [
+                (dead_letter.KIND, kind if batch.keys is not None else "change"),
+                (dead_letter.ORIGIN, self.name),
+            ]
+        place = [
+            (dead_letter.KIND, "record"),
+            (dead_letter.TOPIC, self.topic),
+            (dead_letter.PARTITION, str(batch.partitions[row])),
+            (dead_letter.OFFSET, str(batch.offsets[row])),
+        ]
+        return [*place, (dead_letter.TOPIC_ID, self.topic_id)] if self.topic_id else [*place]
+
+
+Origins = Mapping[int, Origin]
+"""The origins of the records of a flow, by number."""
+NO_ORIGINS: Origins = {}
+"""The origins of a flow that names none."""
+
+
+def origins_of(plan: Plan, ids: Mapping[str, str]) -> Origins:
+    """Return the origins of a flow. `ids` holds the ids of the topics that it reads."""
+    topics = {source.name: getattr(source.spec, "topic", None) for source in plan.sources}
+    return {
+        number: Origin(name, topics.get(name), ids.get(topics.get(name) or "", ""))
+        for number, name in enumerate(plan.origins)
+    }
+
+
 class KafkaDeadLetters:
     """A writer that sends a worker's dead letters to the topic of its flow; implements
-    `DeadLetters`."""
+    `DeadLetterTopic`."""
 
-    def __init__(self, settings: Settings, topic: str, worker: int, max_waiting: int) -> None:
-        self._worker, self._named = worker, set[str]()
+    def __init__(
+        self,
+        settings: Settings,
+        topic: str,
+        worker: int,
+        max_waiting: int,
+        origins: Origins = NO_ORIGINS,
+    ) -> None:
+        self._worker, self._named, self._origins = worker, set[str](), origins
         self.added = self._delivered = 0
         self._arrived = set[int]()
         """The tickets of durable dead letters behind one that is not durable."""
@@ -64,9 +119,11 @@ class KafkaDeadLetters:
         )
 
     @staticmethod
-    def open(context: WorkerContext, topic: str) -> KafkaDeadLetters:
+    def open(context: WorkerContext, topic: str, origins: Origins = NO_ORIGINS) -> KafkaDeadLetters:
         """Return the dead letters of one worker."""
-        return KafkaDeadLetters(context.settings, topic, context.worker, context.max_waiting)
+        return KafkaDeadLetters(
+            context.settings, topic, context.worker, context.max_waiting, origins
+        )
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
         """Send one record as a dead letter without blocking. Raise the broker's refusal of an
@@ -90,30 +147,34 @@ class KafkaDeadLetters:
                 others="counted only",
             )
         added: Headers = [
-            ("meander.reason", _header_text(reason[:MAX_TRACE])),
-            ("meander.operator", operator),
-            ("meander.partition", str(batch.partitions[row])),
-            ("meander.offset", str(batch.offsets[row])),
-            ("meander.time", str(batch.times[row])),
-            ("meander.worker", str(self._worker)),
+            (dead_letter.REASON, _header_text(reason[:MAX_TRACE])),
+            (dead_letter.OPERATOR, operator),
+            (dead_letter.TIME, str(to_millis(int(batch.times[row])))),
+            (dead_letter.WORKER, str(self._worker)),
         ]
         if trace:
-            added.append(("meander.trace", _header_text(trace)[-MAX_TRACE:]))
+            added.append((dead_letter.TRACE, _header_text(trace)[-MAX_TRACE:]))
         if isinstance(value, MalformedRecord):
-            added.append(("meander.topic", value.topic))
+            added += [
+                (dead_letter.KIND, "unreadable"),
+                (dead_letter.TOPIC, value.topic),
+                (dead_letter.PARTITION, str(batch.partitions[row])),
+                (dead_letter.OFFSET, str(batch.offsets[row])),
+            ]
             self._send(value.value, key, _within_bound(value.headers), added)
         else:
-            added.append(("meander.origin", str(batch.origins[row])))
-            self._send(_encoded_value(value), key, [], added)
+            number = int(batch.origins[row])
+            origin = self._origins.get(number, Origin(f"origin {number}"))
+            self._send(_encoded_value(value), key, [], [*added, *origin.headers(batch, row)])
 
     def _send(
         self, value: bytes | None, key: bytes | None, headers: Headers, added: Headers
     ) -> None:
         if value is not None and len(value) > MAX_VALUE:
-            added.append(("meander.truncated", str(len(value))))
+            added.append((dead_letter.TRUNCATED, str(len(value))))
             value = value[:MAX_VALUE]
         if key is not None and len(key) > MAX_KEY:
-            added.append(("meander.key_truncated", str(len(key))))
+            added.append((dead_letter.KEY_TRUNCATED, str(len(key))))
             key = key[:MAX_KEY]
         self.added += 1
         done = partial(self._note_delivered, self.added)
@@ -151,7 +212,7 @@ def _within_bound(headers: Headers) -> Headers:
         if room >= 0:
             found.append((name, value))
     omitted = len(headers) - len(found)
-    return [*found, ("meander.headers_left_out", str(omitted))] if omitted else found
+    return [*found, (dead_letter.HEADERS_LEFT_OUT, str(omitted))] if omitted else found
 
 
 def _header_text(text: str) -> bytes:

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from msgspec import to_builtins
 
@@ -44,6 +44,7 @@ from meander.connectors.testing.in_memory import (
     TopicWriter,
 )
 from meander.connectors.testing.in_memory_topics import Feed, Idle, InMemoryTopics
+from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.api.expansion import composites, part_name
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
@@ -60,6 +61,7 @@ from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.simulation.event_loop import SimulatedEventLoop
 from meander.dataflow.simulation.faults import (
     At,
     Control,
@@ -108,6 +110,8 @@ from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
 from meander.state.times.time import to_millis
 
+Expectation = Literal["read", "allow"]
+"""What a test expects of dead letters: it reads all of them, or may leave some unread."""
 IDLE_STEPS = 250
 """The steps without a change after which a flow counts as at rest."""
 AFTER_CRASH = (
@@ -121,6 +125,9 @@ class TestFlow:
     """A test flow that runs a user's flow on simulated workers. Each topic has `partitions`;
     `topics` are those that a pattern of a source may match, and `states` the initial states by
     operator and key.
+
+    A test fails at its end where the flow gave dead letters that the test has not read by
+    `dead_letters`. With `dead_letters="allow"` it may leave them unread.
 
     Times are milliseconds since 1970. A test feeds topics before or between `run_until_idle`,
     `advance` and `run`. It may read results at any time, and keyed state while no bin moves. A
@@ -139,8 +146,8 @@ class TestFlow:
     ...     run.control({"type": "migrate", "id": "m1", "bins": "all", "worker": 1})
     ...     run.feed("in", 3, 4)
     ...     run.run()
-    ...     totals = run.states("sum")
-    >>> [letter.operator for letter in run.dead_letters], run.answer("m1").state
+    ...     letters = run.dead_letters
+    >>> [letter.operator for letter in letters], run.answer("m1").state
     (['source in', 'sum'], 'completed')
     """
 
@@ -154,6 +161,7 @@ class TestFlow:
         *,
         partitions: int = 2,
         topics: Sequence[str] = (),
+        dead_letters: Expectation = "read",
         faults: Sequence[At] = (),
         states: Mapping[str, Mapping[object, object]] | None = None,
         commands: Sequence[Command] = (),
@@ -174,6 +182,9 @@ class TestFlow:
         self._injector, self._pending = FaultInjector(), PendingFaults([*faults])
         self._failure: MeanderError | None = None
         self._dead_letters: list[DeadLetter] = []
+        self._expectation, self._read_letters = dead_letters, 0
+        """What a test expects of dead letters, and how many it has read."""
+        self._letter_count = DeadLetterCount(flow.name, flow.dead_letters)
         self._dead: dict[WorkerId, ListDeadLetters] = {}
         """The dead letters of each worker, which share the list."""
         self._types = flow.named_types
@@ -205,6 +216,7 @@ class TestFlow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        unread = self._dead_letters[self._read_letters :]
         if error is not None:
             error.add_note(
                 f"The failure occurred at step {self.sim.actions} of {type(self).__name__}(flow,"
@@ -215,6 +227,8 @@ class TestFlow:
         if self._own is not None:
             self._own.close()
         self._folder.cleanup()
+        if error is None and unread and self._expectation == "read":
+            raise AssertionError(_unread(unread))
 
     # -- actions
 
@@ -280,6 +294,11 @@ class TestFlow:
                 self.inject(at.fault)
         self.sim.act()
         self._rescale()
+        try:
+            self._letter_count.note(len(self._dead_letters), self.sim.clock.monotonic())
+        except MeanderError as error:
+            self._failure = error
+            raise
 
     def inject(self, fault: Fault | Command) -> None:
         """Inject a fault, or submit a command, now. Raise SetupError where it does not fit the
@@ -349,7 +368,9 @@ class TestFlow:
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters in order. The `value` of an unreadable record is its bytes."""
+        """Return the dead letters in order, which count as read from now on. The `value` of an
+        unreadable record is its bytes."""
+        self._read_letters = len(self._dead_letters)
         return [
             replace(letter, value=letter.value.value)
             if isinstance(letter.value, MalformedRecord)
@@ -613,10 +634,22 @@ class TestFlow:
             self.world.execution,
             self.world.start,
             self.world.in_flight,
+            lambda: SimulatedEventLoop(clock),
             joins=joins,
             transactions=transactions,
         )
         return Worker(self._plan, site, links)
+
+
+def _unread(letters: Sequence[DeadLetter]) -> str:
+    """Describe dead letters that a test has not read."""
+    first = letters[0]
+    many = "1 dead letter was" if len(letters) == 1 else f"{len(letters):,} dead letters were"
+    return (
+        f"{many} not read; the first one is of operator {first.operator!r}: {first.reason}. Read"
+        ' `dead_letters` of the TestFlow within its block, or give it dead_letters="allow".'
+        + (f"\n{first.trace}" if first.trace else "")
+    )
 
 
 def _check_formats(nodes: Sequence[Node]) -> None:

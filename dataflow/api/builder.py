@@ -7,7 +7,7 @@ from collections.abc import Callable
 from meander.dataflow.api.nodes import ExchangeNode, Guarantee, Node, Output, group_of
 from meander.dataflow.api.validation import check, check_upstreams
 from meander.dataflow.control.colocation import DEFAULT_GROUP
-from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.retries import OnError, fallback
 from meander.schemas.errors import SetupError
 from meander.state.keys.bins import BinSpace
 
@@ -51,7 +51,7 @@ class Definition:
         self, at: Output, group: str, on_error: OnError, *, keyless: bool = False
     ) -> Output:
         name = self.name_for(f"{at.node.name} exchange")
-        return Output.of(self.add(ExchangeNode(name, at, on_error, group, keyless)))
+        return Output.of(self.add(ExchangeNode(name, at, fallback(on_error), group, keyless)))
 
     def name_for(self, base: str) -> str:
         """Return `base`, with a number behind it where another node has the name."""

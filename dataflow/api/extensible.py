@@ -20,7 +20,7 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.operators.custom import BuildOperator
-from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.retries import OnError
 from meander.schemas.errors import SetupError
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, get_args, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
+from meander.dataflow.api.dead_letters import DeadLetters
 from meander.dataflow.api.nodes import Guarantee, MergeNode, Output, SourceNode, group_of
 from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.api.type_names import named_types
@@ -77,6 +78,9 @@ class Flow(Definition):
 
     `types` names the classes whose objects records, states and keys may contain, besides those that
     formats, and annotations of the flow's functions, name. No other class is ever built from bytes.
+
+    `dead_letters` bounds the dead letters of all workers in a time, such as `DeadLetters(limit=100,
+    per=60)`. A flow with more of them fails.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Flow(Definition):
         control_lead: float = 0.25,
         policies: Sequence[Policy] = (),
         types: Sequence[object] = (),
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         if not name or not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
             raise SetupError(f"flow {name!r}", "its name becomes part of topic names",
@@ -132,7 +137,7 @@ class Flow(Definition):
             if not isinstance(policy, Policy):
                 raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
                                  "give it instances of subclasses of Policy")  # fmt: skip
-        self.policies = (*policies,)
+        self.policies, self.dead_letters = (*policies,), dead_letters
         self._types = (*types,)
         self.module = ""
         """The module that defines the flow, where a loader has loaded it."""

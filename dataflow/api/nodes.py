@@ -15,12 +15,13 @@ from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
 from meander.dataflow.logic.changeable import ChangeableLogic
+from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.custom import BuildOperator
-from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
@@ -88,6 +89,19 @@ class SplitNode:
     upstream: Output
     choose: Callable[[Any], object]
     outputs: tuple[str, ...]
+    on_error: OnError
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncMapNode:
+    """A node that maps each record by a coroutine. It is nondeterministic."""
+
+    name: str
+    upstream: Output
+    function: CoroutineFunction
+    concurrency: int
+    timeout: float
+    order: ResultOrder
     on_error: OnError
 
 
@@ -327,6 +341,7 @@ Node = (
     | MergeNode
     | StepsNode
     | SplitNode
+    | AsyncMapNode
     | ExchangeNode
     | KeyedNode
     | LoopNode

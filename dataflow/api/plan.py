@@ -22,6 +22,7 @@ from meander.dataflow.api.lineage import Lineages, input_lineages
 from meander.dataflow.api.logics import changeable_logics
 from meander.dataflow.api.nodes import (
     ArrangeNode,
+    AsyncMapNode,
     ChangesNode,
     ConsolidateNode,
     EnterNode,
@@ -60,6 +61,7 @@ from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.graph.graph import ROOT, EdgeId, Graph, Location, Scope
 from meander.dataflow.graph.graph import Node as Ports
 from meander.dataflow.logic.changeable import ChangeableLogic, version_of
+from meander.dataflow.operators.retries import Retry
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.wire import Payload
 from meander.schemas.errors import SetupError
@@ -137,11 +139,16 @@ class Plan:
         return self.ports[name].inputs[number]
 
     def origin(self, node: SourceNode | KeyedNode | ChangesNode) -> int:
-        """Return the number of a node's records in the total order. Sources come first."""
+        """Return the number of a node's records in the total order."""
+        return self.origins.index(node.name)
+
+    @cached_property
+    def origins(self) -> list[str]:
+        """Return the nodes that number records, in the order of their numbers. Sources come
+        first."""
         changes = [n for n in self.nodes if isinstance(n, ChangesNode)]
         numbered: list[Node] = [*self.sources, *self.keyed, *changes]
-        names = [one.name for one in numbered]
-        return names.index(node.name)
+        return [one.name for one in numbered]
 
     @cached_property
     def groups(self) -> ColocationGroups:
@@ -470,7 +477,7 @@ def _is_nondeterministic(node: Node) -> bool:
     spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
     if is_dataclass(spec):
         functions += [getattr(spec, one.name) for one in fields(spec)]
-    return any(map(is_nondeterministic, functions))
+    return isinstance(node, AsyncMapNode) or any(map(is_nondeterministic, functions))
 
 
 def _shows_batches(node: Node, entered: Collection[str]) -> bool:
@@ -493,8 +500,8 @@ def _functions(node: Node) -> list[str]:
 
 
 def _fuse(nodes: list[Node]) -> list[Node]:
-    """Join each chain of stateless steps into one node, and leave out exchanges without a
-    reader."""
+    """Join each chain of stateless steps into one node, and leave out exchanges without a reader. A
+    step with retries stays alone, so the steps before it run once per record."""
     readers = Counter(upstream.node.name for node in nodes for upstream in upstreams(node))
     result: dict[str, Node] = {}
     for node in nodes:
@@ -502,8 +509,13 @@ def _fuse(nodes: list[Node]) -> list[Node]:
             continue
         if isinstance(node, StepsNode):
             before = result[node.upstream.node.name]
-            if isinstance(before, StepsNode) and readers[before.name] == 1:
+            alone = _retries(node) or _retries(before)
+            if isinstance(before, StepsNode) and readers[before.name] == 1 and not alone:
                 del result[before.name]
                 node = StepsNode(node.name, before.upstream, (*before.steps, *node.steps))
         result[node.name] = node
     return list(result.values())
+
+
+def _retries(node: Node) -> bool:
+    return isinstance(node, StepsNode) and any(isinstance(s.on_error, Retry) for s in node.steps)

@@ -6,13 +6,14 @@ flat_map, split, inspect and probe. A method raises SetupError for an operator t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.logics import fold_of, process_of
 from meander.dataflow.api.nodes import (
+    AsyncMapNode,
     ExchangeNode,
     ExitNode,
     FeedbackNode,
@@ -34,18 +35,21 @@ from meander.dataflow.api.nodes import (
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.logic.changeable import ChangeableLogic
+from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.collection.table import TableChanges, no_row
-from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.operators.retries import OnError, Retry, fallback
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN, StateCodec
 
 if TYPE_CHECKING:
+    # This loads numba, which takes half a second that other flows do without.
     from meander.dataflow.api.collection import Collection
+    from meander.dataflow.operators.collection.stateless import ReadRow
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -64,6 +68,43 @@ class Stream(Extensible, Generic[T]):
     ) -> Stream[U]:
         """Apply a function to each value. Return the stream of its results."""
         return Stream(self._flow, self._step(Map(self._name(name), function, on_error)))
+
+    def map_async(
+        self,
+        name: str,
+        function: Callable[[T], Coroutine[Any, Any, U]],
+        *,
+        concurrency: int = 100,
+        timeout: float = 5.0,
+        order: ResultOrder = "kept",
+        on_error: OnError = "dead_letter",
+    ) -> Stream[U]:
+        """Apply a coroutine function to each value, such as one that asks an outside service.
+        Return the stream of its results.
+
+        At most `concurrency` calls of a worker run at a time, each for at most `timeout` seconds,
+        beside the other work of the worker. Results leave in the order of the values, or with
+        `order="any"` as calls end. A `Retry` calls the function again without a wait of other
+        calls.
+
+        The function counts as nondeterministic: with exactly-once delivery, results behind it wait
+        for the checkpoint that holds them. After a restart the calls in flight are made again.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> async def looked_up(city):
+        ...     return {"CPH": "Copenhagen"}[city]
+        >>> flow = Flow("cities")
+        >>> cities = flow.source(KafkaSource("codes", value="str"))
+        >>> cities.map_async("look up", looked_up, concurrency=10).sink(KafkaSink("names"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("codes", "CPH")
+        ...     run.run()
+        >>> run.values("names")
+        ['Copenhagen']
+        """
+        return Stream(self._flow, self._async_map(name, function, concurrency, timeout, order,
+                                                  on_error))  # fmt: skip
 
     def filter(
         self,
@@ -107,7 +148,7 @@ class Stream(Extensible, Generic[T]):
         value. Keys that are equal and of equal types form one group."""
         name = self._name(name)
         keyed = self._step(KeyBy(name, function, on_error, self._flow.space))
-        exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, on_error)
+        exchange = ExchangeNode(self._name(f"{name} exchange"), keyed, fallback(on_error))
         return KeyedStream(self._flow, self._add(exchange))
 
     def collection(
@@ -124,8 +165,13 @@ class Stream(Extensible, Generic[T]):
         64 bits, or plain Python values of the types `key` and `value`."""
         from meander.dataflow.api.collection import Collection
 
-        row_type = RowType(key, value)
-        node = IngestNode(self._name(name), self._at, function, on_error, row_type)
+        row_type, name, at = RowType(key, value), self._name(name), self._at
+        read: ReadRow = function
+        if isinstance(on_error, Retry):
+            # The step calls the function, so updates enter the collection in whole batches.
+            at = self._step(Map(self._name(f"{name} rows"), function, on_error))
+            read, on_error = _as_it_is, on_error.then
+        node = IngestNode(name, at, read, on_error, row_type)
         return Collection(self._flow, self._add(node))
 
     def table(
@@ -155,7 +201,8 @@ class Stream(Extensible, Generic[T]):
         table = TableChanges(function, row_type)
         keyed = self.key_by(table.primary_key, on_error=on_error)
         changes = keyed.process(name, no_row, table.step, on_error=on_error)
-        node = IngestNode(self._name(f"{name} changes"), changes._at, _as_it_is, on_error, row_type)
+        read_name, kept = self._name(f"{name} changes"), fallback(on_error)
+        node = IngestNode(read_name, changes._at, _as_it_is, kept, row_type)
         return Collection(self._flow, self._add(node))
 
     def split(
@@ -252,6 +299,15 @@ class Stream(Extensible, Generic[T]):
         self._flow.add(FeedbackNode(back, returning._at, loop, max_iterations, on_error))
         out = ExitNode(self._name(f"{loop.name} exit"), leaving._at)
         return type(leaving)(self._flow, self._add(out))
+
+    def _async_map(
+        self, name: str, function: CoroutineFunction, concurrency: int, timeout: float,
+        order: ResultOrder, on_error: OnError,
+    ) -> Output:  # fmt: skip
+        name = self._flow.unused_name(name)
+        return self._add(
+            AsyncMapNode(name, self._at, function, concurrency, timeout, order, on_error)
+        )
 
     def _name(self, wanted: str) -> str:
         return self._flow.name_for(wanted)
@@ -426,6 +482,20 @@ class KeyedStream(Stream[T]):
     ) -> KeyedStream[U]:
         """Apply a function to each value as `Stream.map` does, and keep the key."""
         return KeyedStream(self._flow, super().map(function, on_error=on_error, name=name)._at)
+
+    def map_async(
+        self,
+        name: str,
+        function: Callable[[T], Coroutine[Any, Any, U]],
+        *,
+        concurrency: int = 100,
+        timeout: float = 5.0,
+        order: ResultOrder = "kept",
+        on_error: OnError = "dead_letter",
+    ) -> KeyedStream[U]:
+        """Apply a coroutine function to each value as `Stream.map_async` does, and keep the key."""
+        return KeyedStream(self._flow, self._async_map(name, function, concurrency, timeout, order,
+                                                       on_error))  # fmt: skip
 
     def filter(
         self,

@@ -15,6 +15,7 @@ from typing import get_args
 from meander.dataflow.api.determinism import is_nondeterministic
 from meander.dataflow.api.nodes import (
     FUNCTION_KINDS,
+    AsyncMapNode,
     ChangesNode,
     ExchangeNode,
     FeedbackNode,
@@ -24,6 +25,7 @@ from meander.dataflow.api.nodes import (
     KeyedNode,
     MapUpdatesNode,
     Node,
+    OperatorNode,
     ProcessLogic,
     ReduceNode,
     SinkNode,
@@ -35,9 +37,10 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.graph.graph import ROOT
 from meander.dataflow.logic.changeable import ChangeableLogic
-from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.async_map import ResultOrder
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.operator import Order
+from meander.dataflow.operators.retries import Fallback, OnError, Retry
 from meander.schemas.errors import SetupError
 
 
@@ -51,19 +54,19 @@ def check(node: Node) -> None:
                 f"operator {node.name!r}", f"its {role} is {function!r}", "give it a function"
             )
     match node:
-        case SourceNode(name, spec):
-            _check_end(f"source {name!r}", spec, "KafkaSource('topic')")
-        case SinkNode(name, _, spec):
-            _check_end(f"sink {name!r}", spec, "KafkaSink('topic')")
+        case SourceNode() | SinkNode():
+            _check_end(node)
         case KeyedNode():
             _check_keyed(node)
+        case AsyncMapNode():
+            _check_async_map(node)
         case IngestNode() | ChangesNode():
             _check_outside_loops(node)
         case MapUpdatesNode() | JoinNode() | ReduceNode():
             _check_deterministic(node)
             _check_takes_columns(node)
     for policy in _policies(node):
-        _expect_one("on_error", node.name, policy, get_args(OnError))
+        _check_policy(node, policy)
 
 
 def check_upstreams(node: Node, nodes: Sequence[Node]) -> None:
@@ -95,6 +98,8 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield from (("function", step.function) for step in node.steps)
         case SplitNode():
             yield "function", node.choose
+        case AsyncMapNode():
+            yield "function", node.function
         case IngestNode():
             yield "function", node.read
         case JoinNode() | ReduceNode():
@@ -112,19 +117,46 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield from ((role, function) for role, function in back if function is not None)
 
 
-def _policies(node: Node) -> Iterator[str]:
+def _policies(node: Node) -> Iterator[OnError]:
     match node:
         case StepsNode():
             yield from (step.on_error for step in node.steps)
         case SplitNode() | ExchangeNode() | KeyedNode() | FeedbackNode() | SinkNode():
             yield node.on_error
-        case IngestNode():
+        case IngestNode() | OperatorNode() | AsyncMapNode():
             yield node.on_error
 
 
-def _check_end(end: str, spec: object, example: str) -> None:
-    if not callable(getattr(spec, "open", None)):
-        raise SetupError(end, f"it is {spec!r}", f"give it such as {example}")
+def _check_policy(node: Node, policy: OnError) -> None:
+    if not isinstance(policy, Retry):
+        if policy not in get_args(Fallback):
+            raise SetupError(
+                f"operator {node.name!r}", f"its on_error is {policy!r}",
+                "give 'dead_letter', 'skip', 'fail' or a Retry",
+            )  # fmt: skip
+        return
+    match node:
+        case SinkNode() | FeedbackNode():
+            cause = "it rejects a record for its form, which another call does not change"
+        case OperatorNode():
+            cause = "it calls functions by itself"
+        case KeyedNode(logic=ColumnFold()):
+            cause = "its function takes the records of many keys at once"
+        case _:
+            return
+    raise SetupError(
+        f"operator {node.name!r}", f"its on_error is {policy!r}, and {cause}",
+        f"give it {policy.then!r}, and a Retry to a step before it",
+    )  # fmt: skip
+
+
+def _check_end(node: SourceNode | SinkNode) -> None:
+    end = "Source" if isinstance(node, SourceNode) else "Sink"
+    if not callable(getattr(node.spec, "open", None)):
+        raise SetupError(
+            f"{end.lower()} {node.name!r}", f"it is {node.spec!r}",
+            f"give it such as Kafka{end}('topic')",
+        )  # fmt: skip
 
 
 def _check_keyed(node: KeyedNode) -> None:
@@ -152,6 +184,25 @@ def _check_keyed(node: KeyedNode) -> None:
             " the iteration or the batch",
             "set them before or behind the loop or flow control",
         )
+
+
+def _check_async_map(node: AsyncMapNode) -> None:
+    function = node.function
+    called = getattr(function, "__call__", None)  # noqa: B004 (an object may be called)
+    if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)):
+        raise SetupError(
+            f"operator {node.name!r}", f"its function {function!r} is no coroutine function",
+            "define it with async def, or give a plain function to map",
+        )  # fmt: skip
+    if node.concurrency < 1:
+        raise SetupError(
+            f"operator {node.name!r}", f"its concurrency is {node.concurrency}", "give it 1 or more"
+        )
+    if not node.timeout > 0:
+        raise SetupError(
+            f"operator {node.name!r}", f"its timeout is {node.timeout}", "give it seconds above 0"
+        )
+    _expect_one("order", node.name, node.order, get_args(ResultOrder))
 
 
 def _check_outside_loops(node: IngestNode | ChangesNode) -> None:

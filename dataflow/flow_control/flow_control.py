@@ -19,7 +19,7 @@ from meander.dataflow.flow_control.batcher import Batcher
 from meander.dataflow.flow_control.expansion import Expand, Expansion, unexpanded
 from meander.dataflow.flow_control.ready_rows import ReadyRows, Weigh, each_one
 from meander.dataflow.operators.custom import OperatorServices
-from meander.dataflow.operators.error_policy import OnError
+from meander.dataflow.operators.retries import OnError
 from meander.schemas.errors import SetupError
 
 T = TypeVar("T", bound=Extensible)

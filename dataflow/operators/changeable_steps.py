@@ -52,7 +52,7 @@ class ChangeableSteps(BaseOperator):
             self._ready += passed
             worked |= bool(passed) or more
         rows = self._batch_size.rows
-        while self._ready and rows > 0 and not self._output.blocked():
+        while self._ready and rows > 0 and not (self._output.blocked() or self._rests):
             rows -= self._apply_next(rows)
             worked = True
         if worked or self._over_limit:
@@ -74,9 +74,19 @@ class ChangeableSteps(BaseOperator):
         self._over_limit = self._waiting.size > self._max_waiting
         return self._over_limit and bool(self._waiting.spill_some())
 
+    @property
+    def _rests(self) -> bool:
+        return any(guard.waiting for _, guard in self._steps)
+
+    def wait_seconds(self) -> float | None:
+        """Return the seconds until a function is called again on a record, or None."""
+        retries = (guard.retries.wait_seconds() for _, guard in self._steps if guard.retries)
+        return min((seconds for seconds in retries if seconds is not None), default=None)
+
     def _apply_next(self, most: int) -> int:
         """Apply the chain to the next records that have one version at each step, at most `most`.
-        Return their number."""
+        Return their number. A chain with retries has one step, so records from a failed call on
+        stay ready."""
         rows = self._ready.popleft()
         times = rows.batch.times[:most]
         count = min(timeline.count_equal(times) for timeline, _ in self._steps)
@@ -88,6 +98,10 @@ class ChangeableSteps(BaseOperator):
         with self._batch_size.measure(count):
             batch, output_bytes = apply_chain(versions, rows.batch)
             self._batch_size.count_output(output_bytes)
+        done = min(guard.end_pass(count) for _, guard in self._steps)
+        if done < count:
+            rows, rest = rows.split_at(done)
+            self._ready.appendleft(rest)
         if len(batch):
             time = nested_time(int(batch.times.min()), rows.iterations)
             self._output.send(self._capabilities.capability_for(time), time, batch)

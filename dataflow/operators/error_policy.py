@@ -1,7 +1,8 @@
 """The error policy of an operator: what happens to a record that a user function cannot process.
 
 `dead_letter` (default) writes it as a dead letter with its traceback, `skip` counts it, `fail` ends
-the flow. Guarantees that no record is dropped in silence: each policy counts.
+the flow. A `Retry` calls the function again first. Guarantees that no record is dropped in silence:
+each policy counts.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections import Counter
-from typing import Literal
+from collections.abc import Iterable
 
-from meander.dataflow.interfaces import DeadLetters, DeadLetterWriter
+from meander.dataflow.interfaces import DeadLetterTopic, DeadLetterWriter
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
-from meander.dataflow.records.batch import Batch
+from meander.dataflow.operators.retries import OnError, Retries, fallback
+from meander.dataflow.records.batch import Batch, own_value
 from meander.schemas.errors import MeanderError
-
-OnError = Literal["dead_letter", "skip", "fail"]
 
 
 def failure() -> type[BaseException] | tuple[()]:
@@ -67,7 +67,7 @@ class SinkDeadLetters:
     write later results, whose dead letters it would have to await.
     """
 
-    def __init__(self, dead: DeadLetters) -> None:
+    def __init__(self, dead: DeadLetterTopic) -> None:
         self._dead, self._last, self._durable = dead, 0, 0
 
     def add(self, operator: str, batch: Batch, row: int, reason: str, trace: str) -> None:
@@ -105,12 +105,35 @@ class Guard:
         dead_letters: DeadLetterWriter,
         counters: Counter[str],
         keepalive: Keepalive = NO_KEEPALIVE,
+        retries: Retries | None = None,
     ) -> None:
-        self.operator, self._policy, self._dead_letters = operator, policy, dead_letters
-        self.counters, self.keepalive = counters, keepalive
+        self.operator, self._policy = operator, fallback(policy)
+        self._dead_letters, self.counters, self.keepalive = dead_letters, counters, keepalive
+        self.retries = retries
+        """The retries of a policy that has some, or None."""
+
+    def own_values(self, batch: Batch) -> Iterable[object]:
+        """Return the values of a batch for one pass. With retries each is a copy, as a function may
+        change it before it fails."""
+        return batch.values if self.retries is None else map(own_value, batch.values)
+
+    def stops(self, batch: Batch, row: int) -> bool:
+        """Return whether a function that has failed is called again on this record, so the pass
+        stops here."""
+        return self.retries is not None and self.retries.again(batch, row)
+
+    def end_pass(self, rows: int) -> int:
+        """Return how many of the `rows` records of a pass are done. The others wait."""
+        return rows if self.retries is None else self.retries.end_pass(rows)
+
+    @property
+    def waiting(self) -> bool:
+        """Return whether a record waits for the time of its next call."""
+        return self.retries is not None and self.retries.waiting
 
     def failed(self, batch: Batch, row: int, error: BaseException) -> None:
-        """Apply the error policy to one record. Raises FunctionFailed under `fail`."""
+        """Apply the error policy to one record, without another call. Raises FunctionFailed under
+        `fail`."""
         if self._policy == "skip":
             self.counters["skipped"] += 1
             return

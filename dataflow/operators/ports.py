@@ -113,16 +113,33 @@ class InputPort:
 
         The operator completes them by the end of the turn.
         """
+        message = self.take(max_rows)
+        if message is not None and isinstance(message.payload, Batch):
+            self.latency.complete(message.arrived_at, len(message.payload))
+        return message
+
+    def take(self, max_rows: int) -> Message | None:
+        """Remove the next message, or at most `max_rows` of its records; the others stay. The
+        operator reports their completion to `latency`."""
         if not self._queue:
             return None
         batch = self._queue[0].payload
         if not isinstance(batch, Batch) or len(batch) <= max_rows:
-            return next(self.drain())
+            return next(self.consume())
         message = self._queue.popleft()
         first, rest = batch.take(np.arange(max_rows)), batch.take(np.arange(max_rows, len(batch)))
         self._queue.appendleft(replace(message, payload=rest))
-        self.latency.complete(message.arrived_at, max_rows)
         return replace(message, payload=first, release_credit=None)
+
+    def peek(self, max_rows: int) -> Message | None:
+        """Return the next message, or at most `max_rows` of its records. They stay."""
+        if not self._queue:
+            return None
+        message = self._queue[0]
+        batch = message.payload
+        if not isinstance(batch, Batch) or len(batch) <= max_rows:
+            return message
+        return replace(message, payload=batch.take(np.arange(max_rows)))
 
     @property
     def empty(self) -> bool:

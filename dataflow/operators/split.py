@@ -6,7 +6,8 @@ Cost: one call per record, one message per output and batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,13 @@ class Split(BaseOperator):
         guard: Guard,
         clock: Clock,
     ) -> None:
-        self._input, self._outputs, self._choose, self._guard = source, outputs, choose, guard
+        self._input, self._outputs = source, [*outputs.values()]
+        self._split = partial(split_rows, choose, [*outputs], guard)
         self._batch_size = AdaptiveBatch(clock, MAX_ROWS)
 
     def schedule(self) -> bool:
         """Process messages, unless earlier ones still wait. Return whether there were any."""
-        if any(output.blocked() for output in self._outputs.values()):
+        if any(output.blocked() for output in self._outputs):
             return False
         worked, rows = False, self._batch_size.rows
         while rows > 0 and (message := self._input.pop(rows)) is not None:
@@ -43,19 +45,29 @@ class Split(BaseOperator):
             worked = True
             rows -= len(message.payload)
             with self._batch_size.measure(len(message.payload)):
-                self._split(message, message.payload)
+                send_each(self._outputs, message, self._split(message.payload))
         return worked
 
-    def _split(self, message: Message, batch: Batch) -> None:
-        batch, names = apply_each(self._choose_output, batch, self._guard)
-        for name, output in self._outputs.items():
-            chosen = [row for row, named in enumerate(names) if named == name]
-            if chosen:
-                with output.mint(message) as capability:
-                    output.send(capability, message.time, batch.take(np.array(chosen, np.int64)))
 
-    def _choose_output(self, value: object) -> str:
-        name = self._choose(value)
-        if not isinstance(name, str) or name not in self._outputs:
-            raise ValueError(f"{name!r} is none of its outputs {', '.join(self._outputs)}")
+def send_each(outputs: Sequence[OutputPort], message: Message, batches: Sequence[Batch]) -> None:
+    """Send the records that follow from a consumed message: one batch per output."""
+    for output, batch in zip(outputs, batches, strict=True):
+        if len(batch):
+            with output.mint(message) as capability:
+                output.send(capability, message.time, batch)
+
+
+def split_rows(
+    choose: Callable[[Any], object], outputs: Sequence[str], guard: Guard, batch: Batch
+) -> list[Batch]:
+    """Return the records of each output that a function names."""
+
+    def named(value: object) -> str:
+        name = choose(value)
+        if not isinstance(name, str) or name not in outputs:
+            raise ValueError(f"{name!r} is none of its outputs {', '.join(outputs)}")
         return name
+
+    rows, names = apply_each(named, batch, guard)
+    chosen = ([row for row, one in enumerate(names) if one == name] for name in outputs)
+    return [rows.take(np.array(some, np.int64)) for some in chosen]

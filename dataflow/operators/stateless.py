@@ -16,8 +16,9 @@ import numpy as np
 
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.adaptive_batch import BYTES, AdaptiveBatch
-from meander.dataflow.operators.error_policy import Guard, OnError, failure
+from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.ports import BaseOperator, InputPort, Message, OutputPort
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
@@ -133,7 +134,9 @@ class FlatMap:
 
     def apply(self, batch: Batch, guard: Guard) -> Batch:
         """Return all outputs in order, each with its position among the outputs of its input."""
-        rows, outputs = apply_each(self._outputs, with_index_room(batch, guard), guard)
+        full = batch.indexes >= INDEX_LIMIT
+        outputs_of = self._checked(full.tolist()) if full.any() else self._outputs
+        rows, outputs = apply_each(outputs_of, batch, guard)
         counts = [len(many) for many in outputs if isinstance(many, list)]
         positions = [i for count in counts for i in range(count)]
         repeated = rows.take(np.repeat(np.arange(len(rows)), counts))
@@ -147,6 +150,18 @@ class FlatMap:
             repeated.keys,
             repeated.hashes,
         )
+
+    def _checked(self, full: Iterable[bool]) -> Callable[[object], list[object]]:
+        """Return the function for one record after another, of which some have no room for a
+        further position."""
+        is_full = iter(full)
+
+        def outputs(value: object) -> list[object]:
+            if next(is_full):
+                raise TooManyLevelsError
+            return self._outputs(value)
+
+        return outputs
 
     def _outputs(self, value: object) -> list[object]:
         outputs = list(islice(self.function(value), MAX_OUTPUTS + 1))
@@ -286,18 +301,24 @@ def append_index(indexes: Int64s, positions: Int64s) -> Int64s:
 def apply_each(
     function: Callable[[Any], object], batch: Batch, guard: Guard
 ) -> tuple[Batch, list[object]]:
-    """Return the rows that the function processed, and its results."""
+    """Return the rows that the function processed, and its results. The pass ends before a row on
+    which the function is called again."""
     failed: list[int] = []
     results: list[object] = []
     keepalive, append = guard.keepalive, results.append
     # A chain has the name of its last step.
     keepalive.operator = guard.operator
-    for row, value in enumerate(batch.values):
+    for row, value in enumerate(guard.own_values(batch)):
         if keepalive.due:
             keepalive.send()
         try:
             append(function(value))
         except failure() as error:
+            if guard.stops(batch, row):
+                break
             guard.failed(batch, row, error)
             failed.append(row)
-    return batch.take(np.delete(np.arange(len(batch)), failed)) if failed else batch, results
+    if len(results) == len(batch):
+        return batch, results
+    done = len(results) + len(failed)
+    return batch.take(np.delete(np.arange(done), failed)), results

@@ -143,7 +143,7 @@ class Batch:
                 return self._with(self.values, self.size, None)
             packed = codec.encode(self.values) if self.packed is None else self.packed
         except UnencodableError:
-            return self._with([_own(value) for value in self.values], self.size, self.packed)
+            return self._with([own_value(value) for value in self.values], self.size, self.packed)
         return self._with(cast(list[object], codec.decode(packed)), self.size, None)
 
     @staticmethod
@@ -166,7 +166,8 @@ class Batch:
         )
 
 
-def _own(value: object) -> object:
+def own_value(value: object) -> object:
+    """Return a copy of a value that may change in place. An unencodable value stays shared."""
     try:
         return codec.unseal(codec.seal(value))
     except UnencodableError:

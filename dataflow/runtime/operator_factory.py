@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from meander.dataflow.api.logics import expect_replaces, with_logic
 from meander.dataflow.api.nodes import (
+    AsyncMapNode,
     ChangesNode,
     CollectionNode,
     EnterNode,
@@ -53,7 +54,7 @@ from meander.dataflow.graph.graph import ROOT, Edge, Location, Scope
 from meander.dataflow.graph.path_summary import Summary
 from meander.dataflow.interfaces import (
     Clock,
-    DeadLetters,
+    DeadLetterTopic,
     DeadLetterWriter,
     Partition,
     Rest,
@@ -67,12 +68,13 @@ from meander.dataflow.logic.worker_logics import WorkerLogics
 from meander.dataflow.migration.incremental_snapshots import Snapshots
 from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_migrator import PartitionMigrator
+from meander.dataflow.operators.async_map import AsyncCalls, AsyncMap, EventLoop
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
 from meander.dataflow.operators.changeable_steps import ChangeableSteps
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
-from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
+from meander.dataflow.operators.error_policy import Guard, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
 from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.logic import (
@@ -87,9 +89,11 @@ from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.operators.loop import EndlessLoop, Feedback, LoopEntry
 from meander.dataflow.operators.ports import Channels, InputPort, Operator, OutputPort
 from meander.dataflow.operators.probe import Probe
+from meander.dataflow.operators.retries import OnError, Retries, Retry, fallback
+from meander.dataflow.operators.retrying import RetryingOperator
 from meander.dataflow.operators.sink import Sink
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
-from meander.dataflow.operators.split import Split
+from meander.dataflow.operators.split import Split, split_rows
 from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
@@ -124,7 +128,7 @@ class WorkerEnvironment:
     workers: int
     clock: Clock
     topic: StateTopic
-    dead: DeadLetters
+    dead: DeadLetterTopic
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
     open_spill_store: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
@@ -136,6 +140,8 @@ class WorkerEnvironment:
     """The restore plan of all workers."""
     in_flight: StateTopic
     """The in-flight topic."""
+    open_event_loop: Callable[[], EventLoop]
+    """Opens the event loop of the coroutines of this worker."""
     keepalive: Keepalive = NO_KEEPALIVE
     """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
@@ -168,6 +174,9 @@ class OperatorFactory:
     """The sinks that keep the results of a moving key in order, by colocation group."""
     outboxes: list[OutboxSink] = field(default_factory=list)
     """The sinks that deliver exactly once by checkpoints."""
+    retries: list[Retries] = field(default_factory=list)
+    """The retries of all operators that have some."""
+    async_maps: list[AsyncMap] = field(default_factory=list)
     sink_dead_letters: SinkDeadLetters = field(init=False)
     """The dead letters of the ordered sinks."""
     start: RestorePlan = field(init=False)
@@ -181,6 +190,8 @@ class OperatorFactory:
     _layers: Iterator[int] = field(default_factory=count)
     _arrangements: dict[str, Arrangement] = field(default_factory=dict)
     _dictionary: Dictionary = field(default_factory=Dictionary)
+    _event_loop: EventLoop | None = None
+    """The event loop of this worker, once an operator has one."""
 
     def __post_init__(self) -> None:
         flow = self.plan.flow
@@ -239,6 +250,8 @@ class OperatorFactory:
         """Close every operator."""
         for operator in self.operators:
             operator.close()
+        if self._event_loop is not None:
+            self._event_loop.close()
 
     # -- one builder per kind of node
 
@@ -248,12 +261,8 @@ class OperatorFactory:
                 return self._source(node)
             case StepsNode():
                 return self._steps(node)
-            case SplitNode():
-                guard = self._guard(node.name, node.on_error)
-                outputs = dict(zip(node.outputs, self._outputs(node), strict=True))
-                return Split(
-                    self._inputs(node)[0], outputs, node.choose, guard, self.environment.clock
-                )
+            case SplitNode() | AsyncMapNode():
+                return self._split(node) if isinstance(node, SplitNode) else self._async_map(node)
             case ExchangeNode():
                 return self._exchange(node)
             case KeyedNode():
@@ -269,11 +278,26 @@ class OperatorFactory:
             case collection:
                 return self._collection(collection)
 
-    def _steps(self, node: StepsNode) -> Steps | ChangeableSteps:
+    def _split(self, node: SplitNode) -> Split | RetryingOperator:
+        guard, clock = self._guard(node.name, node.on_error), self.environment.clock
+        source, outputs = self._inputs(node)[0], self._outputs(node)
+        if guard.retries is None:
+            named = dict(zip(node.outputs, outputs, strict=True))
+            return Split(source, named, node.choose, guard, clock)
+        split = partial(split_rows, node.choose, node.outputs, guard)
+        return RetryingOperator(source, outputs, split, guard, clock)
+
+    def _steps(self, node: StepsNode) -> Steps | ChangeableSteps | RetryingOperator:
         chain = [(step, self._guard(step.name, step.on_error)) for step in node.steps]
-        ports = self._inputs(node)[0], self._output(node)
+        ports, clock = (self._inputs(node)[0], self._output(node)), self.environment.clock
         if not any(step.name in self.plan.logics for step in node.steps):
-            return Steps(*ports, chain, self.environment.clock)
+            step, guard = chain[0]
+            if guard.retries is None:
+                return Steps(*ports, chain, clock)
+            source, output = ports
+            return RetryingOperator(
+                source, [output], lambda batch: [step.apply(batch, guard)], guard, clock
+            )
         context = self._context(node.name, scope_of(node))
         timed = [(self._step_timeline(node, step), guard) for step, guard in chain]
         return ChangeableSteps(context, *ports, timed)
@@ -292,6 +316,18 @@ class OperatorFactory:
         if step.name in self.plan.logics:
             self.logics.add(step.name, partial(expect_replaces, step), install)
         return timeline
+
+    def _async_map(self, node: AsyncMapNode) -> AsyncMap:
+        if self._event_loop is None:
+            self._event_loop = self.environment.open_event_loop()
+        calls = AsyncCalls(node.function, node.concurrency, node.timeout, node.on_error)
+        guard = self._guard(node.name, fallback(node.on_error))
+        one = AsyncMap(
+            self._context(node.name), self._inputs(node)[0], self._output(node), calls, node.order,
+            guard, self._event_loop,
+        )  # fmt: skip
+        self.async_maps.append(one)
+        return one
 
     def _source(self, node: SourceNode) -> SourceOperator:
         ports = self.plan.ports[node.name]
@@ -458,23 +494,25 @@ class OperatorFactory:
 
     def _keyed(self, node: KeyedNode) -> KeyedOperator:
         *data, pointers = self._inputs(node)
+        guard = self._guard(node.name, node.on_error)
         keyed = KeyedOperator(
             self._context(node.name, scope_of(node), ordered=node.order == "event"),
             self.plan.origin(node),
             data,
             pointers,
             self._outputs(node),
-            self._timeline(node),
+            self._timeline(node, guard),
             self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
             self._max_handoff_bytes,
             self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
+            guard.retries,
         )
         self.outgoing.append(OutgoingState(keyed, self._output_at(self._pointer_output(node))))
         return keyed
 
-    def _timeline(self, node: KeyedNode) -> LogicTimeline[Logic]:
-        guard, upgrades = self._guard(node.name, node.on_error), list[Upgrade]()
+    def _timeline(self, node: KeyedNode, guard: Guard) -> LogicTimeline[Logic]:
+        upgrades = list[Upgrade]()
         timeline = LogicTimeline(self._logic(node, guard, Sealing(node.codec)))
 
         def install(change: LogicChange, before: ChangeableLogic, logic: ChangeableLogic) -> None:
@@ -582,8 +620,11 @@ class OperatorFactory:
         return refuse
 
     def _guard(self, name: str, policy: OnError, dead: DeadLetterWriter | None = None) -> Guard:
-        dead = dead or self.environment.dead
-        return Guard(name, policy, dead, self.counters, self.environment.keepalive)
+        dead, retries = dead or self.environment.dead, None
+        if isinstance(policy, Retry):
+            retries = Retries(policy, self.environment.clock, self.counters)
+            self.retries.append(retries)
+        return Guard(name, policy, dead, self.counters, self.environment.keepalive, retries)
 
     # -- ports
 

@@ -179,6 +179,12 @@ class Worker:
         return not self._state_restore.done
 
     @property
+    def calling(self) -> bool:
+        """Whether a function is to be called again on a record, or a coroutine runs."""
+        again = any(retries.pending for retries in self._operators.retries)
+        return again or any(one.pending for one in self._operators.async_maps)
+
+    @property
     def left(self) -> bool:
         """Whether this worker has left the flow and receives nothing more."""
         return self._progress.ended

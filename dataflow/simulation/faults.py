@@ -19,6 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import (
+    AsyncMapNode,
     FoldLogic,
     IngestNode,
     KeyedNode,
@@ -27,6 +28,7 @@ from meander.dataflow.api.nodes import (
     SplitNode,
     StepsNode,
 )
+from meander.dataflow.operators.async_map import CoroutineFunction
 from meander.dataflow.operators.keyed.columns import Column, ColumnFold, Columns, ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.simulation.simulator import Command
@@ -184,6 +186,9 @@ class FaultInjector:
             case SplitNode(name=name, choose=choose):
                 self.names.add(name)
                 return replace(node, choose=self._wrap(name, choose))
+            case AsyncMapNode(name=name, function=function):
+                self.names.add(name)
+                return replace(node, function=self._wrap_coroutine(name, function))
             case IngestNode(name=name, read=read):
                 self.names.add(name)
                 return replace(node, read=self._wrap(name, read))
@@ -222,6 +227,14 @@ class FaultInjector:
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
             self._raise_if_armed(name)
             return function(*args, **kwargs)
+
+        return wrapped
+
+    def _wrap_coroutine(self, name: str, function: CoroutineFunction) -> CoroutineFunction:
+        @wraps(function)
+        async def wrapped(value: object) -> object:
+            self._raise_if_armed(name)
+            return await function(value)
 
         return wrapped
 

@@ -29,7 +29,7 @@ from meander.dataflow.records.batch import Batch
 from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
-from meander.state.times.time import from_millis
+from meander.state.times.time import from_millis, to_millis
 
 BATCHES = 8
 """The most undelivered batches of one sink in memory."""
@@ -349,14 +349,22 @@ class DeadLetter:
     reason: str
     trace: str
     time: int
+    """The logical time."""
     partition: int
     offset: int
+    key: object = None
+    """The key, where the record or the timer has one."""
+
+    @property
+    def time_ms(self) -> int:
+        """Return the logical time in milliseconds since 1970."""
+        return to_millis(self.time)
 
 
 @dataclass(slots=True)
 class ListDeadLetters:
-    """A list that collects one worker's dead letters; implements `DeadLetters`. With `rng` a dead
-    letter is durable some checks later, and a crash before loses it."""
+    """A list that collects one worker's dead letters; implements `DeadLetterTopic`. With `rng` a
+    dead letter is durable some checks later, and a crash before loses it."""
 
     letters: list[DeadLetter] = field(default_factory=list)
     """The dead letters in order; workers may share the list."""
@@ -369,7 +377,8 @@ class ListDeadLetters:
         """Keep one record with its reason."""
         time, partition = int(batch.times[row]), int(batch.partitions[row])
         offset, value = int(batch.offsets[row]), batch.values[row]
-        letter = DeadLetter(operator, value, reason, trace, time, partition, offset)
+        key = None if batch.keys is None else codec.decode(batch.keys[row])
+        letter = DeadLetter(operator, value, reason, trace, time, partition, offset, key)
         self.letters.append(letter)
         self.waiting.append(letter)
         self.added += 1

@@ -459,8 +459,8 @@ class Simulation:
 
     @property
     def calm(self) -> bool:
-        """Return whether no fault delays a member or link, and no bin, member or report is in
-        transit."""
+        """Return whether no fault delays a member or link, no bin, member or report is in transit,
+        and no function is to be called again."""
         held = (*self.pauses.values(), *self.slowed.values())
         coordinator, reporting = self.coordinator, self.network.reporting
         changing = coordinator.logics.waiting or not coordinator.reconfigurations.idle
@@ -468,7 +468,7 @@ class Simulation:
             coordinator.busy or not coordinator.migrations.awaits_times
             or coordinator.workers.leaving or coordinator.assignment.changing
             or (changing and not coordinator.reconfigurations.awaits_time)
-            or any(worker.loading for worker in self.workers)
+            or any(worker.loading or worker.calling for worker in self.workers)
         )  # fmt: skip
         return max(held, default=0) <= self.actions and not (moving or reporting)
 

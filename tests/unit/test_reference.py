@@ -20,7 +20,17 @@ from typer.core import TyperGroup
 
 import meander
 import meander.testing
-from meander import Checkpointing, Flow, KafkaSink, KafkaSource, KeyedStream, Options, Stream
+from meander import (
+    Checkpointing,
+    DeadLetters,
+    Flow,
+    KafkaSink,
+    KafkaSource,
+    KeyedStream,
+    Options,
+    Retry,
+    Stream,
+)
 from meander.app.cli.main import app
 from meander.app.common.signals import Interrupted
 from meander.app.config.settings import OWN
@@ -138,7 +148,7 @@ def of_operators() -> dict[str, object]:
     found = dict[str, object]()
     methods = {**vars(Stream), **vars(KeyedStream)}
     for name, method in [*methods.items(), *vars(Stream).items()]:
-        if name.startswith("_") or not inspect.isfunction(method):
+        if name.startswith("_") or not inspect.isfunction(method) or name == "map_async":
             continue
         for option in inspect.signature(method).parameters.values():
             if option.name == "name" and option.default == name:
@@ -148,10 +158,15 @@ def of_operators() -> dict[str, object]:
     return found
 
 
-PLACES: dict[str, dict[str, object]] = {
-    kind.__name__: defaults_of(kind)
-    for kind in (Flow, Checkpointing, KafkaSource, SourceOptions, KafkaSink, Options)
-} | {"operator": of_operators()}
+def of_map_async() -> dict[str, object]:
+    """Return the options of the asynchronous map alone, with their default values."""
+    options = defaults_of(Stream.map_async)
+    return {name: options[name] for name in ("concurrency", "timeout", "order")}
+
+
+KINDS = Flow, Checkpointing, DeadLetters, Retry, KafkaSource, SourceOptions, KafkaSink, Options
+PLACES: dict[str, dict[str, object]] = {kind.__name__: defaults_of(kind) for kind in KINDS}
+PLACES |= {"operator": of_operators(), "map_async": of_map_async()}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -125,6 +125,15 @@ class Watch:
         return " · ".join(parts)
 
 
+def show_dead_letters(output: CommandOutput, flow: str, count: int) -> None:
+    """Print on a line of its own that a run has given dead letters."""
+    if output.as_json:
+        output.line({"type": "dead_letters", "flow": flow, "count": count})
+        return
+    letters = "1 dead letter" if count == 1 else f"{count:,} dead letters"
+    output.say(f"{letters}: see meander dead-letters {flow}")
+
+
 def _sentence(event: Event) -> str:
     """Return a sentence about any other event; '' for events of no interest to users."""
     match event:

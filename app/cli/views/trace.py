@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = "key", "value", "count"
 
 
-def parse_time(text: str) -> int:
-    """Return a time as milliseconds since 1970. Raise SetupError for other texts.
+def parse_time(text: str, option: str = "--as-of") -> int:
+    """Return the time of an option as milliseconds since 1970. Raise SetupError for other texts.
 
     >>> parse_time("1500"), parse_time("1970-01-01T00:00:01.5"), parse_time("1970-01-01T01Z")
     (1500, 1500, 3600000)
@@ -31,7 +31,7 @@ def parse_time(text: str) -> int:
         return checked_millis(int(aware.timestamp() * 1000))
     except ValueError as error:
         raise SetupError(
-            f"--as-of {text}",
+            f"{option} {text}",
             f"it is no time ({error})",
             "give milliseconds since 1970, or a time such as 2026-03-01T12:00:00Z",
         ) from None

@@ -15,7 +15,7 @@ import numpy as np
 from meander.connectors.kafka.client import ConsumedMessage
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.source.deserializer import Deserializer, Readable
-from meander.dataflow.interfaces import Chunk, DeadLetters, Partition
+from meander.dataflow.interfaces import Chunk, DeadLetterTopic, Partition
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import MeanderError
@@ -35,7 +35,7 @@ class ChunkReader:
         topic: str,
         deserializer: Deserializer,
         fail_fast: bool,
-        dead: DeadLetters,
+        dead: DeadLetterTopic,
     ) -> None:
         self.unreadable = 0
         """The number of unreadable records so far."""

@@ -42,7 +42,7 @@ from meander.connectors.kafka.topic_names import (
 )
 from meander.dataflow.api.nodes import SourceNode
 from meander.dataflow.interfaces import (
-    DeadLetters,
+    DeadLetterTopic,
     Partition,
     Rest,
     Rests,
@@ -161,7 +161,7 @@ class KafkaSource(SourceSpec[T]):
     def open(
         self,
         context: WorkerContext,
-        dead: DeadLetters,
+        dead: DeadLetterTopic,
         rests: Rests | None = None,
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
@@ -197,7 +197,7 @@ class KafkaSource(SourceSpec[T]):
             context,
         )
 
-    def chunk_reader(self, dead: DeadLetters, keepalive: Keepalive) -> ChunkReader:
+    def chunk_reader(self, dead: DeadLetterTopic, keepalive: Keepalive) -> ChunkReader:
         """Return the chunk reader of one worker."""
         shape: Shape = "record" if self.metadata else "pair" if self.pairs else "value"
         value = at_place(self.value, Place(self._topic, "value", "source"))

@@ -208,9 +208,8 @@ class Fold:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
         with store.open_batch(rows.batch.keys, bins) as state_batch:
-            return Applied(
-                self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch), len(rows)
-            )
+            results = self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch)
+            return Applied(results, self._guard.end_pass(len(rows)))
 
     def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
         seal, unseal, step = self.sealing.seal, self.sealing.unseal, self._step
@@ -220,7 +219,8 @@ class Fold:
         results: list[object] = []
         keepalive, append, plain = self._guard.keepalive, results.append, self._plain
         as_is = self._as_is
-        for row, (slot, value) in enumerate(zip(slots, batch.values, strict=True)):
+        own_values = self._guard.own_values(batch)
+        for row, (slot, value) in enumerate(zip(slots, own_values, strict=True)):
             if keepalive.due:
                 keepalive.send()
             try:
@@ -234,12 +234,16 @@ class Fold:
                 number = type(state) is float or (type(state) is int and -_WORD < state < _WORD)
                 states[slot] = state if number and plain else seal(state, keys[row])
             except failure() as error:
+                if self._guard.stops(batch, row):
+                    break
                 self._guard.failed(batch, row, error)
                 failed.append(row)
             else:
                 append(result)
-        answered = batch.take(np.delete(np.arange(len(batch)), failed)) if failed else batch
-        return answered.with_values(results)
+        if len(results) == len(batch):
+            return batch.with_values(results)
+        done = len(results) + len(failed)
+        return batch.take(np.delete(np.arange(done), failed)).with_values(results)
 
 
 class Context:
@@ -363,6 +367,7 @@ class Process:
         batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
         full = (batch.indexes >= INDEX_LIMIT).tolist()
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
+        values = iter(self._guard.own_values(batch))
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
         with store.open_batch(keys, bins) as state_batch:
@@ -372,32 +377,39 @@ class Process:
             )
             due = calls.next()
             while row + len(called) < calls.max_calls:
+                call: Call | None = None
                 if row < len(times) and (due is None or times[row] <= due.time):
                     place, key = row, batch.keys[row]
                     on_value = self._on_values[inputs[row]]
-                    function: OnTimer = partial(_with_value, on_value, batch.values[row])
+                    function: OnTimer = partial(_with_value, on_value, next(values))
                     context = Context(key, times[row], self.call_kinds, self._side)
-                    row += 1
                 elif due is not None:
-                    place, key = len(times) + len(called), due.key
+                    place, key, call = len(times) + len(called), due.key, due
                     function, kinds = self._callbacks[due.kind], self.call_kinds
                     if due.kind == "notification":
                         kinds = self._kinds_in_notification
                     context = Context(key, due.time, kinds, self._side)
-                    calls.pop(due)
-                    called.append(due)
                 else:
                     break
                 deepest = place < len(times) and full[place]
                 error = self._call(states, slots[key], context, function, deepest)
+                if error is not None:
+                    at = (batch, place) if call is None else (calls.batch([call]), 0)
+                    if self._guard.stops(*at):
+                        break
+                if call is None:
+                    row += 1
+                else:
+                    calls.pop(call)
+                    called.append(call)
                 if error is None:
                     outcome.add(place, context)
                     calls.register(key, context._time, context._timers, context._notice)
                 else:
-                    failed = (batch, place) if place < len(times) else (calls.batch(called[-1:]), 0)
-                    self._guard.failed(*failed, error)
+                    self._guard.failed(*at, error)
                 if context._timers or context._notice or place >= len(times):
                     due = calls.next()
+        self._guard.end_pass(row)
         return self._applied(batch, row, outcome, calls.batch(called) if called else None)
 
     def _call(

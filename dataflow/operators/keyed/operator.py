@@ -29,6 +29,7 @@ from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort, least_of
+from meander.dataflow.operators.retries import Retries
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import (
     Iterations,
@@ -73,12 +74,14 @@ class KeyedOperator(StatefulOperator):
         order: Order,
         max_handoff_bytes: int,
         downstream_passed: Callable[[int], bool],
+        retries: Retries | None = None,
     ) -> None:
-        """Take the arguments of a stateful operator, besides its own."""
+        """Take the arguments of a stateful operator, besides its own. `retries` are those of its
+        functions."""
         super().__init__(context, handoffs, outputs, store, max_handoff_bytes, downstream_passed)
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
-        self._timeline, self._order = logic, order
+        self._timeline, self._order, self._retries = logic, order, retries
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
@@ -97,12 +100,23 @@ class KeyedOperator(StatefulOperator):
         received = not (blocked or self._over_limit) and self._receive()
         released = self._enqueue_released()
         ready = self._enqueue_ready(frontier)
-        applied = not blocked and self._apply(frontier)
+        applied = not (blocked or self._rests) and self._apply(frontier)
         worked = installed or received or released or ready or applied
         if worked or self._over_limit:
             worked |= self._spill()
             self._downgrade()
         return worked
+
+    def wait_seconds(self) -> float | None:
+        """Return a short time while layers are being read, or the time until a function is called
+        again on a record."""
+        again = None if self._retries is None else self._retries.wait_seconds()
+        return min((s for s in (super().wait_seconds(), again) if s is not None), default=None)
+
+    @property
+    def _rests(self) -> bool:
+        """Whether a record waits for another call of a function."""
+        return self._retries is not None and self._retries.waiting
 
     def order_around_move(self, bin: Bin, time: int) -> None:
         """Order a bin's in-flight records around its move at `time` in an earlier execution. In
@@ -227,7 +241,7 @@ class KeyedOperator(StatefulOperator):
         if not self._queue and self.timers.first is None and self._notifications.first is None:
             return False
         budget = self._batch_size.rows
-        while budget > 0:
+        while budget > 0 and not self._rests:
             done = self._apply_some(frontier, budget)
             if not done:
                 break

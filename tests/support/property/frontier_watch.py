@@ -113,6 +113,7 @@ def watch_frontiers(
         flow(case),
         case.workers,
         case.seed,
+        dead_letters="allow",
         commands=case.script,
         databases=databases,
         namespace=namespace,

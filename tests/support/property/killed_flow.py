@@ -61,8 +61,9 @@ class KilledFlow(CrampedFlow):
         world.turn.step_faults = self.step_faults
         # Tables name their operator, so an execution shares no database but those of survivors.
         super(CrampedFlow, self).__init__(
-            run.flow, interruption.workers, case.seed, commands=script, world=world
-        )
+            run.flow, interruption.workers, case.seed, dead_letters="allow", commands=script,
+            world=world,
+        )  # fmt: skip
         watch_decisions(self.sim.coordinator.decisions, world.turn)
 
     def act(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter, defaultdict
 from typing import Any
@@ -43,6 +44,10 @@ class OutboxRun(ExactlyOnceRun):
                 return keyed.fold("a", _nothing, self.link, order="processing")
             case "drawn":
                 return keyed.fold("a", _nothing, nondeterministic(self.link))
+            case "asked":
+                return keyed.map_async("ask", self.asked, concurrency=2).fold(
+                    "a", _nothing, self.link
+                )
             case "round":
                 left = self.source.iterate("loop", self.go_round)
                 return left.key_by(_third).fold("a", _nothing, self.link, order="processing")
@@ -61,6 +66,11 @@ class OutboxRun(ExactlyOnceRun):
         number, last = state
         drawn = self._draw()
         return (number + 1, drawn), (number + 1, last, drawn)
+
+    async def asked(self, value: Any) -> Any:
+        """Return another value for the same key, some time later."""
+        await asyncio.sleep(0.001 * self._chance.randrange(4))
+        return self.redrawn(value)
 
     def redrawn(self, value: Any) -> Any:
         """Return another value for the same key."""
@@ -102,8 +112,8 @@ class OutboxRun(ExactlyOnceRun):
             last = drawn
 
 
-def case_of(seed: int) -> Case:
-    case = with_some_full_bins(random_case(seed, KINDS))
+def case_of(seed: int, kinds: tuple[str, ...] = KINDS) -> Case:
+    case = with_some_full_bins(random_case(seed, kinds))
     return with_some_comings_and_goings(with_aborts(case))
 
 

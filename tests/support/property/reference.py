@@ -214,4 +214,10 @@ def expected(kind: str, records: list[Record], others: list[Record]) -> tuple[li
         case "faulty":
             results, states, _ = faulty(records)
             return results, states
+        case "flaky":
+            first, a = fold(records, shapes.key, shapes.zero, shapes.total)
+            mapped = [Record(r.order, shapes.double(r.value)) for r in first]
+            functions = [shapes.remember]
+            results, b = process(mapped, shapes.key, shapes.empty, functions, shapes.ring, 2)
+            return results, {"a": a, "b": b}
     raise ValueError(kind)

@@ -5,12 +5,15 @@ Stands alone, so that its text can also be run by real workers that have no test
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
-from meander import KeyedStream, columns
+from meander import KeyedStream, Retry, columns
 
 
-def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+def define(  # noqa: C901 (one case per kind)
+    kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None
+) -> KeyedStream[Any]:
     match kind:
         case "chain":
             return keyed.fold("a", zero, total).map(double).fold("b", empty, trail)
@@ -37,6 +40,13 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             counts = keyed.fold("a", zero, total, colocate=False).map(double)
             met = counts.connect(keyed, "b", empty, remember, answer, ring)
             return met.fold("c", empty, trail, colocate=False)
+        case "flaky":
+            again = Retry(times=50, wait=0.002)
+            totals = keyed.map(Flaky(same), on_error=again)
+            asked = totals.fold("a", zero, Flaky(total), on_error=again).map_async(
+                "ask", Asked(double), concurrency=3, order="any", on_error=again
+            )
+            return asked.process("b", empty, Flaky(remember), Flaky(ring), on_error=again)
         case "arrival":
             return keyed.fold("a", int, number, order="processing")
     raise ValueError(kind)
@@ -44,6 +54,32 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
 
 class Refused(Exception):
     """A function cannot take its record."""
+
+
+class Flaky:
+    """A function that fails at every third call, once it has done all its work."""
+
+    def __init__(self, function: Any) -> None:
+        self._function, self._calls = function, 0
+
+    def __call__(self, *given: Any) -> Any:
+        result = self._function(*given)
+        self._calls += 1
+        if self._calls % 3 == 0:
+            raise Refused
+        return result
+
+
+class Asked(Flaky):
+    """A coroutine function that also waits: some calls end before earlier ones."""
+
+    async def __call__(self, *given: Any) -> Any:
+        await asyncio.sleep(0.001 * (self._calls % 4))
+        return super().__call__(*given)
+
+
+def same(value: Any) -> object:
+    return value
 
 
 def key(value: Any) -> object:

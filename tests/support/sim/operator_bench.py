@@ -19,11 +19,12 @@ from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.spill import DiskRows, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.error_policy import Guard, OnError
+from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.ports import InputPort, Message, OutputPort
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import Iterations, passed_frontier

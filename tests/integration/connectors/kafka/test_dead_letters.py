@@ -13,12 +13,12 @@ from meander.connectors.kafka.dead_letter import (
     MAX_VALUE,
     KafkaDeadLetters,
     MalformedRecord,
+    Origin,
 )
 from meander.connectors.kafka.sink.producer import Headers
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
-from meander.state.times.time import from_millis
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig, batch
 from tests.support.kafka.topics import Record, consume_all, until
@@ -31,8 +31,11 @@ def rig(broker: Broker, prefix: str) -> Rig:
     return made
 
 
+ORIGINS = {3: Origin("source", "flights", "id")}
+
+
 def set_aside(rig: Rig, records: Batch, row: int, trace: str = "") -> Record:
-    dead = KafkaDeadLetters.open(rig.context(worker=1, workers=2), rig.dead_topic)
+    dead = KafkaDeadLetters.open(rig.context(worker=1, workers=2), rig.dead_topic, ORIGINS)
     dead.add("per_plane", records, row, "KeyError: 'tailnum'", trace)
     until(lambda: dead.delivered() == dead.added, "it is durable")
     dead.close()
@@ -46,10 +49,12 @@ def test_it_says_which_record_which_operator_and_why(rig: Rig) -> None:
     assert dict(record.headers) == {
         "meander.reason": b"KeyError: 'tailnum'",
         "meander.operator": b"per_plane",
-        "meander.origin": b"3",
+        "meander.kind": b"record",
+        "meander.topic": b"flights",
+        "meander.topic_id": b"id",
         "meander.partition": b"1",
         "meander.offset": b"1",
-        "meander.time": b"%d" % from_millis(5),
+        "meander.time": b"5",
         "meander.worker": b"1",
         "meander.trace": b"the trace",
     }

@@ -54,7 +54,7 @@ def test_a_planted_fault_strikes_the_version_that_a_change_has_brought(operator:
         run.inject(Raise(operator, calls=3))
         read(run, 2)
         run.run()
-    letters = [(letter.operator, letter.reason.partition(":")[0]) for letter in run.dead_letters]
+        letters = [(one.operator, one.reason.partition(":")[0]) for one in run.dead_letters]
     assert letters == [(operator, "Planted")] * 3
     assert len(run.values("out")) == 2 * KEYS - 3
     assert tags(run)[1] == ["listed"]
@@ -88,5 +88,5 @@ def test_a_planted_fault_strikes_the_timer_of_a_changed_process_function() -> No
         assert set(run.states("ringing").values()) == {1}
         run.inject(Raise("ringing"))
         run.run()
-    assert len(run.dead_letters) == 1
+        assert len(run.dead_letters) == 1
     assert run.values("out") in ([["a", 2_000]], [["b", 2_000]])

@@ -214,6 +214,7 @@ def test_the_users_own_flow_stays_as_it_is() -> None:
     assert course(0, At(Raise("n", 0), step=1))
     with fed(TestFlow(flow, faults=[At(Raise("n"), step=1)])) as run:
         run.run()
+        assert len(run.dead_letters) == 1
     assert flow.nodes == before
 
 

@@ -169,7 +169,7 @@ def test_a_function_whose_signature_admits_columns_is_taken(function: Any) -> No
     [
         ("operator 'collection': its function is None; give", lambda s: s.collection(None)),
         (
-            "operator 'c': its on_error is 'drop'; give 'dead_letter', 'skip' or 'fail'",
+            "operator 'c': its on_error is 'drop'; give 'dead_letter', 'skip', 'fail' or a",
             lambda s: s.collection(tuple, "c", on_error="drop"),
         ),
         (

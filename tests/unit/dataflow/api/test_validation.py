@@ -35,7 +35,7 @@ Define = Callable[[Any], object]
         ("operator 'n': its step is None", lambda s: s.key_by(same).process("n", int, None)),
         ("operator 'n': its on_timer is 5", lambda s: s.key_by(same).process("n", int, step, 5)),
         (
-            "operator 'map': its on_error is 'dead-letter'; give 'dead_letter', 'skip' or 'fail'",
+            "operator 'map': its on_error is 'dead-letter'; give 'dead_letter', 'skip',",
             lambda s: s.map(same, on_error="dead-letter"),
         ),
         (

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from meander.dataflow.control.reassignment import Moves
 from meander.dataflow.control.routing import Routing, Transfer, initial_owners
-from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.exchange import Exchange
+from meander.dataflow.operators.retries import OnError
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace

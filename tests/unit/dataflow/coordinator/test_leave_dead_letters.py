@@ -49,4 +49,4 @@ def test_a_worker_leaves_once_its_dead_letters_are_durable(
         run.run_until_idle()
         assert left(run)
         run.run()
-    assert len(run.dead_letters) == KEYS
+        assert len(run.dead_letters) == KEYS

@@ -87,7 +87,7 @@ def test_records_of_before_a_move_are_applied_first_though_they_were_kept_upstre
 
 def later(context: Context, n: int, value: tuple[int, int]) -> int:
     """Ask for a call soon after."""
-    context.timer(value[0] + value[1] % 3)
+    context.timer(context.time_ms + 1 + value[1] % 3)
     context.emit(value)
     return n + 1
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource
-from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import LARGEST
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.source.operator import MAX_ROWS
 from meander.dataflow.simulation import in_memory
 from meander.dataflow.simulation.in_memory import ListDeadLetters, ListSink, ListSource

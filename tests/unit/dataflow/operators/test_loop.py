@@ -245,6 +245,8 @@ def test_frontiers_within_a_loop_are_known_outside(start: Start) -> None:
     source.feeds[1].busy = False
     run.finish(source)
     assert not any(run.sim.coordinator.frontiers().values())
+    (letter,) = run.dead_letters
+    assert letter.operator == "loop feedback", "the first value counts down past its end"
 
 
 def test_what_holds_a_loop_back_is_named_wherever_in_it_that_is() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from meander.app.cli.views.run import Watch
+from meander.app.cli.views.run import Watch, show_dead_letters
 from meander.app.cli.views.summary import EVERY
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import SILENCE
@@ -77,3 +77,17 @@ def test_rates_begin_again_with_each_execution(
         watch.show(structs.replace(RUNNING, counters={"read": 80}))
     *_, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert last["records_in_per_second"] == 40.0
+
+
+def test_run_with_dead_letters_says_so_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = StringIO()
+    terminal = CommandOutput(Console(file=text, width=80), as_json=False)
+    show_dead_letters(terminal, "counts", 1)
+    show_dead_letters(terminal, "counts", 1234)
+    assert text.getvalue().splitlines() == [
+        "1 dead letter: see meander dead-letters counts",
+        "1,234 dead letters: see meander dead-letters counts",
+    ]
+    show_dead_letters(CommandOutput(Console(), as_json=True), "counts", 3)
+    line = json.loads(capsys.readouterr().out)
+    assert line == {"type": "dead_letters", "flow": "counts", "count": 3}

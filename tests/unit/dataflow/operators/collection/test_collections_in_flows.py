@@ -11,7 +11,8 @@ import pytest
 from meander import Checkpointing, Flow
 from meander.dataflow.collections.reduce import NegativeCount
 from meander.dataflow.interfaces import SourceOptions
-from meander.dataflow.operators.error_policy import FunctionFailed, OnError
+from meander.dataflow.operators.error_policy import FunctionFailed
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError
 from meander.state.collections.kernels import hashes_of
@@ -32,7 +33,7 @@ class Defined:
         self.rows = stream.collection(lambda one: one, on_error=on_error, key=key, value=value)
 
     def run(self) -> TestFlow:
-        with TestFlow(self.flow, seed=5) as run:
+        with TestFlow(self.flow, seed=5, dead_letters="allow") as run:
             run.run()
         return run
 
@@ -161,7 +162,7 @@ def test_a_fault_makes_the_function_of_a_collection_raise() -> None:
     defined.rows.changes().sink(defined.sink)
     with TestFlow(defined.flow, faults=[At(Raise("collection"), step=0)]) as run:
         run.run()
-    assert len(run.dead_letters) == 1
+        assert len(run.dead_letters) == 1
     assert len(defined.changes) == 1
 
 

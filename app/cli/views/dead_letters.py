@@ -1,0 +1,181 @@
+"""`meander dead-letters`: print dead letters by operator and reason, or as a whole."""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from meander.app.common.output import CommandOutput, at_millis
+from meander.connectors.topics.dead_letters import (
+    DeadLetterRecord,
+    ReadHeaders,
+    RecordPlace,
+    ReplayMark,
+)
+from meander.connectors.topics.original_records import OriginalRecord
+
+COLUMNS = ["operator", "reason", "count", "replayed", "first", "last"]
+MAX_REASON, MAX_CELL = 200, 60
+"""The most characters of a reason in the list, and in a table."""
+MAX_GROUPS = 1000
+"""The most reasons that the list tells apart; the others have one line per operator."""
+OTHERS = "other reasons"
+
+
+@dataclass(slots=True)
+class _Group:
+    """The dead letters of one operator with one reason."""
+
+    first: int
+    last: int
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+
+
+class LetterGroups:
+    """The dead letters of a flow by operator and reason."""
+
+    def __init__(self, chosen: Callable[[DeadLetterRecord], bool]) -> None:
+        self._chosen = chosen
+        self._groups = dict[tuple[str, str], _Group]()
+        self._marked = set[int]()
+
+    def take(self, one: DeadLetterRecord | ReplayMark) -> None:
+        """Count a dead letter, or a mark."""
+        if isinstance(one, ReplayMark):
+            self._marked.update(one.offsets)
+        elif self._chosen(one):
+            key = one.operator, one.reason[:MAX_REASON]
+            if key not in self._groups and len(self._groups) >= MAX_GROUPS:
+                key = one.operator, OTHERS
+            group = self._groups.setdefault(key, _Group(one.at_ms, one.at_ms))
+            group.first, group.last = min(group.first, one.at_ms), max(group.last, one.at_ms)
+            group.offsets.append(one.offset)
+
+    @property
+    def rows(self) -> list[tuple[str, str, int, int, int, int]]:
+        """Return the cells of all groups, the most frequent first: operator, reason, count, how
+        many were produced again, the times of the first and the last failure."""
+        rows = [
+            (
+                operator, reason, len(group.offsets),
+                sum(offset in self._marked for offset in group.offsets), group.first, group.last,
+            )
+            for (operator, reason), group in self._groups.items()
+        ]  # fmt: skip
+        return sorted(rows, key=lambda row: (-row[2], row[:2]))
+
+
+def list_groups(output: CommandOutput, flow: str, groups: LetterGroups) -> None:
+    """Print the dead letters of a flow by operator and reason."""
+    rows = groups.rows
+    if output.as_json:
+        for row in rows:
+            output.line(dict(zip(COLUMNS, row, strict=True)))
+        return
+    if not rows:
+        output.say(f"flow {flow!r} has no such dead letters")
+        return
+    cells = [[row[0], _cut(row[1]), *row[2:4], *map(_second, row[4:])] for row in rows]
+    output.table(f"dead letters of {flow}", COLUMNS, cells)
+
+
+def show_letters(
+    output: CommandOutput,
+    letters: Iterable[DeadLetterRecord],
+    marked: set[int],
+    originals: Mapping[RecordPlace, OriginalRecord],
+) -> None:
+    """Print dead letters as a whole, each with its original record where that is known."""
+    for one in letters:
+        original = None if one.place is None else originals.get(one.place)
+        if output.as_json:
+            output.line(_fields(one, one.offset in marked, original))
+        else:
+            output.say(_text(one, one.offset in marked, original))
+
+
+def _fields(
+    one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None
+) -> dict[str, object]:
+    place = one.place
+    return {
+        "offset": one.offset,
+        "failed_ms": one.at_ms,
+        "operator": one.operator,
+        "kind": one.kind,
+        "reason": one.reason,
+        "origin": one.origin or None,
+        "topic": None if place is None else place.topic,
+        "partition": None if place is None else place.partition,
+        "record_offset": None if place is None else place.offset,
+        "time_ms": one.time_ms,
+        "worker": one.worker,
+        "replayed": replayed,
+        "key": _json(one.key),
+        "value": _json(one.value),
+        "headers": _json_headers(one.headers),
+        "trace": one.trace,
+        "original": None if original is None else {
+            "key": _json(original.key),
+            "value": _json(original.value),
+            "headers": _json_headers(original.headers),
+            "time_ms": original.time_ms,
+        },
+    }  # fmt: skip
+
+
+def _text(one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None) -> str:
+    place = one.place
+    where = (
+        f"{one.kind} of operator {one.origin!r}" if place is None
+        else f"topic {place.topic!r}, partition {place.partition}, offset {place.offset}"
+    )  # fmt: skip
+    lines = [
+        f"dead letter {one.offset} of operator {one.operator!r}",
+        f"  reason    {one.reason}",
+        f"  failed    {at_millis(one.at_ms)}, on worker {one.worker}",
+        f"  from      {where}",
+        f"  time      {at_millis(one.time_ms)}",
+        f"  key       {_shown(one.key)}",
+        f"  value     {_shown(one.value)}",
+    ]
+    if replayed:
+        lines.append("  replayed  yes")
+    if original is not None:
+        lines += [
+            f"  original  key {_shown(original.key)}, {at_millis(original.time_ms)}",
+            f"            {_shown(original.value)}",
+            *(f"            {name}: {_shown(value)}" for name, value in original.headers),
+        ]
+    elif place is not None and not one.whole:
+        lines.append("  original  not read, or gone from its topic")
+    lines += [f"  {line}" for line in one.trace.splitlines()]
+    return "\n".join(lines)
+
+
+def _shown(data: bytes | None) -> str:
+    return "-" if data is None else data.decode("utf-8", "backslashreplace")
+
+
+def _json(data: bytes | None) -> object:
+    """Return bytes as JSON: a text, or where they are none their base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _json_headers(headers: ReadHeaders) -> list[list[object]]:
+    return [[name, _json(value)] for name, value in headers]
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= MAX_CELL else f"{reason[: MAX_CELL - 3]}..."
+
+
+def _second(millis: int) -> str:
+    return at_millis(millis)[:19]

@@ -1,0 +1,143 @@
+"""I5: calls in flight are made again after a worker was killed, and dead letters go back once.
+
+The flow is the real command with Spark. Its service refuses some words until it is mended.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce, until
+from tests.support.process.command_here import command_here
+from tests.support.process.flow_process import kill, meander
+
+pytestmark = pytest.mark.timeout(2 * PATIENCE)
+FLOW = """
+import asyncio
+from pathlib import Path
+
+from meander import Checkpointing, DeadLetters, Flow, KafkaSink, KafkaSource, Retry
+
+MENDED = Path({mended!r})
+flow = Flow("asked", checkpoints=Checkpointing(interval=0.3), dead_letters={bound})
+
+
+async def ask(word):
+    await asyncio.sleep(0.01)
+    if word.startswith("bad") and not MENDED.exists():
+        raise ConnectionError(word)
+    return word.upper()
+
+
+words = flow.source(KafkaSource("{prefix}words", value="str"))
+asked = words.map_async("ask", ask, concurrency=20, on_error=Retry(times=2, wait=0.01))
+counts = asked.key_by(lambda word: word).fold("count", int, lambda n, word: (n + 1, [word, n + 1]))
+counts.sink(KafkaSink("{prefix}counts"))
+"""
+BAD, UNREADABLE = [f"bad{n}" for n in range(30)], b"\xff"
+
+
+class AskedFlow:
+    """The flow, its topics and its commands."""
+
+    def __init__(self, broker: Broker, prefix: str, folder: Path, bound: str = "None") -> None:
+        self._broker, self._prefix, self._folder = broker, prefix, folder
+        self.mended = folder / "mended"
+        self.module = folder / "asked.py"
+        text = FLOW.format(prefix=prefix, mended=str(self.mended), bound=bound)
+        self.module.write_text(text)
+        for topic in ("words", "counts"):
+            create_topic(broker.bootstrap, prefix + topic, 2)
+
+    def feed(self, words: Sequence[str | bytes]) -> None:
+        data = [word.encode() if isinstance(word, str) else word for word in words]
+        records = [Record(word, b"k", n % 2, 1_700_000_000_000 + n) for n, word in enumerate(data)]
+        produce(self._broker.bootstrap, self._prefix + "words", records)
+
+    def counts(self) -> dict[str, int]:
+        """The greatest count of each word."""
+        found = dict[str, int]()
+        for record in consume_all(self._broker.bootstrap, self._prefix + "counts"):
+            word, count = json.loads(record.value or b"")
+            found[word] = max(count, found.get(word, 0))
+        return found
+
+    def until_counted(self, words: Sequence[str]) -> None:
+        wanted = {word.upper() for word in words}
+        until(lambda: wanted <= self.counts().keys(), "each word is counted")
+
+    def command(self, *words: str, code: int = 0) -> list[dict[str, object]]:
+        """Run `meander dead-letters`, and return its lines."""
+        given = ("dead-letters", *words, "--prefix", self._prefix, "--json")
+        done = command_here(self._folder, self._broker.bootstrap, *given)
+        assert done.code == code, done.err
+        return [json.loads(line) for line in done.out.splitlines()]
+
+    def run(self, *options: str) -> list[str]:
+        return ["run", str(self.module), "--prefix", self._prefix, *options]
+
+
+def test_calls_and_dead_letters_outlive_a_killed_worker(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    asked = AskedFlow(broker, prefix, tmp_path)
+    first, second = ([f"word{n}" for n in range(at, at + 400)] for at in (0, 400))
+    asked.feed([*first, *BAD, UNREADABLE])
+    with meander(tmp_path, broker.bootstrap, *asked.run("--workers", "2")) as flow:
+        flow.until_event("started")
+        flow.until_event("checkpointed")
+        asked.feed(second)
+        kill(flow.workers[1])
+        until(lambda: len(flow.of("started")) > 1, f"it lives again: {flow.said}")
+        asked.until_counted([*first, *second])
+        listed = Counter(str(one["operator"]) for one in asked.command("asked"))
+        assert listed == {"ask": len(BAD), f"source {prefix}words": 1}
+        unreadable = "--operator", f"source {prefix}words", "--limit", "1"
+        (shown,) = asked.command("show", "asked", *unreadable)
+        assert shown["value"] == {"base64": "/w=="}
+        asked.mended.touch()
+        (dry,) = asked.command("replay", "asked", "--operator", "ask", "--dry-run")
+        (done,) = asked.command("replay", "asked", "--operator", "ask")
+        assert (done["records"], done["dead_letters"]) == (len(BAD), dry["dead_letters"])
+        asked.until_counted(BAD)
+        (again,) = asked.command("replay", "asked", "--operator", "ask")
+        assert (again["dead_letters"], again["produced_before"]) == (0, dry["dead_letters"])
+        kill(flow.process.pid, signal.SIGINT)
+        assert flow.exit_code() == 130, flow.said
+    assert set(asked.counts().values()) == {1}, "no word is asked for twice in a state"
+    originals = consume_all(broker.bootstrap, prefix + "words")
+    replayed = [one for one in originals if "meander.replay" in dict(one.headers)]
+    assert sorted(str(one.value, "utf-8") for one in replayed if one.value) == sorted(BAD)
+    assert {one.key for one in replayed} == {b"k"}
+
+
+def test_run_with_dead_letters_says_so_and_may_fail(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    asked = AskedFlow(broker, prefix, tmp_path)
+    asked.feed(["word", UNREADABLE, "bad"])
+    options = "--workers", "1", "--until-end"
+    for more, code in ((), 0), (("--fail-on-dead-letters",), 1):
+        with meander(tmp_path, broker.bootstrap, *asked.run(*options, *more)) as flow:
+            assert flow.exit_code() == code, flow.said
+            (line,) = flow.of("dead_letters")
+            assert line["flow"] == "asked"
+            assert int(str(line["count"])) >= 2
+        asked.feed([UNREADABLE, "bad"])
+
+
+def test_flow_with_more_dead_letters_than_its_limit_fails(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    asked = AskedFlow(broker, prefix, tmp_path, "DeadLetters(limit=5)")
+    asked.feed(BAD)
+    with meander(tmp_path, broker.bootstrap, *asked.run("--workers", "2")) as flow:
+        assert flow.exit_code() == 1, flow.said
+        assert "dead letters within 60 s, and its limit is 5" in flow.said

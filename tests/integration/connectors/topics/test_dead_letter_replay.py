@@ -1,0 +1,211 @@
+"""Dead letters go back to the topics that they came from: each once, and as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from meander.connectors.kafka.dead_letter import (
+    MAX_DEAD_RECORD,
+    KafkaDeadLetters,
+    MalformedRecord,
+    Origin,
+)
+from meander.connectors.topics import dead_letter_replay
+from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
+from meander.connectors.topics.dead_letters import (
+    DeadLetterRecord,
+    RecordPlace,
+    ReplayMark,
+    read_dead_letters,
+)
+from meander.connectors.topics.original_records import read_originals
+from meander.dataflow.records.batch import Batch
+from meander.schemas.errors import MeanderError
+from tests.support.kafka.brokers import Broker
+from tests.support.kafka.connector_rig import Rig, batch
+from tests.support.kafka.topics import (
+    Record,
+    consume_all,
+    create_topic,
+    delete_topics,
+    produce,
+    until,
+)
+
+RECORDS = [
+    Record(f"v{n}".encode(), f"k{n}".encode(), n % 2, 1000 + n, [("h", b"%d" % n)])
+    for n in range(10)
+]
+
+
+@pytest.fixture
+def rig(broker: Broker, prefix: str) -> Rig:
+    made = Rig(broker.bootstrap, prefix)
+    made.topic("flow.dead", max_message_bytes=str(MAX_DEAD_RECORD))
+    made.topic("orders", 2)
+    produce(made.bootstrap, prefix + "orders", RECORDS)
+    return made
+
+
+def set_aside(rig: Rig, *batches: Batch) -> None:
+    """Write the first row of each batch as a dead letter."""
+    topic = rig.prefix + "orders"
+    origins = {3: Origin("source", topic, rig.id_of(topic)), 5: Origin("sums")}
+    dead = KafkaDeadLetters.open(rig.context(), rig.dead_topic, origins)
+    for one in batches:
+        dead.add("map", one, 0, "KeyError: 'total'", "trace")
+    until(lambda: dead.delivered() == dead.added, "they are durable")
+    dead.close()
+
+
+def of(number: int) -> Batch:
+    """The record of a number at an operator, which saw another value."""
+    seen = batch([{"seen": number}], ["key"])
+    return replace(seen, partitions=np.array([number % 2]), offsets=np.array([number // 2]))
+
+
+def every(_: DeadLetterRecord) -> bool:
+    return True
+
+
+def replay(
+    rig: Rig, *, again: bool = False, progress: Callable[[int], None] = lambda _: None
+) -> tuple[int, int, int]:
+    """Produce all dead letters again; return how many, their records, and those that are gone."""
+    producing = DeadLetterReplay(rig.settings, rig.dead_topic)
+    found = producing.select(every, None, again)
+    counts = producing.produce(found, progress)
+    return counts.letters, counts.records, counts.gone
+
+
+def replayed(rig: Rig, count: int) -> list[Record]:
+    """The records that were produced again, once there are so many: a transaction shows a little
+    after its commit."""
+
+    def found() -> list[Record]:
+        there = consume_all(rig.bootstrap, rig.prefix + "orders")
+        return [one for one in there if "meander.replay" in dict(one.headers)]
+
+    until(lambda: len(found()) >= count, "all records are there")
+    return found()
+
+
+def place(rig: Rig, number: int) -> RecordPlace:
+    topic = rig.prefix + "orders"
+    return RecordPlace(topic, rig.id_of(topic), number % 2, number // 2)
+
+
+def test_record_goes_back_as_it_was(rig: Rig) -> None:
+    set_aside(rig, of(3))
+    assert replay(rig) == (1, 1, 0)
+    (back,) = replayed(rig, 1)
+    assert (back.key, back.value, back.partition, back.timestamp) == (b"k3", b"v3", 1, 1003)
+    assert back.headers == [("h", b"3"), ("meander.replay", f"{rig.dead_topic}:0".encode())]
+
+
+def test_unreadable_record_goes_back_from_its_dead_letter(rig: Rig) -> None:
+    record = MalformedRecord(rig.prefix + "orders", b"k", b"\xff", [("h", None)])
+    set_aside(rig, batch([record], millis=7))
+    delete_topics(rig.bootstrap, rig.prefix + "orders")
+    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    assert replay(rig) == (1, 1, 0)
+    (back,) = replayed(rig, 1)
+    assert (back.key, back.value, back.timestamp) == (b"k", b"\xff", 7)
+    assert back.headers[0] == ("h", None)
+
+
+def test_second_replay_produces_nothing_unless_told(rig: Rig) -> None:
+    set_aside(rig, *map(of, range(5)))
+    assert replay(rig) == (5, 5, 0)
+    assert replay(rig) == (0, 0, 0)
+    assert select(rig.settings, rig.dead_topic, every, None, again=False).replayed == 5
+    assert replay(rig, again=True) == (5, 5, 0)
+    assert len(replayed(rig, 10)) == 10
+
+
+def test_dead_letters_of_one_record_produce_it_once(rig: Rig) -> None:
+    set_aside(rig, of(4), of(4))
+    assert replay(rig) == (2, 1, 0)
+    assert [one.value for one in replayed(rig, 1)] == [b"v4"]
+
+
+def test_interrupted_replay_goes_on_where_it_ended(rig: Rig) -> None:
+    set_aside(rig, *map(of, range(6)))
+    done = list[int]()
+
+    def interrupt(count: int) -> None:
+        done.append(count)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    with mock.patch.object(dead_letter_replay, "BATCH", 2):
+        with pytest.raises(KeyboardInterrupt):
+            replay(rig, progress=interrupt)
+        assert replay(rig) == (2, 2, 0)
+    assert sorted(one.value or b"" for one in replayed(rig, 6)) == [b"v%d" % n for n in range(6)]
+
+
+def test_replay_that_another_one_has_overtaken_produces_nothing(rig: Rig) -> None:
+    set_aside(rig, of(1))
+    first = DeadLetterReplay(rig.settings, rig.dead_topic)
+    found = first.select(every, None, again=False)
+    assert replay(rig) == (1, 1, 0)
+    with pytest.raises(MeanderError, match="another replay"):
+        first.produce(found, lambda _: None)
+    assert len(replayed(rig, 1)) == 1
+
+
+def test_timer_is_counted_and_left_out(rig: Rig) -> None:
+    timer = replace(
+        batch([None], ["key"]), origins=np.array([5]), partitions=np.array([-7]),
+        offsets=np.array([0]),
+    )  # fmt: skip
+    set_aside(rig, timer, of(0))
+    found = select(rig.settings, rig.dead_topic, every, None, again=False)
+    assert (len(found.offsets), found.without_record) == (1, 1)
+    letter, _ = read_dead_letters(rig.settings, rig.dead_topic)
+    assert isinstance(letter, DeadLetterRecord)
+    assert (letter.kind, letter.origin, letter.key, letter.place) == ("timer", "sums", b"key", None)
+
+
+def test_record_of_a_topic_that_was_created_again_is_gone(rig: Rig) -> None:
+    set_aside(rig, of(2))
+    delete_topics(rig.bootstrap, rig.prefix + "orders")
+    create_topic(rig.bootstrap, rig.prefix + "orders", 2)
+    produce(rig.bootstrap, rig.prefix + "orders", RECORDS)
+    assert replay(rig) == (0, 0, 1)
+    assert replayed(rig, 0) == []
+
+
+@pytest.mark.parametrize("numbers", [[0], [9, 2, 0], [*range(10)]])
+def test_originals_are_read_where_their_topic_has_them(rig: Rig, numbers: Sequence[int]) -> None:
+    beyond = replace(place(rig, 0), offset=77)
+    wanted = [place(rig, number) for number in numbers]
+    found = read_originals(rig.settings, [*wanted, beyond])
+    assert [found[one].value for one in wanted] == [b"v%d" % number for number in numbers]
+    assert beyond not in found
+
+
+def test_reader_gets_letters_and_marks_in_order(rig: Rig) -> None:
+    set_aside(rig, of(1), of(2))
+    replay(rig)
+    set_aside(rig, of(3))
+    first, second, mark, third = read_dead_letters(rig.settings, rig.dead_topic)
+    assert mark == ReplayMark((0, 1))
+    assert isinstance(first, DeadLetterRecord) and isinstance(second, DeadLetterRecord)
+    assert first.place == place(rig, 1)
+    assert (first.reason, first.trace, first.value) == ("KeyError: 'total'", "trace", b'{"seen":1}')
+    assert isinstance(third, DeadLetterRecord)
+    (later,) = read_dead_letters(rig.settings, rig.dead_topic, since_ms=third.at_ms)
+    assert later == third
+
+
+def test_record_that_no_flow_wrote_is_named(rig: Rig) -> None:
+    produce(rig.bootstrap, rig.dead_topic, [Record(b"x")])
+    with pytest.raises(MeanderError, match=r"offset 0: it is no dead letter"):
+        list(read_dead_letters(rig.settings, rig.dead_topic))
