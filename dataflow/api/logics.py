@@ -24,7 +24,7 @@ from meander.dataflow.operators.stateless import Step
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN
 
-OPTIONAL = "on_timer", "on_notify"
+OPTIONAL = "on_timer", "on_notify", "on_alarm"
 """The functions of a process function that a logic may leave out."""
 
 
@@ -39,12 +39,12 @@ def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> Proc
     """Return the process function of a logic. Raises SetupError, about the operator, where a
     function is missing."""
     expect_functions(name, logic, ("init", "step"))
-    init, step, on_timer, on_notify = (
+    init, step, on_timer, on_notify, on_alarm = (
         getattr(logic, function, None) for function in ("init", "step", *OPTIONAL)
     )
     assert init is not None
     assert step is not None
-    return ProcessLogic(init, (step,), on_timer, on_notify, side, logic)
+    return ProcessLogic(init, (step,), on_timer, on_notify, on_alarm, side, logic)
 
 
 def changeable_logics(nodes: Iterable[Node]) -> Mapping[str, ChangeableLogic]:
@@ -91,6 +91,13 @@ def expect_replaces(
             raise SetupError(
                 subject, f"{type(logic).__name__} has no {dropped[0]}, and calls may be pending",
                 f"keep {dropped[0]}",
+            )  # fmt: skip
+        added = hasattr(logic, "on_alarm") and not hasattr(before, "on_alarm")
+        if isinstance(node.logic, ProcessLogic) and added:
+            raise SetupError(
+                subject, f"{type(logic).__name__} has on_alarm, which the wall clock calls, and"
+                " results of the version before it do not wait for checkpoints",
+                "change it by a restart",
             )  # fmt: skip
         if logic.upgrades and node.order == "processing":
             raise SetupError(

@@ -19,7 +19,7 @@ from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
-from meander.dataflow.operators.keyed.logic import OnTimer, OnValue
+from meander.dataflow.operators.keyed.context import OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
@@ -111,12 +111,14 @@ class FoldLogic:
 @dataclass(frozen=True, slots=True)
 class ProcessLogic:
     """A process function that users write as `init` and one `(context, state, value) -> state` per
-    input, with optional functions for timers and notifications. `side` names the side outputs."""
+    input, with optional functions for timers, notifications and alarms. `side` names the side
+    outputs."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
     on_timer: OnTimer | None
     on_notify: OnTimer | None
+    on_alarm: OnTimer | None
     side: tuple[str, ...]
     changeable: ChangeableLogic | None = None
     """The logic that has these functions, where a plan can replace it."""
@@ -395,6 +397,14 @@ def outputs(node: Node) -> int:
             return 1 + len(side)
         case _:
             return 1
+
+
+def has_alarms(node: Node) -> bool:
+    """Return whether the wall clock may call a function of a node."""
+    match node:
+        case KeyedNode(logic=ProcessLogic(on_alarm=on_alarm)):
+            return on_alarm is not None
+    return False
 
 
 def upstreams(node: Node) -> tuple[Output, ...]:

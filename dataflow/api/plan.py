@@ -38,6 +38,7 @@ from meander.dataflow.api.nodes import (
     StatefulCollectionNode,
     StatefulNode,
     StepsNode,
+    has_alarms,
     has_keys,
     outputs,
     scope_of,
@@ -117,7 +118,7 @@ class Plan:
         inputs = len(upstreams(node)) + more + isinstance(node, StatefulCollectionNode)
         announcements = int(isinstance(node, SourceNode))
         self.ports[node.name] = self.graph.node(
-            node.name, inputs, outputs(node) + announcements, scope_of(node)
+            node.name, inputs, outputs(node) + announcements, scope_of(node), holds=has_alarms(node)
         )
 
     def _output(self, output: Output) -> Location:
@@ -333,9 +334,10 @@ class Plan:
     @cached_property
     def names(self) -> dict[Location, str]:
         """Return the operator of each port of the user's flow."""
-        return {
+        named = {
             at: name for name, ports in self.ports.items() for at in (*ports.inputs, *ports.outputs)
         }
+        return named | {one.held: name for name, one in self.ports.items() if one.held is not None}
 
     @property
     def processing_inputs(self) -> list[Location]:
@@ -426,8 +428,14 @@ class Plan:
     @property
     def waiting_locations(self) -> list[Location]:
         """Return the locations at which a capability or message may wait for the sources."""
-        others = {*self.source_locations, *self.control.outputs}
+        others = {*self.source_locations, *self.control.outputs, *self.alarm_locations}
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
+
+    @cached_property
+    def alarm_locations(self) -> list[Location]:
+        """Return the locations at which operators hold the times of pending alarms, which wait for
+        the wall clock alone."""
+        return [ports.held for ports in self.ports.values() if ports.held is not None]
 
     @cached_property
     def ends(self) -> list[Location]:
@@ -460,7 +468,10 @@ def _without_interval(sink: str) -> SetupError:
 
 
 def _is_nondeterministic(node: Node) -> bool:
-    """Return whether a function of a node is nondeterministic, also one of a source or sink."""
+    """Return whether a function of a node is nondeterministic, also one of a source or sink, or is
+    called by the wall clock."""
+    if has_alarms(node):
+        return True
     functions = [function for _, function in functions_of(node)]
     spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
     if is_dataclass(spec):

@@ -38,7 +38,7 @@ from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
-from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.schemas.errors import SetupError
@@ -349,6 +349,7 @@ class KeyedStream(Stream[T]):
         on_timer: Callable[[Context, S], S] | None = None,
         *,
         on_notify: Callable[[Context, S], S] | None = None,
+        on_alarm: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
@@ -364,6 +365,7 @@ class KeyedStream(Stream[T]):
         on_timer: Any = None,
         *,
         on_notify: Any = None,
+        on_alarm: Any = None,
         side: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
@@ -371,7 +373,12 @@ class KeyedStream(Stream[T]):
         colocate: bool = True,
     ) -> ProcessedStream:
         """Add a process function: `(context, state, value) -> state` emits any number of results
-        and sets timers. A `ChangeableLogic` replaces all functions.
+        and sets timers (`Context`). A `ChangeableLogic` replaces all functions.
+
+        `on_timer` is called once a timer of `context.timer(ms)` is due, `on_alarm` once an alarm of
+        `context.alarm(seconds)` is due by the wall clock. With `on_alarm` the operator counts as
+        nondeterministic: in a flow that delivers exactly once, results behind it wait for the
+        checkpoint that holds them.
 
         A key asks for `on_notify` with `context.notify()`. The call comes once all records of that
         time, and in a loop of that iteration, have been applied. It can send their total.
@@ -381,14 +388,15 @@ class KeyedStream(Stream[T]):
         """
         options = order, codec, on_error, colocate
         if isinstance(init, ChangeableLogic):
-            if (step, on_timer, on_notify) != (None, None, None):
+            if (step, on_timer, on_notify, on_alarm) != (None, None, None, None):
                 raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
                                  " others beside it", "give it the logic alone")  # fmt: skip
             _check_side(name, side)
             logic = process_of(name, init, tuple(side))
             return ProcessedStream(self._flow, self._keyed(name, (self,), logic, options), side)
         functions = (cast(OnValue, step),)
-        return self._process(name, (self,), init, functions, (on_timer, on_notify), side, options)
+        back = on_timer, on_notify, on_alarm
+        return self._process(name, (self,), init, functions, back, side, options)
 
     def connect(
         self,
@@ -400,6 +408,7 @@ class KeyedStream(Stream[T]):
         on_timer: Callable[[Context, S], S] | None = None,
         *,
         on_notify: Callable[[Context, S], S] | None = None,
+        on_alarm: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
@@ -414,7 +423,7 @@ class KeyedStream(Stream[T]):
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
         options = order, codec, on_error, colocate
-        back = on_timer, on_notify
+        back = on_timer, on_notify, on_alarm
         return self._process(name, (self, other), init, functions, back, side, options)
 
     def map(
@@ -497,13 +506,13 @@ class KeyedStream(Stream[T]):
         streams: Sequence[KeyedStream[Any]],
         init: Callable[[], object],
         on_values: tuple[OnValue, ...],
-        back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
+        back: Sequence[Callable[[Context, S], S] | None],
         side: Sequence[str],
         options: KeyedOptions,
     ) -> ProcessedStream:
         _check_side(name, side)
-        on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
-        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
+        on_timer, on_notify, on_alarm = (cast("OnTimer | None", function) for function in back)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, tuple(side))
         at = self._keyed(name, streams, logic, options)
         return ProcessedStream(self._flow, at, logic.side)
 

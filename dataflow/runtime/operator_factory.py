@@ -303,6 +303,7 @@ class OperatorFactory:
             plan.waiting_locations,
             plan.control.outputs[1:],
             plan.ends,
+            bool(plan.alarm_locations),
             [at for at in plan.unsorted_ports if ports.outputs[0] in plan.graph.reach[at]],
         )
         self.sources[node.name] = SourceOperator(
@@ -462,6 +463,7 @@ class OperatorFactory:
             data,
             pointers,
             self._outputs(node),
+            self._held(node),
             self._timeline(node),
             self.environment.open_store(node.name, node.codec, node.layout),
             node.order,
@@ -492,8 +494,8 @@ class OperatorFactory:
         match node.logic:
             case FoldLogic(init, step):
                 return Fold(init, step, sealing, guard)
-            case ProcessLogic(init, on_values, on_timer, on_notify, side):
-                back = on_timer, on_notify
+            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side):
+                back = on_timer, on_notify, on_alarm
                 return Process(init, on_values, *back, side, sealing, guard)
             case fold:
                 return Columnar(fold, sealing, guard)
@@ -594,6 +596,10 @@ class OperatorFactory:
 
     def _outputs(self, node: Node) -> list[OutputPort]:
         return [self._output_at(at) for at in self.plan.ports[node.name].outputs]
+
+    def _held(self, node: Node) -> OutputPort | None:
+        held = self.plan.ports[node.name].held
+        return None if held is None else self._output_at(held)
 
     def _output(self, node: Node) -> OutputPort:
         return self._output_at(self.plan.ports[node.name].outputs[0])

@@ -13,7 +13,7 @@ from typing import Any
 
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.error_policy import safe_repr
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 
 Row = tuple[Any, Any]
 """A key and a value."""

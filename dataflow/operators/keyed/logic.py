@@ -18,13 +18,8 @@ import numpy as np
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import Call, CallKind, Calls
-from meander.dataflow.operators.stateless import (
-    INDEX_LIMIT,
-    MAX_OUTPUTS,
-    TooManyLevelsError,
-    TooManyOutputsError,
-    append_index,
-)
+from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
+from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
@@ -32,7 +27,6 @@ from meander.state.encoding.cells import ABSENT, weigh
 from meander.state.encoding.codec import StateCodec
 from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
 from meander.state.store.store import Bins, Store
-from meander.state.times.time import checked_millis, from_millis, to_millis
 
 States = list[object]
 """Sealed states by slot. `ABSENT` stands for a key without a state."""
@@ -242,64 +236,6 @@ class Fold:
         return answered.with_values(results)
 
 
-class Context:
-    """A context that gives a process function its key, time, outputs, timers and notifications."""
-
-    __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
-
-    def __init__(
-        self, key: bytes, time: int, calls: Collection[CallKind], side: Sequence[str]
-    ) -> None:
-        self._key, self._time, self._calls = key, time, calls
-        self._notice = False
-        self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
-        self._timers: list[int] = []
-
-    @property
-    def key(self) -> object:
-        """Return the record's key, in the canonical form of all equal keys (`codec.encode_key`)."""
-        return codec.decode(self._key)
-
-    @property
-    def time_ms(self) -> int:
-        """Return the record's logical time, in milliseconds since 1970."""
-        return to_millis(self._time)
-
-    def emit(self, result: object, to: str | None = None) -> None:
-        """Send a result at the record's time, to the first output or to a side output by name."""
-        if to not in self._emitted:
-            raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
-        emitted = self._emitted[to]
-        if len(emitted) == MAX_OUTPUTS:
-            raise TooManyOutputsError
-        emitted.append(result)
-
-    def timer(self, at_ms: int) -> None:
-        """Set a timer for this key. `at_ms` must be later than the record's time, and the call
-        comes once the frontier has passed it. The frontier follows records, never the clock, so
-        the timers of a silent flow wait. A second timer for the same key and time has no effect."""
-        time = from_millis(checked_millis(at_ms))
-        if time <= self._time:
-            raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
-        if "timer" not in self._calls:
-            raise ValueError("the operator has no on_timer function to call back")
-        self._timers.append(time)
-
-    def notify(self) -> None:
-        """Request a call of this key after all records of this time, and before any later record.
-        In a loop the call comes after this iteration. A second request for the same key and time
-        has no effect."""
-        if "notification" not in self._calls:
-            raise ValueError("the operator has no on_notify function to call, or it is this one")
-        self._notice = True
-
-
-OnValue = Callable[[Context, object, object], object]
-"""`(context, state, value) -> state`."""
-OnTimer = Callable[[Context, object], object]
-"""`(context, state) -> state`."""
-
-
 def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
     return on_value(context, state, value)
 
@@ -345,12 +281,15 @@ class Process:
         on_values: Sequence[OnValue],
         on_timer: OnTimer | None,
         on_notify: OnTimer | None,
+        on_alarm: OnTimer | None,
         side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
     ) -> None:
         self._init, self._on_values = init, on_values
-        callbacks: dict[CallKind, OnTimer | None] = {"timer": on_timer, "notification": on_notify}
+        callbacks: dict[CallKind, OnTimer | None] = {
+            "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
+        }  # fmt: skip
         self._callbacks = {kind: one for kind, one in callbacks.items() if one is not None}
         self._side, self.sealing, self._guard = side, sealing, guard
         self.call_kinds: Collection[CallKind] = tuple(self._callbacks)
@@ -383,7 +322,7 @@ class Process:
                     function, kinds = self._callbacks[due.kind], self.call_kinds
                     if due.kind == "notification":
                         kinds = self._kinds_in_notification
-                    context = Context(key, due.time, kinds, self._side)
+                    context = Context(key, due.time, kinds, self._side, due.name)
                     calls.pop(due)
                     called.append(due)
                 else:

@@ -24,7 +24,8 @@ from meander.dataflow.control.logic_timeline import LogicTimeline
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.keyed.callbacks import Calls
+from meander.dataflow.operators.keyed.alarms import AlarmClock
+from meander.dataflow.operators.keyed.callbacks import AlarmCalls, Calls, without_function
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
@@ -68,6 +69,7 @@ class KeyedOperator(StatefulOperator):
         inputs: Sequence[InputPort],
         handoffs: InputPort,
         outputs: Sequence[OutputPort],
+        held: OutputPort | None,
         logic: LogicTimeline[Logic],
         store: Store,
         order: Order,
@@ -75,7 +77,9 @@ class KeyedOperator(StatefulOperator):
         downstream_passed: Callable[[int], bool],
     ) -> None:
         """Take the arguments of a stateful operator, besides its own."""
-        super().__init__(context, handoffs, outputs, store, max_handoff_bytes, downstream_passed)
+        super().__init__(
+            context, handoffs, outputs, store, max_handoff_bytes, downstream_passed, held
+        )
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
         self._timeline, self._order = logic, order
@@ -83,6 +87,7 @@ class KeyedOperator(StatefulOperator):
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
+        self._alarms = None if held is None else AlarmClock(self.timers, self._clock)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -99,6 +104,9 @@ class KeyedOperator(StatefulOperator):
         ready = self._enqueue_ready(frontier)
         applied = not blocked and self._apply(frontier)
         worked = installed or received or released or ready or applied
+        if self._alarms is not None:
+            worked |= not blocked and self._call_alarms(frontier)
+            worked |= self._alarms.pending and self._outputs.held != self._alarm_times(frontier)
         if worked or self._over_limit:
             worked |= self._spill()
             self._downgrade()
@@ -130,6 +138,7 @@ class KeyedOperator(StatefulOperator):
         """Add restored notifications, once all states and timers are restored."""
         for time, key in notifications:
             self._notifications.request(time, key)
+        self._expect_alarms()
         self._downgrade()
 
     # -- records
@@ -235,6 +244,55 @@ class KeyedOperator(StatefulOperator):
             applied = True
         return applied
 
+    def _call_alarms(self, frontier: Antichain) -> bool:
+        """Call the alarms that are due, at the earliest time at which the operator may still
+        send. Return whether there were any."""
+        assert self._alarms is not None
+        time = self._reached(frontier)
+        due = [] if time is None else self._alarms.due(time, self._batch_size.rows)
+        if time is None or not due:
+            return False
+        version = self._version_at(time)
+        self._outputs.call_at(time)
+        calls = AlarmCalls(
+            self.name, self._origin, self._space, self.timers, self._notifications,
+            version.logic.call_kinds, time, due, self._clock.now_ms,
+        )  # fmt: skip
+        self._run(version.logic, EMPTY, calls)
+        return True
+
+    def _alarm_times(self, frontier: Antichain) -> tuple[Time, ...]:
+        """Return the time to hold for pending alarms, if any."""
+        time = self._reached(frontier)
+        held = self._outputs.held
+        if time is None or not held or self._alarms is None or not self._alarms.pending:
+            return ()
+        # A restore holds times that this worker's frontier has not reached.
+        return (max(time, *map(outer_time, held)),)
+
+    def _reached(self, frontier: Antichain) -> int | None:
+        """Return the earliest time at which the operator may still send; None where its inputs have
+        ended."""
+        times = (*self._call_frontier(frontier), *self._call_times())
+        return min(map(outer_time, times), default=None)
+
+    def _on_installed(self, bin: Bin, time: int) -> None:
+        self._expect_alarms()
+        if self._alarms is not None:
+            self.timers.note_arrival(bin, time)
+
+    def _expect_alarms(self) -> None:
+        """Raise MeanderError for alarms without a function for them."""
+        if self._alarms is None and len(self.timers.alarms):
+            raise without_function(self.name, "alarm")
+
+    def wait_seconds(self) -> float | None:
+        """Return the seconds until the next alarm, or a short time while layers are being read."""
+        busy = super().wait_seconds()
+        if busy is not None or self._alarms is None or not self._outputs.held:
+            return busy
+        return self._alarms.wait_seconds()
+
     def decode(self, state: bytes) -> object:
         """Return a stored state in the form of the version that the next records meet."""
         time = min(map(outer_time, self._control()), default=END_TIME)
@@ -246,6 +304,10 @@ class KeyedOperator(StatefulOperator):
         logic, rows, calls = self._next(frontier, max_count)
         if calls.next() is None and not len(rows):
             return 0
+        return self._run(logic, rows, calls)
+
+    def _run(self, logic: Logic, rows: Rows, calls: Calls) -> int:
+        """Apply records and make calls in one pass. Return the number of both."""
         started_at = self._clock.monotonic()
         bins = self._bins(rows.batch)
         applied = logic.apply(self.store, bins, rows, calls)
@@ -312,7 +374,7 @@ class KeyedOperator(StatefulOperator):
             until = Antichain.of(*map(outer_time, until), version.until)
         return Calls(
             self.name, self._origin, self._space, self.timers, self._notifications,
-            version.logic.call_kinds, iterations, until, max_count,
+            version.logic.call_kinds, iterations, until, max_count, self._clock.now_ms,
         )  # fmt: skip
 
     def _call_frontier(self, frontier: Antichain, applied: int = 0) -> Antichain:
@@ -368,7 +430,11 @@ class KeyedOperator(StatefulOperator):
     def _downgrade(self) -> None:
         queued = (nested_time(least, rows.iterations) for least, rows in self._queue)
         waiting = (*self._waiting.pending_times, *queued, *self.incoming.pending_times)
-        self._outputs.downgrade(*least_of(*waiting, *self._call_times()))
+        least = least_of(*waiting, *self._call_times())
+        self._outputs.downgrade(*least)
+        if self._alarms is not None:
+            held = self._alarm_times(self._complete_frontier()) if self._alarms.pending else ()
+            self._outputs.downgrade_held(*least_of(*least, *held))
 
     def _call_times(self) -> tuple[Time, ...]:
         return least_of(self.timers.least, *self._notifications.least_times)

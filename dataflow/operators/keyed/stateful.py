@@ -40,13 +40,15 @@ class StatefulOperator(BaseOperator):
         store: Store,
         max_handoff_bytes: int,
         downstream_passed: Callable[[int], bool],
+        held: OutputPort | None = None,
     ) -> None:
-        """`downstream_passed` returns whether the sinks that write its results on arrival have
+        """At `held` it holds times for the wall clock. `downstream_passed` returns whether the sinks that write its results on arrival have
         passed a time."""
         self.name, self.store, self.timers = context.name, store, Timers()
         self.heat: Int64s = np.zeros(context.space.count, np.int64)
         """The number of applied records, by bin."""
-        self._outputs, self._control, self._space = Outputs(outputs), context.control, context.space
+        self._outputs, self._control = Outputs(outputs, held), context.control
+        self._space = context.space
         self._max_handoff_bytes = max_handoff_bytes
         self.bin_layers = BinLayers(
             self.name, store, context.topic, context.next_layer, context.retention

@@ -63,6 +63,8 @@ class SourceLocations:
     """Locations of advance requests."""
     sinks: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
+    alarmed: bool
+    """Whether results of alarms may wait at a time that no record has."""
     unsorted: Sequence[Location]
     """Locations at which its own records are in the order of arrival, or leave the flow."""
 
@@ -476,15 +478,23 @@ class SourceOperator:
             least = self._progress.least(self._locations.waiting)
             if least is None or outer_time(least) > furthest:
                 return []
+        alarmed = self._locations.alarmed and self._waits_at(furthest)
         blocking = []
         for partition in self._partitions.values():
-            target = self._target(partition, furthest, requested)
+            target = self._target(partition, furthest, requested, alarmed)
             if target > partition.time:
                 since = partition.advanced_at if partition.queue else partition.active_at
                 blocking.append((partition, target, since))
         return blocking
 
-    def _target(self, partition: SourcePartition, furthest: int, requested: int | None) -> int:
+    def _waits_at(self, furthest: int) -> bool:
+        """Return whether all that waits for a source is at the furthest time."""
+        least = self._progress.least(self._locations.waiting)
+        return least is not None and outer_time(least) == furthest
+
+    def _target(
+        self, partition: SourcePartition, furthest: int, requested: int | None, alarmed: bool
+    ) -> int:
         time, newest = partition.time, partition.newest
         if partition.replaying:
             return time
@@ -498,7 +508,8 @@ class SourceOperator:
         if requested is not None and requested >= furthest:
             return requested + 1
         # Only a partition with a record of the furthest time may pass it, so advances end there.
-        return furthest + 1 if time == newest == furthest else furthest
+        # A result of an alarm is another such record.
+        return furthest + 1 if time == furthest and (alarmed or newest == furthest) else furthest
 
     def _least_source_time(self) -> int:
         least = self._progress.least(self._locations.sources)

@@ -214,7 +214,8 @@ def calls(
 ) -> Calls:
     """What a stateful operator calls back in one pass, where a frontier has passed that."""
     of = timers or Timers(), notices or Notifications()
-    return Calls("op", 9, BinSpace(), *of, answers, rounds, passed_frontier(passed, rounds), most)
+    until = passed_frontier(passed, rounds)
+    return Calls("op", 9, BinSpace(), *of, answers, rounds, until, most, lambda: 0)
 
 
 def records(
