@@ -7,7 +7,9 @@ flat_map, split, inspect and probe. A method raises SetupError for an operator t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
+
+from typing_extensions import TypeVar
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 S = TypeVar("S")
+K = TypeVar("K", default=Any)
+"""The type of the keys of a stream."""
 Left = TypeVar("Left", bound="Stream[Any]")
 
 KeyedOptions = tuple[Order, StateCodec, OnError, bool]
@@ -98,11 +102,11 @@ class Stream(Extensible, Generic[T]):
 
     def key_by(
         self,
-        function: Callable[[T], object],
+        function: Callable[[T], K],
         *,
         on_error: OnError = "dead_letter",
         name: str = "key_by",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Group records by a key, and send each record to the owner of its bin. A key is any plain
         value. Keys that are equal and of equal types form one group."""
         name = self._name(name)
@@ -266,8 +270,8 @@ class Stream(Extensible, Generic[T]):
         return self._add(ProbeNode(self._flow.unused_name(name), self._at))
 
 
-class KeyedStream(Stream[T]):
-    """A stream that groups records by key. The owner of a bin holds all groups of the bin."""
+class KeyedStream(Stream[T], Generic[T, K]):
+    """A stream that groups records by key, of the type `K`. The owner of a bin holds all groups of the bin."""
 
     @overload
     def fold(
@@ -279,7 +283,7 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[Any]: ...
+    ) -> KeyedStream[Any, K]: ...
 
     @overload
     def fold(
@@ -292,7 +296,7 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[U]: ...
+    ) -> KeyedStream[U, K]: ...
 
     def fold(
         self,
@@ -304,7 +308,7 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[Any]:
+    ) -> KeyedStream[Any, K]:
         """Add a fold: `(state, value) -> (state, result)` gives one result per record. A fold over
         columns (`dataflow.columns`) or a `ChangeableLogic` replaces both `init` and `step`.
 
@@ -338,24 +342,24 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream: ...
+    ) -> ProcessedStream[K]: ...
 
     @overload
     def process(
         self,
         name: str,
         init: Callable[[], S],
-        step: Callable[[Context, S, T], S],
-        on_timer: Callable[[Context, S], S] | None = None,
+        step: Callable[[Context[K], S, T], S],
+        on_timer: Callable[[Context[K], S], S] | None = None,
         *,
-        on_notify: Callable[[Context, S], S] | None = None,
-        on_alarm: Callable[[Context, S], S] | None = None,
+        on_notify: Callable[[Context[K], S], S] | None = None,
+        on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream: ...
+    ) -> ProcessedStream[K]: ...
 
     def process(
         self,
@@ -371,7 +375,7 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[K]:
         """Add a process function: `(context, state, value) -> state` emits any number of results
         and sets timers (`Context`). A `ChangeableLogic` replaces all functions.
 
@@ -400,21 +404,21 @@ class KeyedStream(Stream[T]):
 
     def connect(
         self,
-        other: KeyedStream[U],
+        other: KeyedStream[U, K],
         name: str,
         init: Callable[[], S],
-        left: Callable[[Context, S, T], S],
-        right: Callable[[Context, S, U], S],
-        on_timer: Callable[[Context, S], S] | None = None,
+        left: Callable[[Context[K], S, T], S],
+        right: Callable[[Context[K], S, U], S],
+        on_timer: Callable[[Context[K], S], S] | None = None,
         *,
-        on_notify: Callable[[Context, S], S] | None = None,
-        on_alarm: Callable[[Context, S], S] | None = None,
+        on_notify: Callable[[Context[K], S], S] | None = None,
+        on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[K]:
         """Join two streams by key: both share one state per key, and each has its own function. The
         other options are those of `process`."""
         if other._flow is not self._flow:
@@ -432,7 +436,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "map",
-    ) -> KeyedStream[U]:
+    ) -> KeyedStream[U, K]:
         """Apply a function to each value as `Stream.map` does, and keep the key."""
         return KeyedStream(self._flow, super().map(function, on_error=on_error, name=name)._at)
 
@@ -442,7 +446,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "filter",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Filter values as `Stream.filter` does, and keep the key."""
         return KeyedStream(self._flow, super().filter(function, on_error=on_error, name=name)._at)
 
@@ -452,7 +456,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "flat_map",
-    ) -> KeyedStream[U]:
+    ) -> KeyedStream[U, K]:
         """Apply a function as `Stream.flat_map` does, and keep the key."""
         return KeyedStream(self._flow, super().flat_map(function, on_error=on_error, name=name)._at)
 
@@ -462,13 +466,13 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "inspect",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Call a function as `Stream.inspect` does, and keep the key."""
         return KeyedStream(self._flow, super().inspect(function, on_error=on_error, name=name)._at)
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
-    ) -> tuple[KeyedStream[T], ...]:
+    ) -> tuple[KeyedStream[T, K], ...]:
         """Split the stream as `Stream.split` does, and keep the key."""
         streams = super().split(function, *outputs, on_error=on_error)
         return tuple(KeyedStream(self._flow, stream._at) for stream in streams)
@@ -476,7 +480,7 @@ class KeyedStream(Stream[T]):
     def iterate(
         self,
         name: str,
-        body: Callable[[KeyedStream[T]], tuple[Stream[T], Left]],
+        body: Callable[[KeyedStream[T, K]], tuple[Stream[T], Left]],
         *,
         max_iterations: int = 1000,
         on_error: OnError = "dead_letter",
@@ -484,7 +488,7 @@ class KeyedStream(Stream[T]):
         """Add a loop as `Stream.iterate` does, and keep the key. The values for another iteration
         must have a key too."""
         loop = LoopNode(self._flow.unused_name(name), self._at)
-        ends = body(KeyedStream[T](self._flow, Output.of(self._flow.add(loop))))
+        ends = body(KeyedStream[T, K](self._flow, Output.of(self._flow.add(loop))))
         _check_ends(loop, ends)
         if not isinstance(ends[0], KeyedStream):
             raise SetupError(f"loop {name!r}", "values for another iteration have no key",
@@ -493,7 +497,7 @@ class KeyedStream(Stream[T]):
         ends = Stream(self._flow, returning), ends[1]
         return self._close_loop(loop, ends, max_iterations, on_error)
 
-    def probe(self, name: str) -> KeyedStream[T]:
+    def probe(self, name: str) -> KeyedStream[T, K]:
         """Add a probe as `Stream.probe` does, and keep the key."""
         return KeyedStream(self._flow, self._probe(name))
 
@@ -506,10 +510,10 @@ class KeyedStream(Stream[T]):
         streams: Sequence[KeyedStream[Any]],
         init: Callable[[], object],
         on_values: tuple[OnValue, ...],
-        back: Sequence[Callable[[Context, S], S] | None],
+        back: Sequence[Callable[[Context[K], S], S] | None],
         side: Sequence[str],
         options: KeyedOptions,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[K]:
         _check_side(name, side)
         on_timer, on_notify, on_alarm = (cast("OnTimer | None", function) for function in back)
         logic = ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, tuple(side))
@@ -548,7 +552,7 @@ def _check_ends(loop: LoopNode, ends: object) -> None:
                      "return the values for another iteration, and those that leave")  # fmt: skip
 
 
-class ProcessedStream(KeyedStream[Any]):
+class ProcessedStream(KeyedStream[Any, K], Generic[K]):
     """A stream that carries the main output of a process function. `side` gives its side
     outputs."""
 
@@ -556,7 +560,7 @@ class ProcessedStream(KeyedStream[Any]):
         super().__init__(flow, at)
         self._side = side
 
-    def side(self, name: str) -> KeyedStream[Any]:
+    def side(self, name: str) -> KeyedStream[Any, K]:
         """Return the stream of a side output. Raises SetupError for an unknown name."""
         if name not in self._side:
             raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",

@@ -32,9 +32,7 @@ def split_tag(tag: bytes) -> tuple[bytes, str]:
     ((b'\\xa1k', ''), (b'\\xa1k', 'timeout'))
     """
     try:
-        msgpack.unpackb(
-            tag, use_list=False, strict_map_key=False, unicode_errors="surrogatepass"
-        )
+        msgpack.unpackb(tag, use_list=False, strict_map_key=False, unicode_errors="surrogatepass")
     except msgpack.ExtraData as rest:
         name: bytes = rest.extra
         return tag[: -len(name)], name.decode()

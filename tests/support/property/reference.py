@@ -1,17 +1,18 @@
 """The single-threaded reference: no workers, no frontiers, no batches, no migration.
 
 A stage gets all its records at once, sorts them by the total order of the design and applies them
-one by one; timers of a time come after the records of that time, in the order of their keys.
+one by one; timers of a time come after the records of that time, in the order of keys and names.
 """
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 
+from meander.dataflow.operators.keyed.callbacks import Call
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from tests.support.property import shapes
@@ -78,16 +79,42 @@ def flat_map(records: list[Record], function: Callable[[object], list[object]]) 
 class Ask:
     """What the engine calls a context."""
 
-    def __init__(self, key: bytes, time: int) -> None:
+    def __init__(self, key: bytes, time: int, name: str = "") -> None:
         self.key, self.time_ms = codec.decode(key), time >> 20
         self.emitted: dict[str | None, list[object]] = {}
-        self.timers: list[int] = []
+        self.timers: list[tuple[int | None, str]] = []
+        """The time and the name of each timer in order; None for the time where it is cancelled."""
+        self.timer_name = name or None
 
     def emit(self, value: object, to: str | None = None) -> None:
         self.emitted.setdefault(to, []).append(value)
 
-    def timer(self, ms: int) -> None:
-        self.timers.append(ms << 20)
+    def timer(self, ms: int, *, name: str | None = None) -> None:
+        self.timers.append((ms << 20, name or ""))
+
+    def cancel(self, name: str) -> None:
+        self.timers.append((None, name))
+
+
+class Pending:
+    """The timers of one operator."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[int, bytes, str]] = []
+        """Time, key and name, in this order."""
+
+    def apply(self, key: bytes, ask: Ask) -> None:
+        for due, name in ask.timers:
+            if name:
+                self.timers = [one for one in self.timers if one[1:] != (key, name)]
+            if due is not None and (due, key, name) not in self.timers:
+                insort(self.timers, (due, key, name))
+
+    def pop(self, origin: int) -> tuple[bytes, str, Order]:
+        """Remove the first. Return its key and name, and the place of its results."""
+        time, key, name = self.timers.pop(0)
+        hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
+        return key, name, (time, origin, hashed, Call(time, "timer", key, name).offset, 0)
 
 
 def process(
@@ -100,17 +127,14 @@ def process(
     refused: Callable[[object], None] = _none,
 ) -> tuple[list[Record], dict[bytes, object]]:
     states: dict[bytes, object] = {}
-    timers: list[tuple[int, bytes]] = []
+    pending = Pending()
     results: list[Record] = []
     waiting = in_order(records)
-    while waiting or timers:
+    while waiting or pending.timers:
+        timers = pending.timers
         if timers and (not waiting or timers[0][0] < waiting[0].order[0]):
-            time, k = heapq.heappop(timers)
-            while timers and timers[0] == (time, k):
-                heapq.heappop(timers)
-            hashed = int(BinSpace(0).hash_keys([k]).view("int64")[0])
-            order: Order = (time, origin, hashed, 0, 0)
-            ask, value = Ask(k, time), None
+            k, name, order = pending.pop(origin)
+            ask, value = Ask(k, order[0], name), None
             call = partial(on_timer, ask)
         else:
             record = waiting.pop(0)
@@ -127,8 +151,7 @@ def process(
             for to, many in ask.emitted.items()
             for i, emitted in enumerate(many)
         ]
-        for due in ask.timers:
-            heapq.heappush(timers, (due, k))
+        pending.apply(k, ask)
     return results, states
 
 

@@ -86,7 +86,28 @@ def remember(context: Any, state: Any, value: Any) -> object:
     context.emit({"k": value["k"], "v": len(state)})
     for n in range(value["v"] % 4):
         context.timer(context.time_ms + 1 + (5 * value["v"] + 13 * n) % 40)
+    name_timers(context, value["v"])
     return state
+
+
+def name_timers(context: Any, v: int) -> None:
+    """Set timers with names anew, near and far, and cancel some."""
+    context.timer(context.time_ms + 5 + 7 * v % 60, name=f"n{v % 3}")
+    if v % 4 == 1:
+        context.timer(context.time_ms + FAR_MS + v, name=f"far{v % 2}")
+    if v % 5 < 2:
+        context.cancel(f"n{(v + 1) % 3}")
+    if v % 5 == 3:
+        context.cancel(f"far{(v + 1) % 2}")
+
+
+FAR_MS = 3000
+"""Behind all records, so that such timers travel with every move."""
+
+
+def number_of(name: str | None) -> int:
+    """A number for the name of a timer."""
+    return 0 if name is None else 100 + sum(name.encode())
 
 
 def follow(context: Any, state: Any, value: Any) -> object:
@@ -116,9 +137,11 @@ def sort_out(context: Any, state: Any, value: Any) -> object:
 
 
 def ring(context: Any, state: Any) -> object:
-    context.emit({"k": context.key, "v": -len(state)})
+    context.emit({"k": context.key, "v": -len(state) - number_of(context.timer_name)})
     if len(state) % 2:
         context.timer(context.time_ms + 3)
+    if len(state) % 3 == 1:
+        context.cancel("n2")
     return state[1:]
 
 
@@ -148,6 +171,7 @@ def moody(context: Any, state: Any, value: Any) -> object:
     state.append(value["v"])
     context.emit([value, {"k": value["k"]}, {"k": value["k"], "v": None}][value["v"] % 3])
     context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
+    name_timers(context, value["v"])
     if value["v"] % 5 == 2:
         raise Refused
     return state

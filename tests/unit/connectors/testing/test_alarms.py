@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meander import ChangeableLogic, Checkpointing, Context, Flow, KafkaSink, KafkaSource, SetupError
+from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource, SetupError
 from meander.dataflow.api.plan import Plan
 from meander.testing import Jump, TestFlow
 
@@ -66,7 +66,7 @@ def test_an_alarm_of_a_name_replaces_the_one_before_and_a_cancelled_one_never_ca
         run.advance(3)
         assert run.values("out") == [["c", "x", 1]]
         run.advance(3)
-        assert run.values("out") == [["c", "x", 1], ["b", "x", 2]]
+        assert sorted(run.values("out")) == [["b", "x", 2], ["c", "x", 1]]  # type: ignore[type-var]
 
 
 def test_alarms_move_with_their_keys() -> None:
@@ -142,9 +142,7 @@ def test_a_result_of_an_alarm_reaches_sorted_operators_behind_it_without_a_recor
     keyed = flow.source(KafkaSource("in", pairs=True)).key_by(lambda pair: pair[0])
     rung = keyed.process("p", int, lambda c, s, v: _step(c, s, v[1]), on_alarm=_ring)
     counted = rung.key_by(lambda value: value[0]).fold("n", int, lambda n, _: (n + 1, n + 1))
-    again = counted.key_by(str).process(
-        "q", int, lambda c, s, v: c.alarm(2) or s, on_alarm=_ring
-    )
+    again = counted.key_by(str).process("q", int, lambda c, s, v: c.alarm(2) or s, on_alarm=_ring)
     again.sink(KafkaSink("out"))
     with TestFlow(flow, partitions=3) as run:
         _feed(run, ("a", [None, 5]))
@@ -171,34 +169,3 @@ def test_alarms_in_a_loop_are_refused() -> None:
 
     with pytest.raises(SetupError, match="it sets alarms in scope"):
         keyed.iterate("loop", body)
-
-
-class Quiet(ChangeableLogic, frozen=True):
-    def init(self) -> int:
-        return 0
-
-    def step(self, context: Any, state: int, value: object) -> int:
-        return state
-
-
-class Ringing(Quiet, frozen=True):
-    def on_alarm(self, context: Any, state: int) -> int:
-        return state
-
-
-@pytest.mark.parametrize(
-    ("first", "then", "reason"),
-    [(Quiet, Ringing, "has on_alarm"), (Ringing, Quiet, "has no on_alarm")],
-)
-def test_a_change_of_logic_neither_adds_nor_drops_alarms(
-    first: type[Quiet], then: type[Quiet], reason: str
-) -> None:
-    flow = Flow("f")
-    flow.source(KafkaSource("in")).key_by(str).process("p", first()).sink(KafkaSink("out"))
-    with TestFlow(flow) as run:
-        logic = f"{then.__module__}:{then.__qualname__}"
-        run.control({"type": "change_logic", "id": "c", "operator": "p", "logic": logic})
-        run.run_until_idle()
-        answer = run.answer("c")
-        assert answer is not None and reason in str(answer)
-        run.run()
