@@ -595,7 +595,7 @@ class StateBatch:
 
     def _remove_forgotten(self) -> None:
         """Remove the keys without states. Those that had one count as changed."""
-        unset = np.flatnonzero(~np.array(self._table.cells.has(self.slots)))
+        unset = np.flatnonzero(~np.array(self._table.cells.has(self.slots), np.bool_))
         keys = pick(self._keys, unset.tolist())
         bins = dict(zip(keys, self._bins[unset].tolist(), strict=True))
         forgotten = [key for key in bins if key not in self._new]
