@@ -48,6 +48,8 @@ class Table:
         """Whether the key of each slot is known to have changed; false for a free slot."""
         self.live: Counter[int] = Counter()
         """About the number of keys of each bin, in memory or on disk."""
+        self.uncounted: set[int] = set()
+        """The bins in whose number a key may count more than once."""
         self.forgotten = 0
         """The number of forgotten keys."""
         self.on_disk = np.zeros(len(cells), np.bool_)

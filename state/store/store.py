@@ -320,6 +320,7 @@ class Store:
         entries = zip(keys, states, strict=True)
         self._database.rocks.put((prefix + key, data) for key, data in entries)
         self._table.live[bin] += len(keys) - 2 * states.count(None)
+        self._table.uncounted.add(bin)
 
     def install_changed(self, bin: int, keys: list[bytes], states: Sequence[EncodedState]) -> None:
         """Install encoded states as `install` does, and count them as changed."""
@@ -357,6 +358,7 @@ class Store:
         them."""
         self._database.memtable.drop(self._table, bin)
         self._table.live.pop(bin, None)
+        self._table.uncounted.discard(bin)
         self._changes.drop(bin)
         self._frozen.drop(bin)
         self._undo.drop(bin)
@@ -414,8 +416,11 @@ class Store:
         self._changes.unbundle(bin)
 
     def note_count(self, bin: int, count: int) -> None:
-        """Note the number of keys of a bin, as a base of the bin has counted them."""
-        self._table.live[bin] = count
+        """Note the number of keys of a bin that a base of the bin has counted, where installed
+        layers may have held a key twice."""
+        if bin in self._table.uncounted:
+            self._table.uncounted.remove(bin)
+            self._table.live[bin] = count
 
     @property
     def keys(self) -> int:

@@ -219,8 +219,8 @@ Dues = dict[str, dict[bytes, int]]
 def forgetting(records: list[Record]) -> tuple[list[Record], States, Dues]:
     """The shape of that name, and when its states expire."""
     lifetimes = {
-        "a": Lifetimes(shapes.SHORT), "b": Lifetimes(shapes.LONG, "record"),
-        "c": Lifetimes(shapes.LONG, "create"), "d": Lifetimes(shapes.SHORT, "record"),
+        "a": Lifetimes(shapes.LONG), "b": Lifetimes(shapes.SHORT, "record"),
+        "c": Lifetimes(shapes.LONG, "create"), "d": Lifetimes(shapes.LONG, "record"),
     }  # fmt: skip
     told, a = process(
         records, shapes.key, shapes.empty, [shapes.forgetful], shapes.drowsy, 1,

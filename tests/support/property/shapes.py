@@ -45,10 +45,10 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
 
 
 def forgetting(keyed: KeyedStream[Any]) -> KeyedStream[Any]:
-    told = keyed.process("a", empty, forgetful, drowsy, ttl=SHORT / 1000)
-    counted = told.fold("b", zero, total, ttl=LONG / 1000)
+    told = keyed.process("a", empty, forgetful, drowsy, ttl=LONG / 1000)
+    counted = told.fold("b", zero, total, ttl=SHORT / 1000)
     once = counted.process("c", empty, renewed, ttl=LONG / 1000, refresh="create")
-    return once.fold("d", columns.mean("v"), ttl=SHORT / 1000)
+    return once.fold("d", columns.mean("v"), ttl=LONG / 1000)
 
 
 SHORT, LONG = 20, 500
