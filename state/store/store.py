@@ -452,7 +452,7 @@ class IncomingTable(NamedTuple):
     store: Store
     bin: int
     table: bytes
-    count: int
+    keys: int
     """The number of its keys."""
 
 

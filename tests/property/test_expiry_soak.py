@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,10 @@ class Sample:
     disk_bytes: int
 
 
+def record_ms(number: Any) -> int:
+    return int(number) * 1000 // RATE
+
+
 def sample(run: TestFlow, folder: Path) -> Sample:
     return Sample(
         sum(len(states) for worker in run.workers for states in worker.state().values()),
@@ -55,7 +60,7 @@ def test_keys_that_come_and_go_leave_memory_disk_and_topic_flat(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     flow = Flow("soak", bins=3, snapshot_interval=0.02, checkpoints=Checkpointing(interval=0.1))
-    numbers = flow.source(KafkaSource("in", time=lambda n: n * 1000 // RATE))
+    numbers = flow.source(KafkaSource("in", time=record_ms))
     seen = numbers.key_by(lambda n: n).fold("seen", int, lambda n, _: (n + 1, n), ttl=TTL)
     seen.filter(lambda count: count > 0).sink(KafkaSink("again"))
     databases, samples = Databases(tmp_path, 2 << 20), list[Sample]()

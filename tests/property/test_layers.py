@@ -4,7 +4,7 @@ tombstone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from itertools import count
 
 import pytest
@@ -91,7 +91,7 @@ class LayersAgainstDictionary(StoreMachine):
         self.oracle[bin].update(states)
 
     @rule(bin=bins, numbers=st.sets(st.integers(0, 40), min_size=1, max_size=20))
-    def forget(self, bin: Bin, numbers: set[int]) -> None:
+    def forget(self, bin: Bin, numbers: Iterable[int]) -> None:
         keys = [encode((int(bin), n)) for n in sorted(numbers)]
         forget(self.store(bin), [bin] * len(keys), keys)
         for key in keys:
@@ -100,7 +100,7 @@ class LayersAgainstDictionary(StoreMachine):
     @rule(bin=bins)
     def forget_all(self, bin: Bin) -> None:
         if self.oracle[bin]:
-            self.forget(bin, set(range(41)))
+            self.forget(bin, range(41))
 
     @rule(bin=bins, budget=budgets, steps=slices, renew=rarely)
     def write_layer(self, bin: Bin, budget: int, steps: int, renew: bool = False) -> None:
@@ -308,7 +308,7 @@ def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def _slots_stay_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Store.collect_states
 
-    def stale(self: Store, bin: int, keys: list[bytes]) -> list[bytes]:
+    def stale(self: Store, bin: int, keys: list[bytes]) -> list[EncodedState]:
         states, slots = take(self, bin, keys), self._table.find(keys)
         self._table.dirty[slots[slots != NO_SLOT]] = True
         return states
@@ -401,7 +401,7 @@ def test_a_base_has_no_entry_of_a_forgotten_key_however_many_deltas_name_it() ->
         run.open(0)
         for _ in range(5):
             run.add_a_layer(BINS[0], {n: n for n in range(20)}, 100)
-            run.forget(BINS[0], set(range(19)))
+            run.forget(BINS[0], range(19))
             run.write_layer(BINS[0], 100, 1000)
         run.write_layer(BINS[0], 100, 1000, renew=True)
         assert [layer.count for layer in run.trace(BINS[0]).layers(BINS[0])] == [1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -72,7 +72,7 @@ def _rollback_to_living_keys(self: Store, *args: Any) -> Any:
         some = {key: one for key, one in zip(keys, states, strict=True) if key in there}
         install(store, bin, [*some], [*some.values()])
 
-    Store.install = installed  # type: ignore[method-assign]
+    Store.install = installed  # type: ignore[method-assign, assignment]
     try:
         return rollback(self, *args)
     finally:
@@ -100,13 +100,13 @@ def _forever(due: int, state: bytes) -> bytes:
     return b"\xc1\xc1" + NEVER.to_bytes(8, "big") + state
 
 
-RECOVERIES: dict[str, tuple[Any, str, Callable[..., Any] | bool]] = {
+RECOVERIES: dict[str, tuple[Any, str, Any]] = {
     "a deletion is lost in a bundle": (BinLayers, "frozen_delta", _bundle_of_living_keys),
     "a deletion is lost in a layer or a handoff": (StateBatch, "_remove_forgotten", _silent),
     "a rollback restores no forgotten key": (Store, "rollback", _rollback_to_living_keys),
     "due times are lost on disk and in layers": (expiring, "with_due", _forever),
 }
-MOVES: dict[str, tuple[Any, str, Callable[..., Any] | bool]] = {
+MOVES: dict[str, tuple[Any, str, Any]] = {
     "a deletion is lost in a handoff": (BinHandoff, "to_bytes", _handoff_of_living_keys),
     "a deletion is lost in a compaction": (MergedLayersInput, "yields_forgotten", False),
     "a sweep removes states that are not due": (Sweep, "_begin_round", _early),

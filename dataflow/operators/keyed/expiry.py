@@ -55,8 +55,9 @@ class Expiry:
 
     def dues(self, times: Int64s) -> Int64s:
         """Return the due times of keys that are renewed at some times."""
-        most = MAX_MILLIS - self.millis
-        return (np.minimum(times >> SEQUENCE_BITS, most) + self.millis) << SEQUENCE_BITS
+        millis = np.minimum(times >> SEQUENCE_BITS, MAX_MILLIS - self.millis)
+        dues: Int64s = (millis + self.millis) << SEQUENCE_BITS
+        return dues
 
     def due(self, time: int) -> int:
         """Return the due time of a key that is renewed at a time."""

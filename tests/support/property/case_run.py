@@ -245,7 +245,7 @@ class CaseRun:
 
     # -- results, state, owners
 
-    def check_results(self, run: TestFlow) -> None:
+    def check_results(self, run: CrampedFlow) -> None:
         results, states, refused = self.expected()
         got = [(record.order, record.value) for record in self.records(self.sink)]
         wanted = sorted(repr((r.order, r.value)) for r in results)
