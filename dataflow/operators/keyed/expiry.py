@@ -93,13 +93,20 @@ class Lifetimes:
         elif self._dues[slot] == NEVER or refresh == "read" or (refresh == "write" and changed):
             self._dues[slot] = self._expiry.due(time)
 
-    def each(self, slots: list[int], times: list[int]) -> Iterator[int]:
-        """Yield the slot of each record of a fold. Remove an expired state before its record, and
-        renew the due time behind it."""
-        for slot, time in zip(slots, times, strict=True):
-            self.expire(slot, time)
+    def each(self, times: Int64s) -> Iterator[int]:
+        """Yield the slot of each record of a fold, given the records' times. Remove an expired
+        state before its record, and renew the due time behind it."""
+        # A fold calls this for each record, so it repeats `expire` and `renew` in short.
+        dues, states, renews = self._dues, self._states, self._expiry.refresh != "create"
+        slots, renewed = self._batch.slots.tolist(), self._expiry.dues(times).tolist()
+        for slot, time, due in zip(slots, times.tolist(), renewed, strict=True):
+            if dues[slot] <= time:
+                self.expire(slot, time)
             yield slot
-            self.renew(slot, time, changed=True)
+            if states[slot] is ABSENT:
+                dues[slot] = NEVER
+            elif renews or dues[slot] == NEVER:
+                dues[slot] = due
 
     def __enter__(self) -> Self:
         return self

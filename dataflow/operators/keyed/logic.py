@@ -253,8 +253,7 @@ class ExpiringFold(Fold):
 
     def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
         with Lifetimes(self._expiry, state_batch) as lifetimes:
-            slots = lifetimes.each(state_batch.slots.tolist(), batch.times.tolist())
-            return self._fold(state_batch.sealed, slots, batch)
+            return self._fold(state_batch.sealed, lifetimes.each(batch.times), batch)
 
 
 class Context:
