@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
-from meander.dataflow.control.bin_handoff import BinHandoff
 from meander.dataflow.operators.keyed.expiry import Expiry
+from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.sweep import Sweep
 from meander.state.encoding import expiring
 from meander.state.encoding.cells import EncodedState
 from meander.state.encoding.expiring import NEVER
+from meander.state.keys.ids import Bin
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.delta_chains import ChainedDelta
 from meander.state.layers.layer import DeltaEntries
@@ -47,9 +47,8 @@ def _alive(entries: DeltaEntries) -> DeltaEntries:
     return DeltaEntries([*alive], [*alive.values()], entries.timers)
 
 
-frozen_delta, to_bytes, rollback, install = (
-    BinLayers.frozen_delta, BinHandoff.to_bytes, Store.rollback, Store.install,
-)  # fmt: skip
+frozen_delta, add_delta = BinLayers.frozen_delta, IncomingBins.add_delta
+rollback, install = Store.rollback, Store.install
 remove_forgotten, begin_round = StateBatch._remove_forgotten, Sweep._begin_round
 
 
@@ -58,8 +57,8 @@ def _bundle_of_living_keys(*args: Any, **options: Any) -> ChainedDelta | None:
     return None if found is None else found._replace(entries=_alive(found.entries))
 
 
-def _handoff_of_living_keys(handoff: BinHandoff) -> bytes:
-    return to_bytes(replace(handoff, remainder=_alive(handoff.remainder)))
+def _delta_of_living_keys(self: IncomingBins, bin: Bin, delta: DeltaEntries, timers: Any) -> None:
+    add_delta(self, bin, _alive(delta), timers)
 
 
 def _rollback_to_living_keys(self: Store, *args: Any) -> Any:
@@ -107,7 +106,7 @@ RECOVERIES: dict[str, tuple[Any, str, Any]] = {
     "due times are lost on disk and in layers": (expiring, "with_due", _forever),
 }
 MOVES: dict[str, tuple[Any, str, Any]] = {
-    "a deletion is lost in a handoff": (BinHandoff, "to_bytes", _handoff_of_living_keys),
+    "a deletion is lost in a handoff": (IncomingBins, "add_delta", _delta_of_living_keys),
     "a deletion is lost in a compaction": (MergedLayersInput, "yields_forgotten", False),
     "a sweep removes states that are not due": (Sweep, "_begin_round", _early),
 }
