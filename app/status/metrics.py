@@ -162,14 +162,33 @@ def _operators(heard: WorkerStats) -> Iterator[Metric]:
         " They include waits for credit, for frontiers, on disk and for its bin.",
         labels=labels,
     )
+    keys = GaugeMetricFamily(
+        "meander_operator_keys",
+        "About the number of keys with states. A key that several restored layers hold counts in"
+        " each.",
+        labels=labels,
+    )
+    size = GaugeMetricFamily(
+        "meander_operator_layer_bytes",
+        "Bytes of an operator's layers on the state topic.",
+        labels=labels,
+    )
+    forgotten = CounterMetricFamily(
+        "meander_operator_keys_forgotten",
+        "Keys that an operator has forgotten, by its function or as their time to live ended.",
+        labels=labels,
+    )
     for worker, heartbeat in heard.everyone.items():
         for operator, work in heartbeat.operators.items():
             values = [worker, operator]
+            keys.add_metric(values, work.keys)
+            size.add_metric(values, work.bytes)
+            forgotten.add_metric(values, work.forgotten)
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
             busy.add_metric(values, work.busy)
             _observe(took, values, work.durations)
-    yield from (received, sent, busy, took)
+    yield from (received, sent, busy, took, keys, size, forgotten)
 
 
 def _sources(figures: StatusSnapshot) -> Iterator[Metric]:

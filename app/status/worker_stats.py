@@ -60,6 +60,8 @@ def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
             sent=known.sent + work.sent,
             busy=known.busy + work.busy,
             durations=both(known.durations, work.durations),
+            # Its keys have moved to other workers.
+            forgotten=known.forgotten + work.forgotten,
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE

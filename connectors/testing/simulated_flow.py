@@ -104,7 +104,7 @@ from meander.state.encoding import codec
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
-from meander.state.times.time import to_millis
+from meander.state.times.time import MIN_TIME, to_millis
 
 IDLE_STEPS = 250
 """The steps without a change after which a flow counts as at rest."""
@@ -385,7 +385,8 @@ class TestFlow:
         """Return the state of each key of a stateful operator.
 
         A state has the form that the next records meet: it is upgraded here where a change of logic
-        upgrades states, and no record has touched its key since.
+        upgrades states, and no record has touched its key since. A key whose time to live has ended
+        at the time of the newest record read has none.
         """
         known = [node.name for node in self._plan.keyed]
         if operator not in known:
@@ -399,11 +400,12 @@ class TestFlow:
         return {codec.decode(key): keyed.decode(state) for key, state in encoded.items()}
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
-        """Return all keyed state, encoded. Raise AssertionError when two workers hold a key (I2)
-        while no bin moves."""
+        """Return all keyed state, encoded, without expired states. Raise AssertionError when two
+        workers hold a key (I2) while no bin moves."""
         whole: dict[str, dict[bytes, bytes]] = {}
+        now = max((worker.furthest for worker in self.workers), default=MIN_TIME)
         for worker in self.workers:
-            for operator, states in worker.state().items():
+            for operator, states in worker.state(now).items():
                 known = whole.setdefault(operator, {})
                 assert not known.keys() & states.keys(), "one key's state is on two workers (I2)"
                 known.update(states)

@@ -20,10 +20,12 @@ from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.context import OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
+from meander.state.encoding.expiring import codec_name
 
 if TYPE_CHECKING:
     # These load numba, which takes half a second that other flows do without.
@@ -139,11 +141,18 @@ class KeyedNode:
     on_error: OnError
     colocate: bool
     """Whether its bins move with those of the default group, or alone."""
+    expiry: Expiry | None = None
+    """The time to live of its keys; None where they live for ever."""
 
     @property
     def group(self) -> str:
         """Return the colocation group of the operator."""
         return DEFAULT_GROUP if self.colocate else self.name
+
+    @property
+    def codec_name(self) -> str:
+        """Return the name of the codec in layers."""
+        return self.codec.name if self.expiry is None else codec_name(self.codec.name)
 
     @property
     def layout(self) -> ColumnLayout | None:

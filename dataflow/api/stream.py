@@ -41,6 +41,7 @@ from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.error_policy import OnError
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry, Refresh, expiry_of
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.schemas.errors import SetupError
@@ -56,8 +57,8 @@ K = TypeVar("K", default=Any)
 """The type of the keys of a stream."""
 Left = TypeVar("Left", bound="Stream[Any]")
 
-KeyedOptions = tuple[Order, StateCodec, OnError, bool]
-"""The options of a stateful operator: order, codec, error policy and colocation."""
+KeyedOptions = tuple[Order, StateCodec, OnError, bool, Expiry | None]
+"""The options of a stateful operator: order, codec, error policy, colocation and expiry."""
 
 
 class Stream(Extensible, Generic[T]):
@@ -222,7 +223,7 @@ class Stream(Extensible, Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            if name in {"fold", "process", "connect"}:
+            if name in {"first", "fold", "process", "connect"}:
                 raise SetupError(f"operator {self._at.node.name!r}",
                                  f"{name} needs records with keys, and these have none",
                                  f"call key_by before {name}")  # fmt: skip
@@ -271,7 +272,8 @@ class Stream(Extensible, Generic[T]):
 
 
 class KeyedStream(Stream[T], Generic[T, K]):
-    """A stream that groups records by key, of the type `K`. The owner of a bin holds all groups of the bin."""
+    """A stream that groups records by key, of the type `K`. The owner of a bin holds all groups of
+    the bin."""
 
     @overload
     def fold(
@@ -283,6 +285,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> KeyedStream[Any, K]: ...
 
     @overload
@@ -296,6 +300,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> KeyedStream[U, K]: ...
 
     def fold(
@@ -308,12 +314,18 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> KeyedStream[Any, K]:
         """Add a fold: `(state, value) -> (state, result)` gives one result per record. A fold over
         columns (`dataflow.columns`) or a `ChangeableLogic` replaces both `init` and `step`.
 
         With `colocate=False` the bins of the operator move alone, and only where a command names
         the operator.
+
+        With `ttl` a key lives for so many seconds of logical time after its last record, or with
+        `refresh="create"` after its first one. Then the operator forgets it, and its next record
+        meets a state of `init`.
         """
         if isinstance(init, ColumnFold | ChangeableLogic) is (step is not None):
             raise SetupError(f"operator {name!r}",
@@ -328,7 +340,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
                 logic = fold_of(name, init)
             case _:
                 logic = FoldLogic(init, step)
-        options = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         return KeyedStream(self._flow, self._keyed(name, (self,), logic, options))
 
     @overload
@@ -342,6 +354,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> ProcessedStream[K]: ...
 
     @overload
@@ -359,6 +373,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> ProcessedStream[K]: ...
 
     def process(
@@ -375,6 +391,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> ProcessedStream[K]:
         """Add a process function: `(context, state, value) -> state` emits any number of results
         and sets timers (`Context`). A `ChangeableLogic` replaces all functions.
@@ -389,8 +407,13 @@ class KeyedStream(Stream[T], Generic[T, K]):
 
         `side` names side outputs: `context.emit(value, to="late")` sends to one of them, and
         `.side("late")` of the returned stream reads it.
+
+        A key lives until `context.forget()`, or with `ttl` for so many seconds of logical time.
+        `refresh` renews that time when the state changes ("write"), with each record or call
+        ("read"), or never ("create"). Expiry sends nothing; a timer of the key meets a state of
+        `init`.
         """
-        options = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         if isinstance(init, ChangeableLogic):
             if (step, on_timer, on_notify, on_alarm) != (None, None, None, None):
                 raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
@@ -401,6 +424,36 @@ class KeyedStream(Stream[T], Generic[T, K]):
         functions = (cast(OnValue, step),)
         back = on_timer, on_notify, on_alarm
         return self._process(name, (self,), init, functions, back, side, options)
+
+    def first(
+        self,
+        name: str,
+        *,
+        within: float | None = None,
+        order: Order = "event",
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> KeyedStream[T, K]:
+        """Pass the first record of each key, and drop the others: deduplication. With `within` a
+        record passes again that comes so many seconds of logical time after the last one that
+        passed.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("orders")
+        >>> orders = flow.source(KafkaSource("orders", time=lambda order: order["ms"]))
+        >>> unique = orders.key_by(lambda order: order["id"]).first("seen", within=3600)
+        >>> unique.map(lambda order: order["ms"]).sink(KafkaSink("unique"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("orders", *({"id": 7, "ms": ms} for ms in (0, 3_599_999, 3_600_000)))
+        ...     run.run()
+        >>> run.values("unique")
+        [0, 3600000]
+        """
+        options = order, PLAIN, on_error, colocate, expiry_of(name, within, "create")
+        functions = (cast(OnValue, _pass_first),)
+        seen = self._process(name, (self,), bool, functions, (None, None, None), (), options)
+        return KeyedStream(self._flow, seen._at)
 
     def connect(
         self,
@@ -418,6 +471,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
+        ttl: float | None = None,
+        refresh: Refresh = "write",
     ) -> ProcessedStream[K]:
         """Join two streams by key: both share one state per key, and each has its own function. The
         other options are those of `process`."""
@@ -426,7 +481,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
-        options = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         back = on_timer, on_notify, on_alarm
         return self._process(name, (self, other), init, functions, back, side, options)
 
@@ -529,7 +584,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
     ) -> Output:
         """Add a stateful operator. Add an exchange before it where its bins may have other owners
         than those of the records."""
-        *_, on_error, colocate = options
+        *_, on_error, colocate, _ = options
         group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchange_for(one._at, group, on_error) for one in streams)
         return self._add(KeyedNode(self._flow.unused_name(name), upstreams, logic, *options))
@@ -566,6 +621,12 @@ class ProcessedStream(KeyedStream[Any, K], Generic[K]):
             raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
                              "name it in the `side` of the operator")  # fmt: skip
         return KeyedStream(self._flow, Output.of(self._at.node, 1 + self._side.index(name)))
+
+
+def _pass_first(context: Context, passed: bool, value: object) -> bool:
+    if not passed:
+        context.emit(value)
+    return True
 
 
 def _as_it_is(change: tuple[Any, Any, int]) -> tuple[Any, Any, int]:

@@ -150,11 +150,11 @@ def _check_keyed(node: KeyedNode) -> None:
         )
     logic = node.logic
     if isinstance(logic, ProcessLogic) and (logic.on_timer or logic.on_alarm) is not None:
-        kind = "alarm" if logic.on_timer is None else "timer"
+        kind = "an alarm" if logic.on_timer is None else "a timer"
         raise SetupError(
             f"operator {node.name!r}",
-            f"it sets {kind}s in scope {scope.name!r}, and {'an' if kind == 'alarm' else 'a'} {kind}"
-            " has a time of the flow, without the iteration or the batch",
+            f"it sets {kind.split()[-1]}s in scope {scope.name!r}, and {kind} has a time of the"
+            " flow, without the iteration or the batch",
             "set them before or behind the loop or flow control",
         )
 

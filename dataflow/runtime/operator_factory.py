@@ -73,8 +73,9 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, OnError, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.columns import Columnar
+from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
 from meander.dataflow.operators.keyed.logic import (
+    ExpiringFold,
     Fold,
     Logic,
     Process,
@@ -124,7 +125,7 @@ class WorkerEnvironment:
     clock: Clock
     topic: StateTopic
     dead: DeadLetters
-    open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
+    open_store: Callable[[str, StateCodec, ColumnLayout | None, bool], Store]
     open_spill_store: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Opens a reader at the given positions; None for this worker's share at the first start of the
@@ -212,7 +213,8 @@ class OperatorFactory:
         )
         self.logics.start(self.start.logic_changes)
         context = self._context(self.plan.snapshots.name)
-        snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
+        expiries = {node.name: node.expiry for node in self.plan.keyed if node.expiry is not None}
+        snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval, expiries)
         # The migrator comes first, so operators know every move that the control frontier has
         # passed.
         self.operators = [migrator, self._partition_migrator(), *self.nodes.values(), snapshots]
@@ -418,7 +420,7 @@ class OperatorFactory:
         context = self._context(node.name, scope_of(node))
         inputs, output = self._inputs(node), self._output(node)
         if isinstance(node, StatefulCollectionNode):
-            store = self.environment.open_store(node.name, node.codec, None)
+            store = self.environment.open_store(node.name, node.codec, None, False)
             keyed = stateful_collection(
                 node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
                 self._dictionary, partial(self._outer_time, self.plan.reader_outputs(node.name)),
@@ -465,7 +467,9 @@ class OperatorFactory:
             self._outputs(node),
             self._held(node),
             self._timeline(node),
-            self.environment.open_store(node.name, node.codec, node.layout),
+            self.environment.open_store(
+                node.name, node.codec, node.layout, node.expiry is not None
+            ),
             node.order,
             self._max_handoff_bytes,
             self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
@@ -493,12 +497,13 @@ class OperatorFactory:
     def _logic(self, node: KeyedNode, guard: Guard, sealing: Sealing) -> Logic:
         match node.logic:
             case FoldLogic(init, step):
-                return Fold(init, step, sealing, guard)
+                fold = Fold(init, step, sealing, guard)
+                return fold if node.expiry is None else ExpiringFold(fold, node.expiry)
             case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side):
                 back = on_timer, on_notify, on_alarm
-                return Process(init, on_values, *back, side, sealing, guard)
-            case fold:
-                return Columnar(fold, sealing, guard)
+                return Process(init, on_values, *back, side, sealing, guard, node.expiry)
+            case ColumnFold() as columns:
+                return Columnar(columns, sealing, guard, node.expiry)
 
     def _least_time(self, node: Node) -> int:
         """Return the least outer time of records that may still come to a node, or wait there."""

@@ -17,19 +17,19 @@ Timers = Sequence[tuple[int, bytes]]
 
 
 def tag_of(key: bytes, name: str) -> bytes:
-    """Return the tag of a timer from its encoded key and its name.
+    r"""Return the tag of a timer from its encoded key and its name.
 
-    >>> tag_of(b"\\xa1k", ""), tag_of(b"\\xa1k", "timeout")
-    (b'\\xa1k', b'\\xa1ktimeout')
+    >>> tag_of(b"\xa1k", ""), tag_of(b"\xa1k", "timeout")
+    (b'\xa1k', b'\xa1ktimeout')
     """
     return key + name.encode() if name else key
 
 
 def split_tag(tag: bytes) -> tuple[bytes, str]:
-    """Undo `tag_of`.
+    r"""Undo `tag_of`.
 
-    >>> split_tag(b"\\xa1k"), split_tag(b"\\xa1ktimeout")
-    ((b'\\xa1k', ''), (b'\\xa1k', 'timeout'))
+    >>> split_tag(b"\xa1k"), split_tag(b"\xa1ktimeout")
+    ((b'\xa1k', ''), (b'\xa1k', 'timeout'))
     """
     try:
         msgpack.unpackb(tag, use_list=False, strict_map_key=False, unicode_errors="surrogatepass")

@@ -25,8 +25,8 @@ K = TypeVar("K", covariant=True, default=Any)
 
 
 class Context(Generic[K]):
-    """A context that gives a process function its key, time, outputs, timers and notifications.
-    `K` is the type of its keys.
+    """A context that gives a process function its key, time, outputs, timers and notifications. The
+    function may forget the key. `K` is the type of its keys.
 
     A timer or an alarm may have a name. A key has at most one timer or alarm of a name: another one
     replaces it, and `cancel` removes it. One that is cancelled or replaced never calls.
@@ -53,7 +53,7 @@ class Context(Generic[K]):
     [('ann', 'forget', 1)]
     """
 
-    __slots__ = ("_calls", "_emitted", "_key", "_name", "_notice", "_time", "_timers")
+    __slots__ = ("_calls", "_emitted", "_forgotten", "_key", "_name", "_notice", "_time", "_timers")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Context(Generic[K]):
         name: str = "",
     ) -> None:
         self._key, self._time, self._calls, self._name = key, time, calls, name
-        self._notice = False
+        self._notice = self._forgotten = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[TimerChange] = []
 
@@ -91,6 +91,11 @@ class Context(Generic[K]):
         if len(emitted) == MAX_OUTPUTS:
             raise TooManyOutputsError
         emitted.append(result)
+
+    def forget(self) -> None:
+        """Forget the key: it has no state after this call, whatever the function returns. Its next
+        record or call meets a state of `init`. Its timers and notifications stay."""
+        self._forgotten = True
 
     def timer(self, at_ms: int, *, name: str | None = None) -> None:
         """Set a timer for this key, in milliseconds since 1970. `at_ms` must be later than the

@@ -7,7 +7,7 @@ that fails half-way therefore leaves the state unchanged, and holds no reference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import Call, CallKind, Calls
 from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry, Lifetimes, lifetimes_of
 from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch
 from meander.schemas.errors import MeanderError
@@ -26,7 +27,7 @@ from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, weigh
 from meander.state.encoding.codec import StateCodec
 from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
-from meander.state.store.store import Bins, Store
+from meander.state.store.store import Bins, StateBatch, Store
 
 States = list[object]
 """Sealed states by slot. `ABSENT` stands for a key without a state."""
@@ -202,11 +203,12 @@ class Fold:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
         with store.open_batch(rows.batch.keys, bins) as state_batch:
-            return Applied(
-                self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch), len(rows)
-            )
+            return Applied(self._results(state_batch, rows.batch), len(rows))
 
-    def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
+    def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
+        return self._fold(state_batch.sealed, state_batch.slots.tolist(), batch)
+
+    def _fold(self, states: States, slots: Iterable[int], batch: Batch) -> Batch:
         seal, unseal, step = self.sealing.seal, self.sealing.unseal, self._step
         assert batch.keys is not None
         keys = batch.keys
@@ -234,6 +236,18 @@ class Fold:
                 append(result)
         answered = batch.take(np.delete(np.arange(len(batch)), failed)) if failed else batch
         return answered.with_values(results)
+
+
+class ExpiringFold(Fold):
+    """A fold whose keys have a time to live."""
+
+    def __init__(self, fold: Fold, expiry: Expiry) -> None:
+        super().__init__(fold._init, fold._step, fold.sealing, fold._guard)
+        self._expiry = expiry
+
+    def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
+        with Lifetimes(self._expiry, state_batch) as lifetimes:
+            return self._fold(state_batch.sealed, lifetimes.each(batch.times), batch)
 
 
 def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
@@ -272,6 +286,15 @@ class _Outcome:
             self.emitted[name].add(row, emitted)
 
 
+def _differ(before: object, after: object) -> bool:
+    """Return whether the bytes of two sealed states differ."""
+    if before is after:
+        return False
+    if before is ABSENT or after is ABSENT:
+        return True
+    return codec.encode_sealed(before) != codec.encode_sealed(after)
+
+
 class Process:
     """A process function that handles records of one or more inputs with a state per key."""
 
@@ -285,8 +308,9 @@ class Process:
         side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
+        expiry: Expiry | None = None,
     ) -> None:
-        self._init, self._on_values = init, on_values
+        self._init, self._on_values, self._expiry = init, on_values, expiry
         callbacks: dict[CallKind, OnTimer | None] = {
             "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
         }  # fmt: skip
@@ -304,11 +328,12 @@ class Process:
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
-        with store.open_batch(keys, bins) as state_batch:
-            states, slots = (
-                state_batch.sealed,
-                dict(zip(keys, state_batch.slots.tolist(), strict=True)),
-            )
+        with (
+            store.open_batch(keys, bins) as state_batch,
+            lifetimes_of(self._expiry, state_batch) as lifetimes,
+        ):
+            slots = dict(zip(keys, state_batch.slots.tolist(), strict=True))
+            apply = partial(self._call, state_batch, state_batch.sealed, lifetimes)
             due = calls.next()
             while row + len(called) < calls.max_calls:
                 if row < len(times) and (due is None or times[row] <= due.time):
@@ -328,7 +353,7 @@ class Process:
                 else:
                     break
                 deepest = place < len(times) and full[place]
-                error = self._call(states, slots[key], context, function, deepest)
+                error = apply(slots[key], context, function, deepest)
                 if error is None:
                     outcome.add(place, context)
                     calls.register(key, context._time, context._timers, context._notice)
@@ -340,21 +365,35 @@ class Process:
         return self._applied(batch, row, outcome, calls.batch(called) if called else None)
 
     def _call(
-        self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
+        self,
+        state_batch: StateBatch,
+        states: States,
+        lifetimes: Lifetimes | None,
+        slot: int,
+        context: Context,
+        function: OnTimer,
+        deepest: bool,
     ) -> BaseException | None:
         """Change the state of a key. Return the error of the function, or that of a result behind
         more levels than an index holds."""
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
+        if lifetimes is not None:
+            lifetimes.expire(slot, context._time)
+        before = states[slot]
         try:
-            sealed = states[slot]
-            state = self._init() if sealed is ABSENT else self.sealing.unseal(sealed)
-            sealed = self.sealing.seal(function(context, state), context._key)
+            state = self._init() if before is ABSENT else self.sealing.unseal(before)
+            state = function(context, state)
+            after = ABSENT if context._forgotten else self.sealing.seal(state, context._key)
             if deepest and any(context._emitted.values()):
                 raise TooManyLevelsError
         except failure() as error:
             return error
-        states[slot] = sealed
+        states[slot] = after
+        if context._forgotten:
+            state_batch.forgets = True
+        if lifetimes is not None:
+            lifetimes.renew(slot, context._time, _differ(before, after))
         return None
 
     def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:

@@ -294,7 +294,7 @@ class KeyedOperator(StatefulOperator):
         return self._alarms.wait_seconds()
 
     def decode(self, state: bytes) -> object:
-        """Return a stored state in the form of the version that the next records meet."""
+        """Return a state of `states` in the form of the version that the next records meet."""
         time = min(map(outer_time, self._control()), default=END_TIME)
         return self._timeline.at(time).sealing.unseal(Sealed(state))
 

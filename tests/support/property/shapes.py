@@ -39,7 +39,20 @@ def define(kind: str, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -
             return met.fold("c", empty, trail, colocate=False)
         case "arrival":
             return keyed.fold("a", int, number, order="processing")
-    raise ValueError(kind)
+        case _:
+            assert kind == "forgetting", kind
+            return forgetting(keyed)
+
+
+def forgetting(keyed: KeyedStream[Any]) -> KeyedStream[Any]:
+    told = keyed.process("a", empty, forgetful, drowsy, ttl=LONG / 1000)
+    counted = told.fold("b", zero, total, ttl=SHORT / 1000)
+    once = counted.process("c", empty, renewed, ttl=LONG / 1000, refresh="create")
+    return once.fold("d", columns.mean("v"), ttl=LONG / 1000)
+
+
+SHORT, LONG = 20, 500
+"""Times to live in milliseconds."""
 
 
 class Refused(Exception):
@@ -186,6 +199,33 @@ def sulky(context: Any, state: Any) -> object:
     if len(state) % 3 == 2:
         raise Refused
     return state[2:]
+
+
+def forgetful(context: Any, state: Any, value: Any) -> object:
+    """Forgets its key, leaves the state None, or keeps the state as it is."""
+    state = state or []
+    context.emit({"k": value["k"], "v": len(state)})
+    context.timer(context.time_ms + 1 + 7 * value["v"] % 60)
+    if value["v"] % 5 == 0:
+        context.forget()
+    if value["v"] % 3 == 0:
+        return None
+    return state if value["v"] % 4 == 1 else [*state, value["v"]][-4:]
+
+
+def drowsy(context: Any, state: Any) -> object:
+    """Meets a new state where the key was forgotten; it may forget the key itself."""
+    state = state or []
+    context.emit({"k": context.key, "v": -len(state)})
+    if len(state) % 2:
+        context.forget()
+    return state[1:]
+
+
+def renewed(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    context.emit({"k": value["k"], "v": state[0] + len(state)})
+    return state
 
 
 def number(state: Any, value: Any) -> tuple[object, object]:
