@@ -54,6 +54,11 @@ def drop_read(run: TestFlow, topic: str) -> None:
         log[:] = [None] * len(log)  # type: ignore[list-item]
 
 
+@pytest.fixture(autouse=True)
+def small_chunks() -> None:
+    """Let chunks and bundles be as large as in a real flow."""
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(14400 if LONG else 300)
 def test_keys_that_come_and_go_leave_memory_disk_and_topic_flat(
