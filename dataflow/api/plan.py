@@ -42,6 +42,7 @@ from meander.dataflow.api.nodes import (
     outputs,
     scope_of,
     upstreams,
+    uses,
 )
 from meander.dataflow.api.validation import functions_of
 from meander.dataflow.control.bin_handoff import BinHandoff
@@ -217,6 +218,15 @@ class Plan:
                     found[self.origin(source)].add(node.name)
         return found
 
+    def used_behind(self, source: SourceNode) -> set[str]:
+        """Return the extra columns that functions behind a source read."""
+        return {
+            name
+            for node in self.nodes
+            for name in uses(node)
+            if source.name in self._nodes_before(node)
+        }
+
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
         """Return the sources from which a sink's records may come."""
         return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
@@ -307,11 +317,11 @@ class Plan:
         return any(isinstance(one, SourceNode) for one in before)
 
     def _nodes_before(
-        self, sink: SinkNode, up_to: type | UnionType | tuple[()] = ()
+        self, last: Node, up_to: type | UnionType | tuple[()] = ()
     ) -> Mapping[str, Node]:
-        """Return the operators before a sink, by name. The search backward stops at nodes of the
+        """Return the operators before a node, by name. The search backward stops at nodes of the
         type `up_to`."""
-        pending, seen = [sink.upstream.node], dict[str, Node]()
+        pending, seen = self._upstream_nodes(last), dict[str, Node]()
         while pending:
             node = pending.pop()
             if node.name not in seen:

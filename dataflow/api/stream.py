@@ -41,6 +41,7 @@ from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.records.extra_columns import KINDS
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN, StateCodec
 
@@ -319,6 +320,7 @@ class KeyedStream(Stream[T]):
         logic: Logic
         match init:
             case ColumnFold():
+                _checked_uses(name, init.uses)
                 logic = init
             case ChangeableLogic():
                 logic = fold_of(name, init)
@@ -334,6 +336,7 @@ class KeyedStream(Stream[T]):
         init: ChangeableLogic,
         *,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -350,6 +353,7 @@ class KeyedStream(Stream[T]):
         *,
         on_notify: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -365,6 +369,7 @@ class KeyedStream(Stream[T]):
         *,
         on_notify: Any = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -378,6 +383,9 @@ class KeyedStream(Stream[T]):
 
         `side` names side outputs: `context.emit(value, to="late")` sends to one of them, and
         `.side("late")` of the returned stream reads it.
+
+        `uses` names properties of the records that the functions read: with `uses=["event_ms"]`
+        each record brings its own time as `context.event_ms`.
         """
         options = order, codec, on_error, colocate
         if isinstance(init, ChangeableLogic):
@@ -385,10 +393,12 @@ class KeyedStream(Stream[T]):
                 raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
                                  " others beside it", "give it the logic alone")  # fmt: skip
             _check_side(name, side)
-            logic = process_of(name, init, tuple(side))
+            logic = process_of(name, init, tuple(side), _checked_uses(name, uses))
             return ProcessedStream(self._flow, self._keyed(name, (self,), logic, options), side)
         functions = (cast(OnValue, step),)
-        return self._process(name, (self,), init, functions, (on_timer, on_notify), side, options)
+        return self._process(
+            name, (self,), init, functions, (on_timer, on_notify), side, uses, options
+        )
 
     def connect(
         self,
@@ -401,6 +411,7 @@ class KeyedStream(Stream[T]):
         *,
         on_notify: Callable[[Context, S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -415,7 +426,7 @@ class KeyedStream(Stream[T]):
         functions = (cast(OnValue, left), cast(OnValue, right))
         options = order, codec, on_error, colocate
         back = on_timer, on_notify
-        return self._process(name, (self, other), init, functions, back, side, options)
+        return self._process(name, (self, other), init, functions, back, side, uses, options)
 
     def map(
         self,
@@ -499,11 +510,13 @@ class KeyedStream(Stream[T]):
         on_values: tuple[OnValue, ...],
         back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
         side: Sequence[str],
+        uses: Sequence[str],
         options: KeyedOptions,
     ) -> ProcessedStream:
         _check_side(name, side)
         on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
-        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
+        used = _checked_uses(name, uses)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side), uses=used)
         at = self._keyed(name, streams, logic, options)
         return ProcessedStream(self._flow, at, logic.side)
 
@@ -526,6 +539,14 @@ def _check_side(name: str, side: Sequence[str]) -> None:
     if isinstance(side, str) or len(set(side)) < len(side):
         raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                          "name each of them once, in a list")  # fmt: skip
+
+
+def _checked_uses(name: str, uses: Sequence[str]) -> tuple[str, ...]:
+    unknown = [uses] if isinstance(uses, str) else [one for one in uses if one not in KINDS]
+    if unknown:
+        raise SetupError(f"operator {name!r}", f"its uses are {uses!r}",
+                         f"list any of {', '.join(map(repr, KINDS))}")  # fmt: skip
+    return tuple(uses)
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:

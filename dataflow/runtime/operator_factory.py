@@ -315,6 +315,7 @@ class OperatorFactory:
             self._output_at(ports.outputs[1]),
             locations,
             self.start.override_history,
+            plan.used_behind(node),
             handoffs,
         )
         return self.sources[node.name]
@@ -492,9 +493,9 @@ class OperatorFactory:
         match node.logic:
             case FoldLogic(init, step):
                 return Fold(init, step, sealing, guard)
-            case ProcessLogic(init, on_values, on_timer, on_notify, side):
+            case ProcessLogic(init, on_values, on_timer, on_notify, side, uses=uses):
                 back = on_timer, on_notify
-                return Process(init, on_values, *back, side, sealing, guard)
+                return Process(init, on_values, *back, side, sealing, guard, uses)
             case fold:
                 return Columnar(fold, sealing, guard)
 

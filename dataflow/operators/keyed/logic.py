@@ -7,10 +7,10 @@ that fails half-way therefore leaves the state unchanged, and holds no reference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgpack
 import numpy as np
@@ -26,6 +26,7 @@ from meander.dataflow.operators.stateless import (
     append_index,
 )
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.extra_columns import EVENT_MS, NO_CELLS, Cell, defaults, used_cells
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, weigh
@@ -242,15 +243,31 @@ class Fold:
         return answered.with_values(results)
 
 
+class UndeclaredUseError(ValueError):
+    """An error for a property of records that does not travel with them, as no function asks."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"context.{name} does not travel with the records here: define the operator with"
+            f" uses=[{name!r}]"
+        )
+
+
 class Context:
     """A context that gives a process function its key, time, outputs, timers and notifications."""
 
-    __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
+    __slots__ = ("_calls", "_emitted", "_extra", "_key", "_notice", "_time", "_timers")
 
     def __init__(
-        self, key: bytes, time: int, calls: Collection[CallKind], side: Sequence[str]
+        self,
+        key: bytes,
+        time: int,
+        calls: Collection[CallKind],
+        side: Sequence[str],
+        extra: Mapping[str, Cell] = NO_CELLS,
     ) -> None:
-        self._key, self._time, self._calls = key, time, calls
+        """`extra` are the record's values in the extra columns that the functions use."""
+        self._key, self._time, self._calls, self._extra = key, time, calls, extra
         self._notice = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[int] = []
@@ -264,6 +281,19 @@ class Context:
     def time_ms(self) -> int:
         """Return the record's logical time, in milliseconds since 1970."""
         return to_millis(self._time)
+
+    @property
+    def event_ms(self) -> int:
+        """Return the record's own time, in milliseconds since 1970. It is earlier than `time_ms` if
+        the record is late, and later if the record was too far in the future. A timer or
+        notification has no other time than `time_ms`. The operator names "event_ms" in its `uses`.
+        """
+        return cast(int, self._used(EVENT_MS))
+
+    def _used(self, name: str) -> object:
+        if name not in self._extra:
+            raise UndeclaredUseError(name)
+        return self._extra[name]
 
     def emit(self, result: object, to: str | None = None) -> None:
         """Send a result at the record's time, to the first output or to a side output by name."""
@@ -348,8 +378,10 @@ class Process:
         side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
+        uses: Sequence[str] = (),
     ) -> None:
-        self._init, self._on_values = init, on_values
+        """`uses` are the extra columns that the functions read."""
+        self._init, self._on_values, self._uses = init, on_values, uses
         callbacks: dict[CallKind, OnTimer | None] = {"timer": on_timer, "notification": on_notify}
         self._callbacks = {kind: one for kind, one in callbacks.items() if one is not None}
         self._side, self.sealing, self._guard = side, sealing, guard
@@ -362,6 +394,7 @@ class Process:
         notifications."""
         batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
         full = (batch.indexes >= INDEX_LIMIT).tolist()
+        extra = used_cells(self._uses, batch.extra, batch.times)
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
@@ -376,16 +409,17 @@ class Process:
                     place, key = row, batch.keys[row]
                     on_value = self._on_values[inputs[row]]
                     function: OnTimer = partial(_with_value, on_value, batch.values[row])
-                    context = Context(key, times[row], self.call_kinds, self._side)
+                    context = Context(key, times[row], self.call_kinds, self._side, extra[row])
                     row += 1
                 elif due is not None:
                     place, key = len(times) + len(called), due.key
                     function, kinds = self._callbacks[due.kind], self.call_kinds
                     if due.kind == "notification":
                         kinds = self._kinds_in_notification
-                    context = Context(key, due.time, kinds, self._side)
                     calls.pop(due)
                     called.append(due)
+                    own = defaults(self._uses, due.time)
+                    context = Context(key, due.time, kinds, self._side, own)
                 else:
                     break
                 deepest = place < len(times) and full[place]
@@ -426,13 +460,4 @@ class Process:
     def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
         emitted = batch.take(np.array(outcome.rows, np.int64))
         positions = np.array(outcome.positions, np.int64)
-        return Batch(
-            emitted.times,
-            emitted.origins,
-            emitted.partitions,
-            emitted.offsets,
-            append_index(emitted.indexes, positions),
-            outcome.values,
-            emitted.keys,
-            emitted.hashes,
-        )
+        return emitted.with_outputs(append_index(emitted.indexes, positions), outcome.values)

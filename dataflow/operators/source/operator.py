@@ -13,7 +13,7 @@ chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -39,6 +39,7 @@ from meander.dataflow.operators.source.partitions import (
 )
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumns
 from meander.dataflow.records.loop_times import outer_frontier, outer_time
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, duration, from_millis
@@ -81,9 +82,12 @@ class SourceOperator:
         announcements: OutputPort,
         locations: SourceLocations,
         override_history: OverrideHistory,
+        uses: Collection[str] = (),
         restored: Iterable[PartitionHandoff] = (),
     ) -> None:
+        """`uses` are the extra columns that functions behind the source read."""
         self._origin, self._reader, self._options = origin, reader, options
+        self._uses = uses
         self._handoffs, self._output, self._announcements = handoffs, output, announcements
         self._locations = locations
         self._progress, self._clock = context.progress, context.clock
@@ -351,6 +355,7 @@ class SourceOperator:
             chunk.offsets[head.row : until],
             np.zeros(rows, np.int64),
             chunk.values[head.row : until],
+            extra=self._extra(chunk.times[head.row : until], times),
         )
         sent = slice(head.row, until)
         self._count_late_adjusted(times, head.requested[sent], head.future[sent])
@@ -371,6 +376,14 @@ class SourceOperator:
             partition.queue.popleft()
         self.furthest = max(self.furthest, last)
         self._advance(partition, last)
+
+    def _extra(self, own: Int64s, times: Int64s) -> ExtraColumns | None:
+        """Return the extra columns of records, from their own times and the times that they got."""
+        if EVENT_MS not in self._uses:
+            return None
+        millis = own >> SEQUENCE_BITS
+        # A batch without the column stands for records that got their own times.
+        return {EVENT_MS: millis} if (millis != times >> SEQUENCE_BITS).any() else None
 
     def _count_late_adjusted(
         self, times: Int64s, requested: Int64s, future: npt.NDArray[np.bool_]
