@@ -55,6 +55,7 @@ from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
+from meander.dataflow.metrics.counters import added
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
@@ -334,8 +335,9 @@ class TestFlow:
     @property
     def counters(self) -> Counter[str]:
         """Return the sums of all workers' counters since the start: records read, unreadable,
-        written, late (`late_adjusted`), future, dead letters and skipped."""
-        return sum((worker.counters for worker in self.workers), self.sim.counters)
+        written, late (`late_adjusted`), future, dead letters and skipped. `late_most_ms` is the
+        greatest delay of a late record."""
+        return added(self.sim.counters, *(worker.counters for worker in self.workers))
 
     @property
     def dead_letters(self) -> list[DeadLetter]:

@@ -111,12 +111,12 @@ class Plan:
             self.graph.edge(output, self.handoff_input(keyed), credit=False)
         for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
-            self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
+            self.graph.announcement_ports.update(self.ports[source.name].outputs[1:])
 
     def _add(self, node: Node) -> None:
         more = isinstance(node, StatefulNode | SourceNode | LoopNode) or node.name in self.outboxes
         inputs = len(upstreams(node)) + more + isinstance(node, StatefulCollectionNode)
-        announcements = int(isinstance(node, SourceNode))
+        announcements = (1 + self.follows_clock) if isinstance(node, SourceNode) else 0
         self.ports[node.name] = self.graph.node(
             node.name, inputs, outputs(node) + announcements, scope_of(node)
         )
@@ -431,12 +431,22 @@ class Plan:
     @cached_property
     def read_locations(self) -> list[Location]:
         """Return the locations at which sources hold read records, sent or not."""
-        return [at for source in self.sources for at in self.ports[source.name].outputs]
+        return [at for source in self.sources for at in self.ports[source.name].outputs[:2]]
+
+    @property
+    def follows_clock(self) -> bool:
+        """Return whether logical time follows the wall clock while all sources are silent."""
+        return any(source.spec.options.advance_after is not None for source in self.sources)
+
+    @cached_property
+    def silence_locations(self) -> list[Location]:
+        """Return the locations at which silent sources agree how far time follows the clock."""
+        return [at for source in self.sources for at in self.ports[source.name].outputs[2:]]
 
     @property
     def waiting_locations(self) -> list[Location]:
         """Return the locations at which a capability or message may wait for the sources."""
-        others = {*self.source_locations, *self.control.outputs}
+        others = {*self.source_locations, *self.control.outputs, *self.silence_locations}
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
 
     @cached_property

@@ -88,6 +88,7 @@ from meander.dataflow.operators.ports import Channels, InputPort, Operator, Outp
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
+from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
@@ -316,9 +317,19 @@ class OperatorFactory:
             locations,
             self.start.override_history,
             plan.used_behind(node),
+            self._silence(node),
             handoffs,
         )
         return self.sources[node.name]
+
+    def _silence(self, node: SourceNode) -> Silence | None:
+        if not self.plan.follows_clock:
+            return None
+        port = self._output_at(self.plan.ports[node.name].outputs[2])
+        return Silence(
+            port, self.plan.silence_locations, node.spec.options.advance_after, self.progress,
+            self.environment.clock,
+        )  # fmt: skip
 
     def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
         writer, flow = self.environment.open_writer(node), self.plan.flow

@@ -37,6 +37,7 @@ from meander.dataflow.operators.source.partitions import (
     PendingChunk,
     SourcePartition,
 )
+from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumns
@@ -83,11 +84,13 @@ class SourceOperator:
         locations: SourceLocations,
         override_history: OverrideHistory,
         uses: Collection[str] = (),
+        silence: Silence | None = None,
         restored: Iterable[PartitionHandoff] = (),
     ) -> None:
-        """`uses` are the extra columns that functions behind the source read."""
+        """`uses` are the extra columns that functions behind the source read. `silence` is there
+        where logical time follows the wall clock."""
         self._origin, self._reader, self._options = origin, reader, options
-        self._uses = uses
+        self._uses, self._silence = uses, silence
         self._handoffs, self._output, self._announcements = handoffs, output, announcements
         self._locations = locations
         self._progress, self._clock = context.progress, context.clock
@@ -117,6 +120,12 @@ class SourceOperator:
             partition = self._continue_partition(handoff, output.open(handoff.frontier))
             self._advance_past_sent(partition)
             self._await_earlier_records(partition)
+        if self._partitions:
+            self._take_part()
+
+    def _take_part(self) -> None:
+        if self._silence is not None:
+            self._silence.take_part()
 
     def schedule(self) -> bool:
         """Read and send records, and advance idle partitions. Return whether the source worked."""
@@ -127,7 +136,7 @@ class SourceOperator:
         self._announce_full()
         if not self._progress.ready:
             return read
-        advanced = self._apply_overrides() or self._advance_idle()
+        advanced = self._apply_overrides() or self._advance_idle() or self._follow_clock()
         sent = self._send()
         closed = self._close_ended()
         return read or advanced or sent or closed
@@ -138,10 +147,12 @@ class SourceOperator:
         self._reader.watch()
         if not self._partitions or not self._progress.ready:
             return None
+        silent = None if self._silence is None else self._silence.wait_seconds(self._silent_since)
         due = [since for _, _, since in self._blocking_partitions()]
         if not due:
-            return None
-        return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+            return silent
+        seconds = max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+        return seconds if silent is None else min(seconds, silent)
 
     @property
     def total(self) -> int | None:
@@ -219,6 +230,7 @@ class SourceOperator:
             handoff.maximum, handoff.newest, handoff.frontier,
         )  # fmt: skip
         self._partitions[handoff.partition] = partition
+        self._take_part()
         self.furthest = max(self.furthest, handoff.newest)
         return partition
 
@@ -388,13 +400,16 @@ class SourceOperator:
     def _count_late_adjusted(
         self, times: Int64s, requested: Int64s, future: npt.NDArray[np.bool_]
     ) -> None:
-        """Count records whose time was raised to another millisecond, and by how much. `_read`
-        counts future records."""
+        """Count records whose time was raised to another millisecond, by how much together, and by
+        how much at most. `_read` counts future records."""
         requested = np.maximum(requested, MIN_TIME)
         raised = (times >> SEQUENCE_BITS) - (requested >> SEQUENCE_BITS)
         raised[future] = 0
         self._counters["late_adjusted"] += int(np.count_nonzero(raised))
         self._counters["late_adjusted_ms"] += int(raised.sum())
+        most = int(raised.max(initial=0))
+        if most > self._counters["late_most_ms"]:
+            self._counters["late_most_ms"] = most
 
     def _announce(self, partition: SourcePartition, waits: bool) -> None:
         """Advance to the time of the next record. Announce that time if the record has to wait."""
@@ -477,6 +492,36 @@ class SourceOperator:
                 self._counters["idle_advances"] += 1
                 advanced = True
         return advanced
+
+    def _follow_clock(self) -> bool:
+        """Advance silent partitions to the time that all sources agree to. Return whether one
+        advanced."""
+        if self._silence is None:
+            return False
+        if not self._partitions:
+            self._silence.withdraw()
+            return False
+        self._silence.propose(self._silent_since)
+        if not self._silence.follows:
+            return False
+        agreed, advanced = self._silence.agreed, False
+        for partition in self._partitions.values():
+            if agreed > partition.time and self._is_silent(partition):
+                self._override(partition, agreed)
+                self._counters["clock_advances"] += 1
+                advanced = True
+        return advanced
+
+    @property
+    def _silent_since(self) -> float | None:
+        """Return the second of the last record; None while a partition has records."""
+        if not all(map(self._is_silent, self._partitions.values())):
+            return None
+        return max(partition.active_at for partition in self._partitions.values())
+
+    def _is_silent(self, partition: SourcePartition) -> bool:
+        read = not partition.queue and self._reader.idle(partition.number)
+        return read and not partition.replaying
 
     def _blocking_partitions(self) -> list[tuple[SourcePartition, int, float]]:
         """Return the partitions that hold back waiting pointstamps, each with its target time and

@@ -25,7 +25,7 @@ def batch(*own_ms: int, at_ms: int = 100, extra: bool = True) -> Batch:
 
 
 def own_times(batch: Batch) -> list[int]:
-    return np.asarray(batch.extra_column(EVENT_MS)).tolist()
+    return [int(ms) for ms in np.asarray(batch.extra_column(EVENT_MS))]
 
 
 def test_rows_keep_their_own_times_in_any_order() -> None:
