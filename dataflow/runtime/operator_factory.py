@@ -116,6 +116,10 @@ HANDOFF_BYTES = 64 << 10
 exceed `move_memory`."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """An environment of one worker: all that is opened outside the engine."""
@@ -140,6 +144,8 @@ class WorkerEnvironment:
     """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it starts empty and receives all state."""
+    fires_timers: Callable[[], bool] = _always
+    """Returns whether the end of a bounded run fires the timers behind its last record."""
     transactions: Transactions | None = None
     """The transactions of exactly-once delivery; None for at-least-once delivery."""
 
@@ -555,6 +561,7 @@ class OperatorFactory:
             next_layer=self._next_layer,
             space=flow.space,
             max_waiting=flow.max_waiting,
+            fires_timers=environment.fires_timers,
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 

@@ -33,6 +33,8 @@ class Timers:
     def __init__(self) -> None:
         self.size = 0
         """The approximate bytes of all timers."""
+        self.retired = False
+        """Whether no timer fires any more: the run has ended before their times."""
         self._bins: dict[Timer, Bin] = {}
         """Timers that may fire here, with their bins."""
         self._by_bin: dict[Bin, set[Timer]] = {}
@@ -62,6 +64,8 @@ class Timers:
     @property
     def first(self) -> Timer | None:
         """Return the first timer that may fire here, in the order of time and key, or None."""
+        if self.retired:
+            return None
         while self._heap and self._heap[0] not in self._bins:
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
@@ -92,6 +96,8 @@ class Timers:
     @property
     def least(self) -> int | None:
         """Return the least time of all timers, departing ones included, or None."""
+        if self.retired:
+            return None
         here = () if self.first is None else (self.first[0],)
         return min((*here, *self._departing_least.values()), default=None)
 

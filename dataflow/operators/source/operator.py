@@ -95,6 +95,7 @@ class SourceOperator:
         self._locations = locations
         self._progress, self._clock = context.progress, context.clock
         self._inflight, self._counters = context.inflight, context.counters
+        self._fires_timers = context.fires_timers
         self._override_history = override_history
         self._unreadable = 0
         self.delays = Histogram()
@@ -467,8 +468,10 @@ class SourceOperator:
             if not partition.queue and self._reader.ended(partition.number)
         ]
         for partition in ended:
-            # Its records may wait for other partitions until the sinks have passed them.
-            self._ended_capabilities.append(self._announcements.open(partition.time + 1))
+            # Its records may wait for other partitions until the sinks have passed them. Without
+            # later timers, operators learn of the end once the sinks have passed the last record.
+            port = self._announcements if self._fires_timers() else self._output
+            self._ended_capabilities.append(port.open(partition.time + 1))
             # Later records, in another run, must not have times that pass from now on.
             self._record_override(partition, partition.next_offset, BEHIND_ALL)
             rest = self._reader.rest(partition.number)

@@ -1,0 +1,84 @@
+"""The end of a bounded run fires the timers up to its last record, and later ones where asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meander import Flow, KafkaSink, KafkaSource
+from meander.testing import TestFlow
+
+
+def remind(context: Any, state: int, value: int) -> int:
+    context.timer(context.time_ms + value)
+    return state
+
+
+def ring(context: Any, state: int) -> int:
+    context.emit(context.time_ms)
+    return state
+
+
+def chained() -> Flow:
+    """Two operators with timers in a row; the second one sets a timer for each that has fired."""
+    flow = Flow("timers", bins=4)
+    stream = flow.source(KafkaSource("in")).key_by(lambda v: v % 3)
+    first = stream.process("first", lambda: 0, remind, ring)
+    rung = first.map(lambda ms: 50).key_by(lambda v: v)
+    first.sink(KafkaSink("first"), "first sink")
+    rung.process("second", lambda: 0, remind, ring).sink(KafkaSink("second"), "second sink")
+    return flow
+
+
+def run_to_end(seed: int, workers: int, partitions: int, *, fire: bool) -> list[list[object]]:
+    with TestFlow(chained(), workers, seed, partitions=partitions) as run:
+        run.feed("in", 100, ms=1000)
+        run.feed("in", 200, ms=1050, partition=partitions - 1)
+        run.feed("in", 300, ms=1160)
+        run.run(fire_timers=fire)
+        return [run.values("first"), run.values("second")]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("partitions", [1, 2, 5])
+def test_the_end_fires_timers_up_to_the_last_record(
+    seed: int, workers: int, partitions: int
+) -> None:
+    """1,100 comes before the last record at 1,160; what it sets (1,150) does, too."""
+    assert run_to_end(seed, workers, partitions, fire=False) == [[1100], [1150]]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_end_fires_all_timers_where_asked(seed: int) -> None:
+    assert run_to_end(seed, 2, 2, fire=True) == [[1100, 1250, 1460], [1150, 1300, 1510]]
+
+
+def test_a_test_flow_fires_all_timers_by_default() -> None:
+    with TestFlow(chained()) as run:
+        run.feed("in", 100, ms=1000)
+        run.run()
+    assert run.values("second") == [1150]
+
+
+def test_a_flow_without_records_ends() -> None:
+    with TestFlow(chained()) as run:
+        run.run(fire_timers=False)
+    assert run.values("first") == []
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("seed", range(5))
+def test_bins_that_move_at_the_end_fire_the_same_timers(delivery: Any, seed: int) -> None:
+    flow = Flow("timers", bins=4, delivery=delivery)
+    stream = flow.source(KafkaSource("in")).key_by(lambda v: v)
+    stream.process("p", lambda: 0, remind, ring).sink(KafkaSink("out"))
+    with TestFlow(flow, workers=2, seed=seed) as run:
+        for n in range(20):
+            run.feed("in", 100 + n, ms=1000 + n, partition=n % 2)
+        run.run_until_idle()
+        run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
+        run.feed("in", 500, ms=1105)
+        run.run(fire_timers=False)
+    assert run.values("out") == [1100, 1102, 1104]
