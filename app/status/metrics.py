@@ -49,6 +49,10 @@ COUNTERS = {
         "Records whose time was too far ahead of the clock.",
     ),
     "idle_advances": ("meander_idle_advances", "Idle advances of partitions."),
+    "clock_advances": (
+        "meander_clock_advances",
+        "Advances of silent partitions by the wall clock.",
+    ),
 }
 """The metric of each counter of workers, with its help."""
 

@@ -19,7 +19,7 @@ from meander.dataflow.records.loop_times import outer_time
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 
 STEP = 0.25
-"""The least seconds from one proposal to the next."""
+"""The seconds from one proposal to the next; less where a silence is shorter than a second."""
 DEFAULT_SECONDS = 5.0
 """The silence before the proposals of a source that sets no seconds itself."""
 
@@ -39,6 +39,7 @@ class Silence:
         after the default, and does not follow itself."""
         self._port, self._locations = port, locations
         self.follows, self._seconds = seconds is not None, seconds or DEFAULT_SECONDS
+        self._step = min(STEP, self._seconds / 4)
         self._progress, self._clock = progress, clock
         self._capability: Capability | None = None
 
@@ -76,4 +77,4 @@ class Silence:
         if self._capability is None or self._capability.time == MIN_TIME:
             return silent
         proposed_at = to_millis(outer_time(self._capability.time)) + round(self._seconds * 1000)
-        return max(silent, STEP - (self._clock.now_ms() - proposed_at) / 1000)
+        return max(silent, self._step - (self._clock.now_ms() - proposed_at) / 1000)
