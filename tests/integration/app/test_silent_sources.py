@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import Record, await_records, consume_all, create_topic, produce
+from tests.support.kafka.topics import Record, await_records, create_topic, produce
 from tests.support.process.flow_process import meander, run_command
 
 FLOW = """
@@ -52,19 +52,17 @@ def test_a_silence_closes_the_last_windows_of_sources_with_starts_of_their_own(
         create_topic(broker.bootstrap, prefix + topic, 2)
     before = int(time.time() * 1000) - 60_000
 
-    def put(topic: str, value: bytes, at_ms: int) -> None:
-        record = Record(value, key=b"c1", timestamp=at_ms)
-        produce(broker.bootstrap, prefix + topic, [record])
+    def put(topic: str, at_ms: int, *values: bytes) -> None:
+        records = [Record(value, key=b"c1", timestamp=at_ms) for value in values]
+        produce(broker.bootstrap, prefix + topic, records)
 
-    put("customers", b"Ada", before)
-    put("orders", b"1000", before)
+    put("customers", before, b"Ada")
+    put("orders", before, b"1000")
     module = tmp_path / "flow.py"
     module.write_text(FLOW.replace("{prefix}", prefix))
     words = run_command(module, prefix, 5, "--workers", "2", "--start", "latest")
     with meander(tmp_path, broker.bootstrap, *words) as flow:
         flow.until_event("started")
-        put("orders", b"7", int(time.time() * 1000))
-        put("orders", b"5", int(time.time() * 1000))
-        await_records(broker.bootstrap, prefix + "sums", 1)
-    (result,) = consume_all(broker.bootstrap, prefix + "sums")
+        put("orders", int(time.time() * 1000), b"7", b"5")
+        (result,) = await_records(broker.bootstrap, prefix + "sums", bool)
     assert json.loads(result.value or b"") == ["Ada", 12], "the order of before is not read"
