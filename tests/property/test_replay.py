@@ -194,7 +194,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         "decide otherwise|is otherwise",
     ),
     "rulings are told after what they make effective": (
-        Progress, "flush", _late, "moved unheard"
+        Progress, "flush", _late, "moved unheard|decide otherwise"
     ),
     "a replay reads without a bound": (
         SourceOperator, "_pause_and_resume", _boundless, "I6"
