@@ -281,6 +281,7 @@ def _arguments(
         kafka=options.kafka,
         prefix=options.prefix,
         until_end=options.until_end,
+        fire_timers=options.fire_timers,
         start=options.start,
         topics=dict(topic.split(" ") for topic in prepared.topics if topic),
         skip_lost=options.skip_lost,

@@ -49,8 +49,17 @@ COUNTERS = {
         "Records whose time was too far ahead of the clock.",
     ),
     "idle_advances": ("meander_idle_advances", "Idle advances of partitions."),
+    "clock_advances": (
+        "meander_clock_advances",
+        "Advances of silent partitions by the wall clock.",
+    ),
 }
 """The metric of each counter of workers, with its help."""
+
+GAUGES = {
+    "late_most_ms": ("meander_late_most_ms", "Milliseconds by which a time was raised at most."),
+}
+"""The gauge of each counter of workers that holds a greatest value, with its help."""
 
 SECONDS: dict[str, tuple[str, Callable[[WorkerHeartbeat], float]]] = {
     "meander_worker_cpu_seconds": (
@@ -134,6 +143,11 @@ def _counters(heard: WorkerStats) -> Iterator[Metric]:
         for worker, heartbeat in heard.everyone.items():
             family.add_metric([worker], heartbeat.counters.get(counter, 0))
         yield family
+    for counter, (name, help) in GAUGES.items():
+        gauge = GaugeMetricFamily(name, help, labels=["worker"])
+        for worker, heartbeat in heard.everyone.items():
+            gauge.add_metric([worker], heartbeat.counters.get(counter, 0))
+        yield gauge
     for name, (help, value) in SECONDS.items():
         family = CounterMetricFamily(name, help, labels=["worker"])
         for worker, heartbeat in heard.everyone.items():

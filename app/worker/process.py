@@ -195,6 +195,7 @@ class WorkerProcess:
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
+            fires_timers=lambda: arguments.fire_timers,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
             keepalive=self._keepalive,

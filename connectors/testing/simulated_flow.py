@@ -55,6 +55,7 @@ from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
+from meander.dataflow.metrics.counters import added
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
@@ -185,6 +186,7 @@ class TestFlow:
         )
         self._commands = self._noted = 0
         """The number of records on the control topic, and of events noted by the rescaler."""
+        self._fire_timers = True
         self._giving = False
         """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
@@ -223,9 +225,14 @@ class TestFlow:
         for value in values:
             self.inject(Feed(topic, value, key, ms, partition, headers))
 
-    def run(self) -> None:
+    def run(self, *, fire_timers: bool = True) -> None:
         """Inject all faults, end the topics, and run the flow to its end. Raise AssertionError
-        where it does not end or a fault is never due, and the error that ends the flow."""
+        where it does not end or a fault is never due, and the error that ends the flow.
+
+        The end fires all timers, so a test sees the last windows. With `fire_timers=False` it fires
+        those up to the last record, as `meander run --until-end` does without `--fire-timers`.
+        """
+        self._fire_timers = fire_timers
         if self._topics.sources:
             self.run_until_idle()
             while self._pending.left:
@@ -334,8 +341,9 @@ class TestFlow:
     @property
     def counters(self) -> Counter[str]:
         """Return the sums of all workers' counters since the start: records read, unreadable,
-        written, late (`late_adjusted`), future, dead letters and skipped."""
-        return sum((worker.counters for worker in self.workers), self.sim.counters)
+        written, late (`late_adjusted`), future, dead letters and skipped. `late_most_ms` is the
+        greatest delay of a late record."""
+        return added(self.sim.counters, *(worker.counters for worker in self.workers))
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
@@ -609,6 +617,7 @@ class TestFlow:
             self.world.start,
             self.world.in_flight,
             joins=joins,
+            fires_timers=lambda: self._fire_timers,
             transactions=transactions,
         )
         return Worker(self._plan, site, links)

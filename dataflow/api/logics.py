@@ -35,7 +35,9 @@ def fold_of(name: str, logic: ChangeableLogic) -> FoldLogic:
     return FoldLogic(getattr(logic, "init"), getattr(logic, "step"), logic)  # noqa: B009
 
 
-def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> ProcessLogic:
+def process_of(
+    name: str, logic: ChangeableLogic, side: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> ProcessLogic:
     """Return the process function of a logic. Raises SetupError, about the operator, where a
     function is missing."""
     expect_functions(name, logic, ("init", "step"))
@@ -44,7 +46,7 @@ def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> Proc
     )
     assert init is not None
     assert step is not None
-    return ProcessLogic(init, (step,), on_timer, on_notify, on_alarm, side, logic)
+    return ProcessLogic(init, (step,), on_timer, on_notify, on_alarm, side, logic, uses)
 
 
 def changeable_logics(nodes: Iterable[Node]) -> Mapping[str, ChangeableLogic]:
@@ -72,8 +74,8 @@ def with_logic(node: KeyedNode, logic: ChangeableLogic) -> KeyedNode:
     match node.logic:
         case FoldLogic():
             return replace(node, logic=fold_of(node.name, logic))
-        case ProcessLogic(side=side):
-            return replace(node, logic=process_of(node.name, logic, side))
+        case ProcessLogic(side=side, uses=uses):
+            return replace(node, logic=process_of(node.name, logic, side, uses))
     raise AssertionError(f"operator {node.name!r} has a changeable logic")
 
 

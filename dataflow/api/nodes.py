@@ -114,7 +114,7 @@ class FoldLogic:
 class ProcessLogic:
     """A process function that users write as `init` and one `(context, state, value) -> state` per
     input, with optional functions for timers, notifications and alarms. `side` names the side
-    outputs."""
+    outputs, and `uses` the extra columns that the functions read."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
@@ -124,6 +124,7 @@ class ProcessLogic:
     side: tuple[str, ...]
     changeable: ChangeableLogic | None = None
     """The logic that has these functions, where a plan can replace it."""
+    uses: tuple[str, ...] = ()
 
 
 Logic = FoldLogic | ProcessLogic | ColumnFold
@@ -395,6 +396,15 @@ def row_type_of(node: Node) -> RowType:
             return node.row_type
         case node:
             return row_type_of(upstreams(node)[0].node)
+
+
+def uses(node: Node) -> tuple[str, ...]:
+    """Return the extra columns that the functions of a node read."""
+    match node:
+        case KeyedNode(logic=ProcessLogic(uses=names) | ColumnFold(uses=names)):
+            return names
+        case _:
+            return ()
 
 
 def outputs(node: Node) -> int:

@@ -43,6 +43,7 @@ from meander.dataflow.api.nodes import (
     outputs,
     scope_of,
     upstreams,
+    uses,
 )
 from meander.dataflow.api.validation import functions_of
 from meander.dataflow.control.bin_handoff import BinHandoff
@@ -111,12 +112,12 @@ class Plan:
             self.graph.edge(output, self.handoff_input(keyed), credit=False)
         for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
-            self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
+            self.graph.announcement_ports.update(self.ports[source.name].outputs[1:])
 
     def _add(self, node: Node) -> None:
         more = isinstance(node, StatefulNode | SourceNode | LoopNode) or node.name in self.outboxes
         inputs = len(upstreams(node)) + more + isinstance(node, StatefulCollectionNode)
-        announcements = int(isinstance(node, SourceNode))
+        announcements = (1 + self.follows_clock) if isinstance(node, SourceNode) else 0
         self.ports[node.name] = self.graph.node(
             node.name, inputs, outputs(node) + announcements, scope_of(node), holds=has_alarms(node)
         )
@@ -218,6 +219,15 @@ class Plan:
                     found[self.origin(source)].add(node.name)
         return found
 
+    def used_behind(self, source: SourceNode) -> set[str]:
+        """Return the extra columns that functions behind a source read."""
+        return {
+            name
+            for node in self.nodes
+            for name in uses(node)
+            if source.name in self._nodes_before(node)
+        }
+
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
         """Return the sources from which a sink's records may come."""
         return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
@@ -308,11 +318,11 @@ class Plan:
         return any(isinstance(one, SourceNode) for one in before)
 
     def _nodes_before(
-        self, sink: SinkNode, up_to: type | UnionType | tuple[()] = ()
+        self, last: Node, up_to: type | UnionType | tuple[()] = ()
     ) -> Mapping[str, Node]:
-        """Return the operators before a sink, by name. The search backward stops at nodes of the
+        """Return the operators before a node, by name. The search backward stops at nodes of the
         type `up_to`."""
-        pending, seen = [sink.upstream.node], dict[str, Node]()
+        pending, seen = self._upstream_nodes(last), dict[str, Node]()
         while pending:
             node = pending.pop()
             if node.name not in seen:
@@ -423,12 +433,25 @@ class Plan:
     @cached_property
     def read_locations(self) -> list[Location]:
         """Return the locations at which sources hold read records, sent or not."""
-        return [at for source in self.sources for at in self.ports[source.name].outputs]
+        return [at for source in self.sources for at in self.ports[source.name].outputs[:2]]
+
+    @property
+    def follows_clock(self) -> bool:
+        """Return whether logical time follows the wall clock while all sources are silent."""
+        return any(source.spec.options.advance_after is not None for source in self.sources)
+
+    @cached_property
+    def silence_locations(self) -> list[Location]:
+        """Return the locations at which silent sources agree how far time follows the clock."""
+        return [at for source in self.sources for at in self.ports[source.name].outputs[2:]]
 
     @property
     def waiting_locations(self) -> list[Location]:
         """Return the locations at which a capability or message may wait for the sources."""
-        others = {*self.source_locations, *self.control.outputs, *self.alarm_locations}
+        others = {
+            *self.source_locations, *self.control.outputs, *self.alarm_locations,
+            *self.silence_locations,
+        }  # fmt: skip
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
 
     @cached_property

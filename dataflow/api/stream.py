@@ -44,6 +44,7 @@ from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.expiry import Expiry, Refresh, expiry_of
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.records.extra_columns import KINDS
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN, StateCodec
 
@@ -335,6 +336,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         logic: Logic
         match init:
             case ColumnFold():
+                _checked_uses(name, init.uses)
                 logic = init
             case ChangeableLogic():
                 logic = fold_of(name, init)
@@ -350,6 +352,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         init: ChangeableLogic,
         *,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -369,6 +372,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         on_notify: Callable[[Context[K], S], S] | None = None,
         on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -387,6 +391,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         on_notify: Any = None,
         on_alarm: Any = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -412,6 +417,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         `refresh` renews that time when the state changes ("write"), with each record or call
         ("read"), or never ("create"). Expiry sends nothing; a timer of the key meets a state of
         `init`.
+        `uses` names properties of the records that the functions read: with `uses=["event_ms"]`
+        each record brings its own time as `context.event_ms`.
         """
         options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         if isinstance(init, ChangeableLogic):
@@ -419,11 +426,11 @@ class KeyedStream(Stream[T], Generic[T, K]):
                 raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
                                  " others beside it", "give it the logic alone")  # fmt: skip
             _check_side(name, side)
-            logic = process_of(name, init, tuple(side))
+            logic = process_of(name, init, tuple(side), _checked_uses(name, uses))
             return ProcessedStream(self._flow, self._keyed(name, (self,), logic, options), side)
         functions = (cast(OnValue, step),)
         back = on_timer, on_notify, on_alarm
-        return self._process(name, (self,), init, functions, back, side, options)
+        return self._process(name, (self,), init, functions, back, side, uses, options)
 
     def first(
         self,
@@ -452,7 +459,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         """
         options = order, PLAIN, on_error, colocate, expiry_of(name, within, "create")
         functions = (cast(OnValue, _pass_first),)
-        seen = self._process(name, (self,), bool, functions, (None, None, None), (), options)
+        seen = self._process(name, (self,), bool, functions, (None, None, None), (), (), options)
         return KeyedStream(self._flow, seen._at)
 
     def connect(
@@ -467,6 +474,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         on_notify: Callable[[Context[K], S], S] | None = None,
         on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
@@ -483,7 +491,7 @@ class KeyedStream(Stream[T], Generic[T, K]):
         functions = (cast(OnValue, left), cast(OnValue, right))
         options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         back = on_timer, on_notify, on_alarm
-        return self._process(name, (self, other), init, functions, back, side, options)
+        return self._process(name, (self, other), init, functions, back, side, uses, options)
 
     def map(
         self,
@@ -567,11 +575,13 @@ class KeyedStream(Stream[T], Generic[T, K]):
         on_values: tuple[OnValue, ...],
         back: Sequence[Callable[[Context[K], S], S] | None],
         side: Sequence[str],
+        uses: Sequence[str],
         options: KeyedOptions,
     ) -> ProcessedStream[K]:
         _check_side(name, side)
         on_timer, on_notify, on_alarm = (cast("OnTimer | None", function) for function in back)
-        logic = ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, tuple(side))
+        used = _checked_uses(name, uses)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, tuple(side), uses=used)
         at = self._keyed(name, streams, logic, options)
         return ProcessedStream(self._flow, at, logic.side)
 
@@ -594,6 +604,14 @@ def _check_side(name: str, side: Sequence[str]) -> None:
     if isinstance(side, str) or len(set(side)) < len(side):
         raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                          "name each of them once, in a list")  # fmt: skip
+
+
+def _checked_uses(name: str, uses: Sequence[str]) -> tuple[str, ...]:
+    unknown = [uses] if isinstance(uses, str) else [one for one in uses if one not in KINDS]
+    if unknown:
+        raise SetupError(f"operator {name!r}", f"its uses are {uses!r}",
+                         f"list any of {', '.join(map(repr, KINDS))}")  # fmt: skip
+    return tuple(uses)
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:

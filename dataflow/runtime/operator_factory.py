@@ -89,6 +89,7 @@ from meander.dataflow.operators.ports import Channels, InputPort, Operator, Outp
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.sink import Sink
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
+from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.operators.split import Split
 from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
@@ -116,6 +117,10 @@ HANDOFF_BYTES = 64 << 10
 exceed `move_memory`."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """An environment of one worker: all that is opened outside the engine."""
@@ -140,6 +145,8 @@ class WorkerEnvironment:
     """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it starts empty and receives all state."""
+    fires_timers: Callable[[], bool] = _always
+    """Returns whether the end of a bounded run fires the timers behind its last record."""
     transactions: Transactions | None = None
     """The transactions of exactly-once delivery; None for at-least-once delivery."""
 
@@ -318,9 +325,20 @@ class OperatorFactory:
             self._output_at(ports.outputs[1]),
             locations,
             self.start.override_history,
+            plan.used_behind(node),
+            self._silence(node),
             handoffs,
         )
         return self.sources[node.name]
+
+    def _silence(self, node: SourceNode) -> Silence | None:
+        if not self.plan.follows_clock:
+            return None
+        port = self._output_at(self.plan.ports[node.name].outputs[2])
+        return Silence(
+            port, self.plan.silence_locations, node.spec.options.advance_after, self.progress,
+            self.environment.clock,
+        )  # fmt: skip
 
     def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
         writer, flow = self.environment.open_writer(node), self.plan.flow
@@ -499,9 +517,9 @@ class OperatorFactory:
             case FoldLogic(init, step):
                 fold = Fold(init, step, sealing, guard)
                 return fold if node.expiry is None else ExpiringFold(fold, node.expiry)
-            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side):
+            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side, uses=uses):
                 back = on_timer, on_notify, on_alarm
-                return Process(init, on_values, *back, side, sealing, guard, node.expiry)
+                return Process(init, on_values, *back, side, sealing, guard, node.expiry, uses)
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
 
@@ -550,6 +568,7 @@ class OperatorFactory:
             next_layer=self._next_layer,
             space=flow.space,
             max_waiting=flow.max_waiting,
+            fires_timers=environment.fires_timers,
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 

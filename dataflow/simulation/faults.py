@@ -230,10 +230,10 @@ class FaultInjector:
 
     def _wrap_columns(self, name: str, step: ColumnStep) -> ColumnStep:
         @wraps(step)
-        def wrapped(states: Columns, values: Column) -> tuple[Columns, Column]:
+        def wrapped(states: Columns, values: Column, *used: Column) -> tuple[Columns, Column]:
             # A failing call is repeated row by row, and only a call for one row counts.
             self._raise_if_armed(name, counts=len(values) == 1)
-            return step(states, values)
+            return step(states, values, *used)
 
         return wrapped
 

@@ -25,6 +25,7 @@ from tests.support.property.cases import (
     with_some_reconfigurations,
 )
 from tests.support.property.recovery_run import RecoveryRun
+from tests.support.property.silences import with_some_silences
 from tests.support.property.steps import Step
 
 FLOOR = 20
@@ -47,7 +48,7 @@ def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
         case = with_some_loops(with_some_full_bins(random_case(seed)))
         case = with_some_forgetting(with_some_changing_logic(case))
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
-        case = with_some_reconfigurations(case)
+        case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,

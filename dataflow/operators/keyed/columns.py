@@ -31,8 +31,9 @@ from meander.state.encoding.columns import Columns as Columns
 from meander.state.encoding.expiring import NEVER
 from meander.state.store.store import Bins, StateBatch, Store
 
-ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
-"""`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
+ColumnStep = Callable[..., tuple[Columns, Column]]
+"""`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key. It gets
+one more column for each name in `uses`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class ColumnFold:
 
     `init` is the state of a new key, one plain value per state column. `dtypes` are the types of
     these columns, and `dtype` is the type of the values. `of` names the field of the value to use,
-    None for the value itself.
+    None for the value itself. `uses` names further columns that the step gets behind the values,
+    such as "event_ms", the own times of the records in milliseconds.
 
     The states that the step returns must fit columns of these types exactly. A key's state is a
     tuple, or the number itself where there is one column of numbers.
@@ -57,6 +59,7 @@ class ColumnFold:
     dtypes: tuple[str, ...]
     dtype: str
     of: str | None = None
+    uses: tuple[str, ...] = ()
 
     @property
     def layout(self) -> ColumnLayout:
@@ -256,7 +259,7 @@ class Columnar:
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
         try:
-            answers = self._step(states, values[rows], rows)
+            answers = self._step(states, values[rows], rows, batch)
         except failure() as error:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
@@ -272,8 +275,11 @@ class Columnar:
             results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(self, states: _StateAccess, values: Column, rows: Int64s) -> list[object]:
-        after, answers = self._fold.step(states.read(rows), values)
+    def _step(
+        self, states: _StateAccess, values: Column, rows: Int64s, batch: Batch
+    ) -> list[object]:
+        used = (np.asarray(batch.extra_column(name))[rows] for name in self._fold.uses)
+        after, answers = self._fold.step(states.read(rows), values, *used)
         plain: list[object] = answers.tolist()
         if len(plain) != len(rows):
             raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")

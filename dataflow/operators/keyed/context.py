@@ -7,13 +7,14 @@ timers from the context once the function has returned. Cost: one object per cal
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Generic, cast
 
 from typing_extensions import TypeVar
 
 from meander.dataflow.operators.keyed.callbacks import CallKind, TimerChange
 from meander.dataflow.operators.stateless import MAX_OUTPUTS, TooManyOutputsError
+from meander.dataflow.records.extra_columns import EVENT_MS, NO_CELLS, Cell
 from meander.state.encoding import codec
 from meander.state.times.time import checked_millis, from_millis, to_millis
 
@@ -22,6 +23,16 @@ NAME_BYTES: Final = 255
 MAX_ALARM_SECONDS: Final = 100 * 366 * 86400
 """The most seconds until an alarm."""
 K = TypeVar("K", covariant=True, default=Any)
+
+
+class UndeclaredUseError(ValueError):
+    """An error for a property of records that does not travel with them, as no function asks."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"context.{name} does not travel with the records here: define the operator with"
+            f" uses=[{name!r}]"
+        )
 
 
 class Context(Generic[K]):
@@ -53,7 +64,10 @@ class Context(Generic[K]):
     [('ann', 'forget', 1)]
     """
 
-    __slots__ = ("_calls", "_emitted", "_forgotten", "_key", "_name", "_notice", "_time", "_timers")
+    __slots__ = (
+        "_calls", "_emitted", "_extra", "_forgotten", "_key", "_name", "_notice", "_time",
+        "_timers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,8 +76,11 @@ class Context(Generic[K]):
         calls: Collection[CallKind],
         side: Sequence[str],
         name: str = "",
+        extra: Mapping[str, Cell] = NO_CELLS,
     ) -> None:
+        """`extra` are the record's values in the extra columns that the functions use."""
         self._key, self._time, self._calls, self._name = key, time, calls, name
+        self._extra = extra
         self._notice = self._forgotten = False
         self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
         self._timers: list[TimerChange] = []
@@ -77,6 +94,19 @@ class Context(Generic[K]):
     def time_ms(self) -> int:
         """Return the record's logical time, in milliseconds since 1970."""
         return to_millis(self._time)
+
+    @property
+    def event_ms(self) -> int:
+        """Return the record's own time, in milliseconds since 1970. It is earlier than `time_ms` if
+        the record is late, and later if the record was too far in the future. A timer or
+        notification has no other time than `time_ms`. The operator names "event_ms" in its `uses`.
+        """
+        return cast(int, self._used(EVENT_MS))
+
+    def _used(self, name: str) -> object:
+        if name not in self._extra:
+            raise UndeclaredUseError(name)
+        return self._extra[name]
 
     @property
     def timer_name(self) -> str | None:

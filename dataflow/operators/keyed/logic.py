@@ -22,6 +22,7 @@ from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.expiry import Expiry, Lifetimes, lifetimes_of
 from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.extra_columns import defaults, used_cells
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, weigh
@@ -300,8 +301,11 @@ class Process:
         sealing: Sealing,
         guard: Guard,
         expiry: Expiry | None = None,
+        uses: Sequence[str] = (),
     ) -> None:
-        self._init, self._on_values, self._expiry = init, on_values, expiry
+        """`uses` are the extra columns that the functions read."""
+        self._init, self._on_values = init, on_values
+        self._expiry, self._uses = expiry, uses
         callbacks: dict[CallKind, OnTimer | None] = {
             "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
         }  # fmt: skip
@@ -316,6 +320,7 @@ class Process:
         notifications."""
         batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
         full = (batch.indexes >= INDEX_LIMIT).tolist()
+        extra = used_cells(self._uses, batch.extra, batch.times)
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
@@ -331,16 +336,19 @@ class Process:
                     place, key = row, batch.keys[row]
                     on_value = self._on_values[inputs[row]]
                     function: OnTimer = partial(_with_value, on_value, batch.values[row])
-                    context = Context(key, times[row], self.call_kinds, self._side)
+                    context = Context(
+                        key, times[row], self.call_kinds, self._side, extra=extra[row]
+                    )
                     row += 1
                 elif due is not None:
                     place, key = len(times) + len(called), due.key
                     function, kinds = self._callbacks[due.kind], self.call_kinds
                     if due.kind == "notification":
                         kinds = self._kinds_in_notification
-                    context = Context(key, due.time, kinds, self._side, due.name)
                     calls.pop(due)
                     called.append(due)
+                    own = defaults(self._uses, due.time)
+                    context = Context(key, due.time, kinds, self._side, due.name, own)
                 else:
                     break
                 deepest = place < len(times) and full[place]
@@ -395,13 +403,4 @@ class Process:
     def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
         emitted = batch.take(np.array(outcome.rows, np.int64))
         positions = np.array(outcome.positions, np.int64)
-        return Batch(
-            emitted.times,
-            emitted.origins,
-            emitted.partitions,
-            emitted.offsets,
-            append_index(emitted.indexes, positions),
-            outcome.values,
-            emitted.keys,
-            emitted.hashes,
-        )
+        return emitted.with_outputs(append_index(emitted.indexes, positions), outcome.values)

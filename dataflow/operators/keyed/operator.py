@@ -86,6 +86,7 @@ class KeyedOperator(StatefulOperator):
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
+        self._fires_timers = context.fires_timers
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
         self._alarms = None if held is None else AlarmClock(self.timers, self._clock)
         self._queue: deque[tuple[int, Rows]] = deque()
@@ -95,6 +96,7 @@ class KeyedOperator(StatefulOperator):
         """Install bins, receive records, apply ready ones, and make due calls. Return whether the
         operator worked."""
         frontier = self._complete_frontier()
+        retired = self._retire_timers()
         if self.incoming.is_ordering:
             self.incoming.note_passed(outer_frontier(self._call_frontier(frontier)))
         installed = self.incoming.schedule(self._outputs.retain)
@@ -103,7 +105,7 @@ class KeyedOperator(StatefulOperator):
         released = self._enqueue_released()
         ready = self._enqueue_ready(frontier)
         applied = not blocked and self._apply(frontier)
-        worked = installed or received or released or ready or applied
+        worked = retired or installed or received or released or ready or applied
         if self._alarms is not None:
             worked |= not blocked and self._call_alarms(frontier)
             worked |= self._alarms.pending and self._outputs.held != self._alarm_times(frontier)
@@ -151,6 +153,18 @@ class KeyedOperator(StatefulOperator):
             passed = passed.meet(port.frontier)
         return passed
 
+    def _retire_timers(self) -> bool:
+        """Let no timer fire where a bounded run has ended and is not to fire them. They stay in
+        the state. Return whether that has just come.
+
+        Sources give up their last times once all sinks have passed the last record, so all timers
+        up to that record have fired.
+        """
+        if self.timers.retired or any(port.frontier for port in self._inputs):
+            return False
+        self.timers.retired = not self._fires_timers()
+        return self.timers.retired
+
     def _receive(self) -> bool:
         received = False
         for number, port in enumerate(self._inputs):
@@ -166,7 +180,7 @@ class KeyedOperator(StatefulOperator):
         """Spill records where too many wait. Return whether any record was spilled. Raises
         MeanderError for too many timers, which stay in memory."""
         calls = self.timers.size + self._notifications.size
-        if calls > self._memory_limit.max_bytes:
+        if calls > self._memory_limit.max_bytes and not self.timers.retired:
             since = to_millis(min(map(outer_time, self._call_times())))
             self._memory_limit.check(calls, f"timers wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.incoming.size

@@ -28,6 +28,8 @@ class Timers:
     """
 
     def __init__(self) -> None:
+        self.retired = False
+        """Whether no timer fires any more: the run has ended before their times."""
         self.alarms = TimerQueue()
         """The alarms of bins that are here, by milliseconds of the wall clock."""
         self._here = TimerQueue()
@@ -69,7 +71,7 @@ class Timers:
     @property
     def first(self) -> Timer | None:
         """Return the first timer that may fire here, in the order of time and tag, or None."""
-        return self._here.first
+        return None if self.retired else self._here.first
 
     def pop(self) -> Timer:
         """Remove and return the first timer."""
@@ -77,11 +79,13 @@ class Timers:
 
     def peek(self, before: int | None, max_count: int) -> list[Timer]:
         """Return the first timers before a time, in order and at most `max_count`. They stay."""
-        return self._here.peek(before, max_count)
+        return [] if self.retired else self._here.peek(before, max_count)
 
     @property
     def least(self) -> int | None:
         """Return the least time of all timers, departing ones included, or None."""
+        if self.retired:
+            return None
         firsts = (self._here.first, self._leaving.first)
         return min((first[0] for first in firsts if first is not None), default=None)
 

@@ -36,6 +36,7 @@ from tests.support.property.cases import Case
 from tests.support.property.changing import Versions
 from tests.support.property.flows import stages_of
 from tests.support.property.reference import OWN, Dues, Record, Refusals, States, in_order
+from tests.support.property.silences import silences_between_reads
 from tests.support.sim.manual_flow import batchers, loops
 
 SLOW = 0.02
@@ -156,7 +157,7 @@ class CaseRun:
         """Run the case, and compare it with the reference."""
         self.build()
         run = self.cramped(self.case, self.flow, databases, namespace)
-        with run:
+        with run, silences_between_reads():
             run.run()
             self.spilled = run.spilled
             self.changes = Counter(str(event["type"]) for event in run.events)

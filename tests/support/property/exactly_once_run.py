@@ -39,7 +39,7 @@ class ExactlyOnceRun(RecoveryRun):
             # Some of these flows need outboxes, from which nothing leaves without checkpoints.
             self.interval, self.timeouts = 0.03, (0.1, 600.0)
         self._superseded: KilledFlow | None = None
-        self.fenced = self.suppressed = self.forgotten = self.compared = 0
+        self.fenced = self.suppressed = self.forgotten = self.compared = self.clock_advances = 0
 
     def interruption(self, number: int, rng: random.Random) -> Interruption:
         """Draw the interruption of the n-th execution, the family `double crash`.
@@ -99,6 +99,7 @@ class ExactlyOnceRun(RecoveryRun):
         assert not awaited, "each replayed result is compared with the committed one"
         self.check_records()
         self.suppressed = run.counters["suppressed"]
+        self.clock_advances = run.counters["clock_advances"]
         self.forgotten = run.world.ledger.forgotten
         self.check_results(run)
 

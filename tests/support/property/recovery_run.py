@@ -30,6 +30,7 @@ from tests.support.property.faults import BrokerDown, Cut, DiskFull, Kill, Kille
 from tests.support.property.flows import Lane
 from tests.support.property.killed_flow import Interruption, KilledFlow, Refusal
 from tests.support.property.reference import Record, Refusals
+from tests.support.property.silences import silences_between_reads
 from tests.support.property.steps import (
     PLAN_STEPS,
     Occurrence,
@@ -78,7 +79,7 @@ class RecoveryRun(CaseRun):
 
     def recover(self) -> None:
         """Run one execution after another, and compare the results with the reference."""
-        with contextlib.ExitStack() as executions:
+        with silences_between_reads(), contextlib.ExitStack() as executions:
             self._run_all(executions)
 
     def _run_all(self, opened: contextlib.ExitStack) -> None:

@@ -104,6 +104,7 @@ class Bench:
             next_layer=lambda: LayerId(ExecutionId(0), WorkerId(0), 0),
             space=BinSpace(),
             max_waiting=max_waiting,
+            fires_timers=lambda: True,
             buffer=lambda _: buffer,
         )
 

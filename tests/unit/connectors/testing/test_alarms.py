@@ -50,6 +50,11 @@ def test_an_alarm_calls_once_so_much_time_has_passed_and_no_record_comes(workers
         assert run.values("out") == [["a", None, 1], ["b", "late", 1]]
 
 
+def _alarm(context: Context[Any], state: Any, seconds: float) -> Any:
+    context.alarm(seconds)
+    return state
+
+
 def test_a_flow_that_ends_calls_no_alarm() -> None:
     """I7: it does not wait for the clock either."""
     with TestFlow(_flow()) as run:
@@ -117,7 +122,7 @@ def test_an_alarm_may_set_the_next() -> None:
 
     flow = Flow("ticks")
     keyed = flow.source(KafkaSource("in", value="str")).key_by(lambda value: value)
-    keyed.process("p", int, lambda c, s, v: c.alarm(10) or s, on_alarm=ring).sink(KafkaSink("out"))
+    keyed.process("p", int, lambda c, s, v: _alarm(c, s, 10), on_alarm=ring).sink(KafkaSink("out"))
     with TestFlow(flow) as run:
         run.feed("in", "a")
         for _ in range(3):
@@ -142,7 +147,7 @@ def test_a_result_of_an_alarm_reaches_sorted_operators_behind_it_without_a_recor
     keyed = flow.source(KafkaSource("in", pairs=True)).key_by(lambda pair: pair[0])
     rung = keyed.process("p", int, lambda c, s, v: _step(c, s, v[1]), on_alarm=_ring)
     counted = rung.key_by(lambda value: value[0]).fold("n", int, lambda n, _: (n + 1, n + 1))
-    again = counted.key_by(str).process("q", int, lambda c, s, v: c.alarm(2) or s, on_alarm=_ring)
+    again = counted.key_by(str).process("q", int, lambda c, s, v: _alarm(c, s, 2), on_alarm=_ring)
     again.sink(KafkaSink("out"))
     with TestFlow(flow, partitions=3) as run:
         _feed(run, ("a", [None, 5]))
