@@ -29,7 +29,7 @@ def _ring(context: Any, state: list[object]) -> list[object]:
     return state
 
 
-def _fired(start: Start, entries: list[Entry], *moves: Any) -> list[object]:
+def _fired(start: Start, entries: list[Entry], *moves: Any) -> list[Any]:
     run, got = run_process(start, [entries], _step, _ring, moves)
     assert run.dead_letters == []
     return [value for _, value, _ in got]
