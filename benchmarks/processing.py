@@ -14,7 +14,7 @@ import time
 from benchmarks.counting import asked, checkpoints, delivery, key_of
 from benchmarks.running import WORKERS
 from meander import Flow, KafkaSink, KafkaSource
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 
 LATER = 5
 """Milliseconds until a timer is due, and so, of a history with a record a millisecond, how many of

@@ -184,6 +184,9 @@ class SourceOptions:
     max_skew: float = 1.0
     """Seconds of logical time that a partition may be ahead of the flow's frontier with more than
     256 KiB of its records in the flow."""
+    advance_after: float | None = None
+    """Seconds for which all sources are silent before logical time follows the wall clock, as many
+    seconds behind it; None where it waits for records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The wire format: frames between members as bytes that cannot run code.
 
 A frame is a list of parts, and part 0 begins with its kind. Progress and membership are msgpack. A
-batch has one part of Arrow IPC for its columns and one of its values (`records.packing`).
+batch has one part of Arrow IPC for its columns, one of its values (`records.packing`), and a third
+of its extra columns where it has any.
 Bin handoffs and moves are plain values. Cost: one encoding per remote message.
 """
 
@@ -31,6 +32,7 @@ from meander.dataflow.control.strict_decoding import expect_count, expect_int
 from meander.dataflow.control.timestamp_overrides import TimestampOverride
 from meander.dataflow.graph.graph import EdgeId, Location
 from meander.dataflow.interfaces import Frame, Partition
+from meander.dataflow.records import extra_columns
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.columnar_encoding import StreamLayout
 from meander.dataflow.records.packing import decode_values, encode_values
@@ -415,8 +417,8 @@ def _time(time: object) -> Time:
 
 def _decode_payload(name: str, parts: list[bytes]) -> Payload:
     match parts:
-        case [columns, values] if name == "Batch":
-            return _decode_batch(columns, values)
+        case [columns, values, *extra] if name == "Batch" and len(extra) <= 1:
+            return _decode_batch(columns, values, *extra)
         case [data] if name in _CONTROL_PAYLOADS:
             return _CONTROL_PAYLOADS[name].from_bytes(data)
     raise ValueError(f"{len(parts)} parts of {name!r} are no payload")
@@ -444,12 +446,13 @@ _CONTROL_PAYLOADS: Mapping[str, type[ControlPayload]] = {
 def _encode_batch(batch: Batch) -> list[bytes]:
     columns = [batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes]
     packed = encode_values(batch.values) if batch.packed is None else batch.packed
+    extra = [extra_columns.encode(batch.extra)] if batch.extra else []
     if batch.keys is None or batch.hashes is None:
-        return [_KEYLESS.write(columns), packed]
-    return [_KEYED.write([*columns, batch.hashes], batch.keys), packed]
+        return [_KEYLESS.write(columns), packed, *extra]
+    return [_KEYED.write([*columns, batch.hashes], batch.keys), packed, *extra]
 
 
-def _decode_batch(columns: bytes, packed: bytes) -> Batch:
+def _decode_batch(columns: bytes, packed: bytes, extra: bytes | None = None) -> Batch:
     keyed = _KEYED.matches(columns)
     (times, origins, partitions, offsets, indexes, *hashes), keys = (
         _KEYED if keyed else _KEYLESS
@@ -467,4 +470,5 @@ def _decode_batch(columns: bytes, packed: bytes) -> Batch:
         keys if keyed else None,
         hashes[0].view(np.uint64) if keyed else None,
         len(packed),
+        extra=None if extra is None else extra_columns.decode(extra, len(times)),
     )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.logic.changeable import ChangeableLogic
     from meander.dataflow.operators.keyed import columns
-    from meander.dataflow.operators.keyed.logic import Context
+    from meander.dataflow.operators.keyed.context import Context
     from meander.dataflow.operators.retries import Retry
     from meander.dataflow.policies.drift import DriftTrigger
     from meander.dataflow.policies.ds2 import DS2Autoscaler
@@ -91,7 +91,7 @@ _MODULES = {
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.logic.changeable": ["ChangeableLogic"],
     "dataflow.operators.keyed": ["columns"],
-    "dataflow.operators.keyed.logic": ["Context"],
+    "dataflow.operators.keyed.context": ["Context"],
     "dataflow.operators.retries": ["Retry"],
     "dataflow.policies.drift": ["DriftTrigger"],
     "dataflow.policies.ds2": ["DS2Autoscaler"],

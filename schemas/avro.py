@@ -159,6 +159,15 @@ def long(number: int) -> bytes:
     return bytes([*out, rest])
 
 
+def byte_string(data: bytes) -> bytes:
+    r"""Return a byte string, or a text in UTF-8, in Avro.
+
+    >>> byte_string(b"a")
+    b'\x02a'
+    """
+    return long(len(data)) + data
+
+
 NULL, PRESENT = long(0), long(1)
 """The index that precedes an optional value: absent, or present."""
 _LENGTHS: Final = [long(number) for number in range(1 << 13)]

@@ -443,6 +443,12 @@ class Throughput(FrozenStruct):
     p99: float | None
     """The median and the 99th percentile of their latency in seconds, as bounds of buckets. None
     beyond the largest bound, and without measurements."""
+    keys: int = 0
+    """About the number of keys with states."""
+    bytes: int = 0
+    """The bytes of its layers on the state topic."""
+    forgotten: int = 0
+    """The number of keys that the operator has forgotten."""
 
 
 class LinkQueue(FrozenStruct):

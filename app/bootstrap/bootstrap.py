@@ -218,7 +218,7 @@ def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
     space = prepared.plan.flow.space
     slots = frame.sparkSession.sparkContext.defaultParallelism
     return Job(
-        prepared.source, [one.name for one in prepared.plan.sources], node.name, node.codec.name,
+        prepared.source, [one.name for one in prepared.plan.sources], node.name, node.codec_name,
         environ(), prepared.options.kafka, prepared.names.state, prepared.execution, space,
         parts=min(space.count, slots),
     )  # fmt: skip

@@ -36,8 +36,15 @@ def run(
         typer.Option("--until-end", help="End once the records that the source topics hold now are"
                      " processed; without a checkpoint."),
     ] = False,
+    fire_timers: Annotated[
+        bool,
+        typer.Option("--fire-timers", help="With --until-end, fire the timers behind the last"
+                     " record too. Later records of their windows are late then."),
+    ] = False,
     start: Annotated[
-        str, typer.Option(help="Where sources start: earliest, latest, or milliseconds since 1970.")
+        str,
+        typer.Option(help="Where sources start: earliest, latest, milliseconds since 1970, or a"
+                     " time with a zone in ISO 8601. A source may have a start of its own."),
     ] = "earliest",
     host: Annotated[
         str, typer.Option(help="This machine's address for the machines of the workers.")
@@ -146,7 +153,7 @@ def run(
     log_to(output, context.obj)
     options = Options(
         kafka=to.settings().kafka(), workers=workers, prefix=to.prefix, host=host,
-        until_end=until_end, start=start, begin_from=begin_from,
+        until_end=until_end, fire_timers=fire_timers, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,

@@ -19,8 +19,10 @@ class Options:
     """The address at which workers reach this machine."""
     until_end: bool = False
     """Whether the run ends at the present ends of the source topics."""
+    fire_timers: bool = False
+    """Whether a run that ends at the ends of its topics fires the timers behind the last record."""
     start: str = "earliest"
-    """Where sources begin: 'earliest', 'latest' or milliseconds since 1970."""
+    """Where sources begin: 'earliest', 'latest', milliseconds since 1970 or a time with a zone."""
     begin_from: str | None = None
     """The checkpoint to restore, by its number or the name of a savepoint; None for the newest."""
     allow_dropped_state: bool = False

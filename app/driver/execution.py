@@ -283,6 +283,7 @@ def _arguments(
         kafka=options.kafka,
         prefix=options.prefix,
         until_end=options.until_end,
+        fire_timers=options.fire_timers,
         start=options.start,
         topics=dict(topic.split(" ") for topic in prepared.topics if topic),
         sources=tuple(one.name for one in prepared.plan.sources),

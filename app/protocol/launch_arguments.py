@@ -48,6 +48,8 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     startup_timeout: float
     """Seconds that registration may take."""
     log_level: int
+    fire_timers: bool = False
+    """Whether the end of a bounded run fires the timers behind its last record."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to."""
     resources: Resources = ANYWHERE

@@ -176,6 +176,12 @@ class OperatorStats(_Part):
     """The seconds of its turns."""
     durations: Durations
     """The durations of records in the operator."""
+    keys: int = 0
+    """About the number of keys with states."""
+    bytes: int = 0
+    """The bytes of its layers on the state topic."""
+    forgotten: int = 0
+    """The number of keys that it has forgotten."""
 
 
 class SourceStats(_Part):

@@ -50,8 +50,17 @@ COUNTERS = {
         "Records whose time was too far ahead of the clock.",
     ),
     "idle_advances": ("meander_idle_advances", "Idle advances of partitions."),
+    "clock_advances": (
+        "meander_clock_advances",
+        "Advances of silent partitions by the wall clock.",
+    ),
 }
 """The metric of each counter of workers, with its help."""
+
+GAUGES = {
+    "late_most_ms": ("meander_late_most_ms", "Milliseconds by which a time was raised at most."),
+}
+"""The gauge of each counter of workers that holds a greatest value, with its help."""
 
 SECONDS: dict[str, tuple[str, Callable[[WorkerHeartbeat], float]]] = {
     "meander_worker_cpu_seconds": (
@@ -135,6 +144,11 @@ def _counters(heard: WorkerStats) -> Iterator[Metric]:
         for worker, heartbeat in heard.everyone.items():
             family.add_metric([worker], heartbeat.counters.get(counter, 0))
         yield family
+    for counter, (name, help) in GAUGES.items():
+        gauge = GaugeMetricFamily(name, help, labels=["worker"])
+        for worker, heartbeat in heard.everyone.items():
+            gauge.add_metric([worker], heartbeat.counters.get(counter, 0))
+        yield gauge
     for name, (help, value) in SECONDS.items():
         family = CounterMetricFamily(name, help, labels=["worker"])
         for worker, heartbeat in heard.everyone.items():
@@ -163,14 +177,33 @@ def _operators(heard: WorkerStats) -> Iterator[Metric]:
         " They include waits for credit, for frontiers, on disk and for its bin.",
         labels=labels,
     )
+    keys = GaugeMetricFamily(
+        "meander_operator_keys",
+        "About the number of keys with states. A key that several restored layers hold counts in"
+        " each.",
+        labels=labels,
+    )
+    size = GaugeMetricFamily(
+        "meander_operator_layer_bytes",
+        "Bytes of an operator's layers on the state topic.",
+        labels=labels,
+    )
+    forgotten = CounterMetricFamily(
+        "meander_operator_keys_forgotten",
+        "Keys that an operator has forgotten, by its function or as their time to live ended.",
+        labels=labels,
+    )
     for worker, heartbeat in heard.everyone.items():
         for operator, work in heartbeat.operators.items():
             values = [worker, operator]
+            keys.add_metric(values, work.keys)
+            size.add_metric(values, work.bytes)
+            forgotten.add_metric(values, work.forgotten)
             received.add_metric(values, work.received)
             sent.add_metric(values, work.sent)
             busy.add_metric(values, work.busy)
             _observe(took, values, work.durations)
-    yield from (received, sent, busy, took)
+    yield from (received, sent, busy, took, keys, size, forgotten)
 
 
 def _sources(figures: StatusSnapshot) -> Iterator[Metric]:

@@ -125,8 +125,11 @@ class Observer:
         """Throughput by operator over the last looks, and how long records have been in each."""
         took = operator_durations(heard)
         totals: dict[str, tuple[int, int]] = {}
+        sizes = dict[str, tuple[int, int, int]]()
         for heartbeat in heard.everyone.values():
             for name, work in heartbeat.operators.items():
+                keys, size, forgotten = sizes.get(name, (0, 0, 0))
+                sizes[name] = keys + work.keys, size + work.bytes, forgotten + work.forgotten
                 received, sent = totals.get(name, (0, 0))
                 totals[name] = (received + work.received, sent + work.sent)
         self._totals.append((self._clock.monotonic(), totals))
@@ -135,6 +138,7 @@ class Observer:
         rates = []
         for name, (received, sent) in totals.items():
             old_received, old_sent = before.get(name, (0, 0))
+            keys, size, forgotten = sizes[name]
             rates.append(
                 Throughput(
                     operator=name,
@@ -143,6 +147,9 @@ class Observer:
                     count=sum(took[name].counts),
                     p50=quantile(took[name].counts, 0.5),
                     p99=quantile(took[name].counts, 0.99),
+                    keys=keys,
+                    bytes=size,
+                    forgotten=forgotten,
                 )
             )
         return rates

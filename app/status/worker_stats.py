@@ -6,12 +6,12 @@ that have left. Cost: one sum per leaving worker.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meander.app.protocol.messages import Durations, OperatorStats, SourceStats, WorkerHeartbeat
 from meander.dataflow.control.resources import Resources
+from meander.dataflow.metrics.counters import added
 from meander.dataflow.metrics.histogram import BOUNDS
 from meander.state.keys.ids import WorkerId
 
@@ -47,8 +47,8 @@ class WorkerStats:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return the sum of all counters since the start."""
-        return _added(*(heartbeat.counters for heartbeat in self.everyone.values()))
+        """Return the counters of all workers since the start, added up."""
+        return dict(added(*(heartbeat.counters for heartbeat in self.everyone.values())))
 
 
 def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
@@ -60,24 +60,19 @@ def _summed(one: WorkerHeartbeat, other: WorkerHeartbeat) -> WorkerHeartbeat:
             sent=known.sent + work.sent,
             busy=known.busy + work.busy,
             durations=both(known.durations, work.durations),
+            # Its keys have moved to other workers.
+            forgotten=known.forgotten + work.forgotten,
         )
     for name, reading in other.sources.items():
         delays = sources[name].delays if name in sources else NONE
         sources[name] = SourceStats(
             partitions=[], times=[], states=[], delays=both(delays, reading.delays)
         )
-    counters = _added(one.counters, other.counters)
+    counters = dict(added(one.counters, other.counters))
     return WorkerHeartbeat(
         counters=counters, cpu=one.cpu + other.cpu, active=one.active + other.active,
         backpressure=one.backpressure + other.backpressure, operators=operators, sources=sources,
     )  # fmt: skip
-
-
-def _added(*counters: Mapping[str, int]) -> dict[str, int]:
-    total = Counter[str]()
-    for one in counters:
-        total.update(one)
-    return dict(total)
 
 
 def both(one: Durations, other: Durations) -> Durations:

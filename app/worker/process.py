@@ -17,6 +17,7 @@ import os
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -79,6 +80,7 @@ from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.dataflow.operators.error_policy import FunctionFailed, failure
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
 from meander.dataflow.runtime.worker import Worker
+from meander.dataflow.runtime.worker_metrics import StateSize
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -195,6 +197,7 @@ class WorkerProcess:
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
+            fires_timers=lambda: arguments.fire_timers,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
             open_event_loop=lambda: ThreadedEventLoop(self._links.wakeup),
@@ -446,6 +449,7 @@ def in_frames(reports: Iterable[WorkerReport]) -> Iterator[list[WorkerReport]]:
 def heartbeat_of(worker: Worker, times: TurnTimes) -> WorkerHeartbeat:
     """Return the heartbeat of a worker."""
     delays = worker.delays()
+    sizes = defaultdict(lambda: StateSize(0, 0, 0), worker.state_sizes())
     sent, taken = worker.links()
     restored, restoring = worker.restoring()
     return WorkerHeartbeat(
@@ -464,6 +468,9 @@ def heartbeat_of(worker: Worker, times: TurnTimes) -> WorkerHeartbeat:
                 sent=work.sent,
                 busy=work.busy,
                 durations=_durations(work.durations),
+                keys=sizes[name].keys,
+                bytes=sizes[name].bytes,
+                forgotten=sizes[name].forgotten,
             )
             for name, work in worker.work().items()
         },

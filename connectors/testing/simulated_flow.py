@@ -57,6 +57,7 @@ from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
 from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
+from meander.dataflow.metrics.counters import added
 from meander.dataflow.operators.keyed.operator import KeyedOperator
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.operator_factory import WorkerEnvironment
@@ -108,7 +109,7 @@ from meander.state.encoding.named_types import use
 from meander.state.keys.ids import COORDINATOR, ExecutionId, WorkerId, member_name
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Databases
-from meander.state.times.time import to_millis
+from meander.state.times.time import MIN_TIME, to_millis
 
 Expectation = Literal["read", "allow"]
 """What a test expects of dead letters: it reads all of them, or may leave some unread."""
@@ -204,6 +205,7 @@ class TestFlow:
         )
         self._commands = self._noted = 0
         """The number of records on the control topic, and of events noted by the rescaler."""
+        self._fire_timers = True
         self._giving = False
         """Whether the flow runs steps now so that it can accept a command, or a worker joins."""
 
@@ -245,9 +247,14 @@ class TestFlow:
         for value in values:
             self.inject(Feed(topic, value, key, ms, partition, headers))
 
-    def run(self) -> None:
+    def run(self, *, fire_timers: bool = True) -> None:
         """Inject all faults, end the topics, and run the flow to its end. Raise AssertionError
-        where it does not end or a fault is never due, and the error that ends the flow."""
+        where it does not end or a fault is never due, and the error that ends the flow.
+
+        The end fires all timers, so a test sees the last windows. With `fire_timers=False` it fires
+        those up to the last record, as `meander run --until-end` does without `--fire-timers`.
+        """
+        self._fire_timers = fire_timers
         if self._topics.sources:
             self.run_until_idle()
             while self._pending.left:
@@ -363,8 +370,9 @@ class TestFlow:
     @property
     def counters(self) -> Counter[str]:
         """Return the sums of all workers' counters since the start: records read, unreadable,
-        written, late (`late_adjusted`), future, dead letters and skipped."""
-        return sum((worker.counters for worker in self.workers), self.sim.counters)
+        written, late (`late_adjusted`), future, dead letters and skipped. `late_most_ms` is the
+        greatest delay of a late record."""
+        return added(self.sim.counters, *(worker.counters for worker in self.workers))
 
     @property
     def dead_letters(self) -> list[DeadLetter]:
@@ -416,7 +424,8 @@ class TestFlow:
         """Return the state of each key of a stateful operator.
 
         A state has the form that the next records meet: it is upgraded here where a change of logic
-        upgrades states, and no record has touched its key since.
+        upgrades states, and no record has touched its key since. A key whose time to live has ended
+        at the time of the newest record read has none.
         """
         known = [node.name for node in self._plan.keyed]
         if operator not in known:
@@ -431,11 +440,12 @@ class TestFlow:
         return {codec.decode(key): keyed.decode(state) for key, state in encoded.items()}
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
-        """Return all keyed state, encoded. Raise AssertionError when two workers hold a key (I2)
-        while no bin moves."""
+        """Return all keyed state, encoded, without expired states. Raise AssertionError when two
+        workers hold a key (I2) while no bin moves."""
         whole: dict[str, dict[bytes, bytes]] = {}
+        now = max((worker.furthest for worker in self.workers), default=MIN_TIME)
         for worker in self.workers:
-            for operator, states in worker.state().items():
+            for operator, states in worker.state(now).items():
                 known = whole.setdefault(operator, {})
                 assert not known.keys() & states.keys(), "one key's state is on two workers (I2)"
                 known.update(states)
@@ -636,6 +646,7 @@ class TestFlow:
             self.world.in_flight,
             lambda: SimulatedEventLoop(clock),
             joins=joins,
+            fires_timers=lambda: self._fire_timers,
             transactions=transactions,
         )
         return Worker(self._plan, site, links)

@@ -24,7 +24,7 @@ from meander.dataflow.operators.stateless import Step
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN
 
-OPTIONAL = "on_timer", "on_notify"
+OPTIONAL = "on_timer", "on_notify", "on_alarm"
 """The functions of a process function that a logic may leave out."""
 
 
@@ -35,16 +35,18 @@ def fold_of(name: str, logic: ChangeableLogic) -> FoldLogic:
     return FoldLogic(getattr(logic, "init"), getattr(logic, "step"), logic)  # noqa: B009
 
 
-def process_of(name: str, logic: ChangeableLogic, side: tuple[str, ...]) -> ProcessLogic:
+def process_of(
+    name: str, logic: ChangeableLogic, side: tuple[str, ...], uses: tuple[str, ...] = ()
+) -> ProcessLogic:
     """Return the process function of a logic. Raises SetupError, about the operator, where a
     function is missing."""
     expect_functions(name, logic, ("init", "step"))
-    init, step, on_timer, on_notify = (
+    init, step, on_timer, on_notify, on_alarm = (
         getattr(logic, function, None) for function in ("init", "step", *OPTIONAL)
     )
     assert init is not None
     assert step is not None
-    return ProcessLogic(init, (step,), on_timer, on_notify, side, logic)
+    return ProcessLogic(init, (step,), on_timer, on_notify, on_alarm, side, logic, uses)
 
 
 def changeable_logics(nodes: Iterable[Node]) -> Mapping[str, ChangeableLogic]:
@@ -72,8 +74,8 @@ def with_logic(node: KeyedNode, logic: ChangeableLogic) -> KeyedNode:
     match node.logic:
         case FoldLogic():
             return replace(node, logic=fold_of(node.name, logic))
-        case ProcessLogic(side=side):
-            return replace(node, logic=process_of(node.name, logic, side))
+        case ProcessLogic(side=side, uses=uses):
+            return replace(node, logic=process_of(node.name, logic, side, uses))
     raise AssertionError(f"operator {node.name!r} has a changeable logic")
 
 
@@ -91,6 +93,13 @@ def expect_replaces(
             raise SetupError(
                 subject, f"{type(logic).__name__} has no {dropped[0]}, and calls may be pending",
                 f"keep {dropped[0]}",
+            )  # fmt: skip
+        added = hasattr(logic, "on_alarm") and not hasattr(before, "on_alarm")
+        if isinstance(node.logic, ProcessLogic) and added:
+            raise SetupError(
+                subject, f"{type(logic).__name__} has on_alarm, which the wall clock calls, and"
+                " results of the version before it do not wait for checkpoints",
+                "change it by a restart",
             )  # fmt: skip
         if logic.upgrades and node.order == "processing":
             raise SetupError(

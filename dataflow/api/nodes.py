@@ -19,12 +19,14 @@ from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
 from meander.dataflow.operators.custom import BuildOperator
 from meander.dataflow.operators.keyed.columns import ColumnFold
-from meander.dataflow.operators.keyed.logic import OnTimer, OnValue
+from meander.dataflow.operators.keyed.context import OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.stateless import KeyBy, Step
 from meander.state.encoding.codec import PLAIN, StateCodec
 from meander.state.encoding.columns import ColumnLayout
+from meander.state.encoding.expiring import codec_name
 
 if TYPE_CHECKING:
     # These load numba, which takes half a second that other flows do without.
@@ -133,15 +135,18 @@ class FoldLogic:
 @dataclass(frozen=True, slots=True)
 class ProcessLogic:
     """A process function that users write as `init` and one `(context, state, value) -> state` per
-    input, with optional functions for timers and notifications. `side` names the side outputs."""
+    input, with optional functions for timers, notifications and alarms. `side` names the side
+    outputs, and `uses` the extra columns that the functions read."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
     on_timer: OnTimer | None
     on_notify: OnTimer | None
+    on_alarm: OnTimer | None
     side: tuple[str, ...]
     changeable: ChangeableLogic | None = None
     """The logic that has these functions, where a plan can replace it."""
+    uses: tuple[str, ...] = ()
 
 
 Logic = FoldLogic | ProcessLogic | ColumnFold
@@ -159,11 +164,18 @@ class KeyedNode:
     on_error: OnError
     colocate: bool
     """Whether its bins move with those of the default group, or alone."""
+    expiry: Expiry | None = None
+    """The time to live of its keys; None where they live for ever."""
 
     @property
     def group(self) -> str:
         """Return the colocation group of the operator."""
         return DEFAULT_GROUP if self.colocate else self.name
+
+    @property
+    def codec_name(self) -> str:
+        """Return the name of the codec in layers."""
+        return self.codec.name if self.expiry is None else codec_name(self.codec.name)
 
     @property
     def layout(self) -> ColumnLayout | None:
@@ -411,6 +423,15 @@ def row_type_of(node: Node) -> RowType:
             return row_type_of(upstreams(node)[0].node)
 
 
+def uses(node: Node) -> tuple[str, ...]:
+    """Return the extra columns that the functions of a node read."""
+    match node:
+        case KeyedNode(logic=ProcessLogic(uses=names) | ColumnFold(uses=names)):
+            return names
+        case _:
+            return ()
+
+
 def outputs(node: Node) -> int:
     """Return the number of outputs of a node."""
     match node:
@@ -420,6 +441,14 @@ def outputs(node: Node) -> int:
             return 1 + len(side)
         case _:
             return 1
+
+
+def has_alarms(node: Node) -> bool:
+    """Return whether the wall clock may call a function of a node."""
+    match node:
+        case KeyedNode(logic=ProcessLogic(on_alarm=on_alarm)):
+            return on_alarm is not None
+    return False
 
 
 def upstreams(node: Node) -> tuple[Output, ...]:

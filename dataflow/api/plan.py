@@ -40,10 +40,12 @@ from meander.dataflow.api.nodes import (
     StatefulCollectionNode,
     StatefulNode,
     StepsNode,
+    has_alarms,
     has_keys,
     outputs,
     scope_of,
     upstreams,
+    uses,
 )
 from meander.dataflow.api.validation import functions_of
 from meander.dataflow.control.bin_handoff import BinHandoff
@@ -117,14 +119,14 @@ class Plan:
             self.graph.edge(output, self.handoff_input(keyed), credit=False)
         for output, source in zip(self.partition_migrator.outputs, self.sources, strict=True):
             self.graph.edge(output, self.ports[source.name].inputs[0], credit=False)
-            self.graph.announcement_ports.add(self.ports[source.name].outputs[1])
+            self.graph.announcement_ports.update(self.ports[source.name].outputs[1:])
 
     def _add(self, node: Node) -> None:
         more = isinstance(node, StatefulNode | SourceNode | LoopNode) or node.name in self.outboxes
         inputs = len(upstreams(node)) + more + isinstance(node, StatefulCollectionNode)
-        announcements = int(isinstance(node, SourceNode))
+        announcements = (1 + self.follows_clock) if isinstance(node, SourceNode) else 0
         self.ports[node.name] = self.graph.node(
-            node.name, inputs, outputs(node) + announcements, scope_of(node)
+            node.name, inputs, outputs(node) + announcements, scope_of(node), holds=has_alarms(node)
         )
 
     def _output(self, output: Output) -> Location:
@@ -229,6 +231,15 @@ class Plan:
                     found[self.origin(source)].add(node.name)
         return found
 
+    def used_behind(self, source: SourceNode) -> set[str]:
+        """Return the extra columns that functions behind a source read."""
+        return {
+            name
+            for node in self.nodes
+            for name in uses(node)
+            if source.name in self._nodes_before(node)
+        }
+
     def _sources_of(self, sink: SinkNode) -> list[SourceNode]:
         """Return the sources from which a sink's records may come."""
         return [one for one in self._nodes_before(sink).values() if isinstance(one, SourceNode)]
@@ -319,11 +330,11 @@ class Plan:
         return any(isinstance(one, SourceNode) for one in before)
 
     def _nodes_before(
-        self, sink: SinkNode, up_to: type | UnionType | tuple[()] = ()
+        self, last: Node, up_to: type | UnionType | tuple[()] = ()
     ) -> Mapping[str, Node]:
-        """Return the operators before a sink, by name. The search backward stops at nodes of the
+        """Return the operators before a node, by name. The search backward stops at nodes of the
         type `up_to`."""
-        pending, seen = [sink.upstream.node], dict[str, Node]()
+        pending, seen = self._upstream_nodes(last), dict[str, Node]()
         while pending:
             node = pending.pop()
             if node.name not in seen:
@@ -345,9 +356,10 @@ class Plan:
     @cached_property
     def names(self) -> dict[Location, str]:
         """Return the operator of each port of the user's flow."""
-        return {
+        named = {
             at: name for name, ports in self.ports.items() for at in (*ports.inputs, *ports.outputs)
         }
+        return named | {one.held: name for name, one in self.ports.items() if one.held is not None}
 
     @property
     def processing_inputs(self) -> list[Location]:
@@ -433,13 +445,32 @@ class Plan:
     @cached_property
     def read_locations(self) -> list[Location]:
         """Return the locations at which sources hold read records, sent or not."""
-        return [at for source in self.sources for at in self.ports[source.name].outputs]
+        return [at for source in self.sources for at in self.ports[source.name].outputs[:2]]
+
+    @property
+    def follows_clock(self) -> bool:
+        """Return whether logical time follows the wall clock while all sources are silent."""
+        return any(source.spec.options.advance_after is not None for source in self.sources)
+
+    @cached_property
+    def silence_locations(self) -> list[Location]:
+        """Return the locations at which silent sources agree how far time follows the clock."""
+        return [at for source in self.sources for at in self.ports[source.name].outputs[2:]]
 
     @property
     def waiting_locations(self) -> list[Location]:
         """Return the locations at which a capability or message may wait for the sources."""
-        others = {*self.source_locations, *self.control.outputs}
+        others = {
+            *self.source_locations, *self.control.outputs, *self.alarm_locations,
+            *self.silence_locations,
+        }  # fmt: skip
         return [Location(at) for at in range(self.graph.locations) if Location(at) not in others]
+
+    @cached_property
+    def alarm_locations(self) -> list[Location]:
+        """Return the locations at which operators hold the times of pending alarms, which wait for
+        the wall clock alone."""
+        return [ports.held for ports in self.ports.values() if ports.held is not None]
 
     @cached_property
     def ends(self) -> list[Location]:
@@ -472,7 +503,10 @@ def _without_interval(sink: str) -> SetupError:
 
 
 def _is_nondeterministic(node: Node) -> bool:
-    """Return whether a function of a node is nondeterministic, also one of a source or sink."""
+    """Return whether a function of a node is nondeterministic, also one of a source or sink, or is
+    called by the wall clock."""
+    if has_alarms(node):
+        return True
     functions = [function for _, function in functions_of(node)]
     spec: object = node.spec if isinstance(node, SourceNode | SinkNode) else None
     if is_dataclass(spec):

@@ -7,7 +7,9 @@ flat_map, split, inspect and probe. A method raises SetupError for an operator t
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, cast, overload
+
+from typing_extensions import TypeVar
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
@@ -39,10 +41,12 @@ from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.keyed.columns import ColumnFold
-from meander.dataflow.operators.keyed.logic import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry, Refresh, expiry_of
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import OnError, Retry, fallback
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
+from meander.dataflow.records.extra_columns import KINDS
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN, StateCodec
 
@@ -54,10 +58,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 U = TypeVar("U")
 S = TypeVar("S")
+K = TypeVar("K", default=Any)
+"""The type of the keys of a stream."""
 Left = TypeVar("Left", bound="Stream[Any]")
 
-KeyedOptions = tuple[Order, StateCodec, OnError, bool]
-"""The options of a stateful operator: order, codec, error policy and colocation."""
+KeyedOptions = tuple[Order, StateCodec, OnError, bool, Expiry | None]
+"""The options of a stateful operator: order, codec, error policy, colocation and expiry."""
 
 
 class Stream(Extensible, Generic[T]):
@@ -139,11 +145,11 @@ class Stream(Extensible, Generic[T]):
 
     def key_by(
         self,
-        function: Callable[[T], object],
+        function: Callable[[T], K],
         *,
         on_error: OnError = "dead_letter",
         name: str = "key_by",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Group records by a key, and send each record to the owner of its bin. A key is any plain
         value. Keys that are equal and of equal types form one group."""
         name = self._name(name)
@@ -265,7 +271,7 @@ class Stream(Extensible, Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            if name in {"fold", "process", "connect"}:
+            if name in {"first", "fold", "process", "connect"}:
                 raise SetupError(f"operator {self._at.node.name!r}",
                                  f"{name} needs records with keys, and these have none",
                                  f"call key_by before {name}")  # fmt: skip
@@ -322,8 +328,9 @@ class Stream(Extensible, Generic[T]):
         return self._add(ProbeNode(self._flow.unused_name(name), self._at))
 
 
-class KeyedStream(Stream[T]):
-    """A stream that groups records by key. The owner of a bin holds all groups of the bin."""
+class KeyedStream(Stream[T], Generic[T, K]):
+    """A stream that groups records by key, of the type `K`. The owner of a bin holds all groups of
+    the bin."""
 
     @overload
     def fold(
@@ -335,7 +342,9 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[Any]: ...
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> KeyedStream[Any, K]: ...
 
     @overload
     def fold(
@@ -348,7 +357,9 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[U]: ...
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> KeyedStream[U, K]: ...
 
     def fold(
         self,
@@ -360,12 +371,18 @@ class KeyedStream(Stream[T]):
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> KeyedStream[Any]:
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> KeyedStream[Any, K]:
         """Add a fold: `(state, value) -> (state, result)` gives one result per record. A fold over
         columns (`dataflow.columns`) or a `ChangeableLogic` replaces both `init` and `step`.
 
         With `colocate=False` the bins of the operator move alone, and only where a command names
         the operator.
+
+        With `ttl` a key lives for so many seconds of logical time after its last record, or with
+        `refresh="create"` after its first one. Then the operator forgets it, and its next record
+        meets a state of `init`.
         """
         if isinstance(init, ColumnFold | ChangeableLogic) is (step is not None):
             raise SetupError(f"operator {name!r}",
@@ -375,12 +392,13 @@ class KeyedStream(Stream[T]):
         logic: Logic
         match init:
             case ColumnFold():
+                _checked_uses(name, init.uses)
                 logic = init
             case ChangeableLogic():
                 logic = fold_of(name, init)
             case _:
                 logic = FoldLogic(init, step)
-        options = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         return KeyedStream(self._flow, self._keyed(name, (self,), logic, options))
 
     @overload
@@ -390,27 +408,34 @@ class KeyedStream(Stream[T]):
         init: ChangeableLogic,
         *,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream: ...
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> ProcessedStream[K]: ...
 
     @overload
     def process(
         self,
         name: str,
         init: Callable[[], S],
-        step: Callable[[Context, S, T], S],
-        on_timer: Callable[[Context, S], S] | None = None,
+        step: Callable[[Context[K], S, T], S],
+        on_timer: Callable[[Context[K], S], S] | None = None,
         *,
-        on_notify: Callable[[Context, S], S] | None = None,
+        on_notify: Callable[[Context[K], S], S] | None = None,
+        on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream: ...
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> ProcessedStream[K]: ...
 
     def process(
         self,
@@ -420,48 +445,99 @@ class KeyedStream(Stream[T]):
         on_timer: Any = None,
         *,
         on_notify: Any = None,
+        on_alarm: Any = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream:
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> ProcessedStream[K]:
         """Add a process function: `(context, state, value) -> state` emits any number of results
-        and sets timers. A `ChangeableLogic` replaces all functions.
+        and sets timers (`Context`). A `ChangeableLogic` replaces all functions.
+
+        `on_timer` is called once a timer of `context.timer(ms)` is due, `on_alarm` once an alarm of
+        `context.alarm(seconds)` is due by the wall clock. With `on_alarm` the operator counts as
+        nondeterministic: in a flow that delivers exactly once, results behind it wait for the
+        checkpoint that holds them.
 
         A key asks for `on_notify` with `context.notify()`. The call comes once all records of that
         time, and in a loop of that iteration, have been applied. It can send their total.
 
         `side` names side outputs: `context.emit(value, to="late")` sends to one of them, and
         `.side("late")` of the returned stream reads it.
+
+        A key lives until `context.forget()`, or with `ttl` for so many seconds of logical time.
+        `refresh` renews that time when the state changes ("write"), with each record or call
+        ("read"), or never ("create"). Expiry sends nothing; a timer of the key meets a state of
+        `init`.
+        `uses` names properties of the records that the functions read: with `uses=["event_ms"]`
+        each record brings its own time as `context.event_ms`.
         """
-        options = order, codec, on_error, colocate
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         if isinstance(init, ChangeableLogic):
-            if (step, on_timer, on_notify) != (None, None, None):
+            if (step, on_timer, on_notify, on_alarm) != (None, None, None, None):
                 raise SetupError(f"operator {name!r}", "its logic has all functions, and it gets"
                                  " others beside it", "give it the logic alone")  # fmt: skip
             _check_side(name, side)
-            logic = process_of(name, init, tuple(side))
+            logic = process_of(name, init, tuple(side), _checked_uses(name, uses))
             return ProcessedStream(self._flow, self._keyed(name, (self,), logic, options), side)
         functions = (cast(OnValue, step),)
-        return self._process(name, (self,), init, functions, (on_timer, on_notify), side, options)
+        back = on_timer, on_notify, on_alarm
+        return self._process(name, (self,), init, functions, back, side, uses, options)
+
+    def first(
+        self,
+        name: str,
+        *,
+        within: float | None = None,
+        order: Order = "event",
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> KeyedStream[T, K]:
+        """Pass the first record of each key, and drop the others: deduplication. With `within` a
+        record passes again that comes so many seconds of logical time after the last one that
+        passed.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("orders")
+        >>> orders = flow.source(KafkaSource("orders", time=lambda order: order["ms"]))
+        >>> unique = orders.key_by(lambda order: order["id"]).first("seen", within=3600)
+        >>> unique.map(lambda order: order["ms"]).sink(KafkaSink("unique"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("orders", *({"id": 7, "ms": ms} for ms in (0, 3_599_999, 3_600_000)))
+        ...     run.run()
+        >>> run.values("unique")
+        [0, 3600000]
+        """
+        options = order, PLAIN, on_error, colocate, expiry_of(name, within, "create")
+        functions = (cast(OnValue, _pass_first),)
+        seen = self._process(name, (self,), bool, functions, (None, None, None), (), (), options)
+        return KeyedStream(self._flow, seen._at)
 
     def connect(
         self,
-        other: KeyedStream[U],
+        other: KeyedStream[U, K],
         name: str,
         init: Callable[[], S],
-        left: Callable[[Context, S, T], S],
-        right: Callable[[Context, S, U], S],
-        on_timer: Callable[[Context, S], S] | None = None,
+        left: Callable[[Context[K], S, T], S],
+        right: Callable[[Context[K], S, U], S],
+        on_timer: Callable[[Context[K], S], S] | None = None,
         *,
-        on_notify: Callable[[Context, S], S] | None = None,
+        on_notify: Callable[[Context[K], S], S] | None = None,
+        on_alarm: Callable[[Context[K], S], S] | None = None,
         side: Sequence[str] = (),
+        uses: Sequence[str] = (),
         order: Order = "event",
         codec: StateCodec = PLAIN,
         on_error: OnError = "dead_letter",
         colocate: bool = True,
-    ) -> ProcessedStream:
+        ttl: float | None = None,
+        refresh: Refresh = "write",
+    ) -> ProcessedStream[K]:
         """Join two streams by key: both share one state per key, and each has its own function. The
         other options are those of `process`."""
         if other._flow is not self._flow:
@@ -469,9 +545,9 @@ class KeyedStream(Stream[T]):
                              f"its second stream belongs to flow {other._flow.name!r}",
                              "connect streams of one flow")  # fmt: skip
         functions = (cast(OnValue, left), cast(OnValue, right))
-        options = order, codec, on_error, colocate
-        back = on_timer, on_notify
-        return self._process(name, (self, other), init, functions, back, side, options)
+        options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
+        back = on_timer, on_notify, on_alarm
+        return self._process(name, (self, other), init, functions, back, side, uses, options)
 
     def map(
         self,
@@ -479,7 +555,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "map",
-    ) -> KeyedStream[U]:
+    ) -> KeyedStream[U, K]:
         """Apply a function to each value as `Stream.map` does, and keep the key."""
         return KeyedStream(self._flow, super().map(function, on_error=on_error, name=name)._at)
 
@@ -503,7 +579,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "filter",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Filter values as `Stream.filter` does, and keep the key."""
         return KeyedStream(self._flow, super().filter(function, on_error=on_error, name=name)._at)
 
@@ -513,7 +589,7 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "flat_map",
-    ) -> KeyedStream[U]:
+    ) -> KeyedStream[U, K]:
         """Apply a function as `Stream.flat_map` does, and keep the key."""
         return KeyedStream(self._flow, super().flat_map(function, on_error=on_error, name=name)._at)
 
@@ -523,13 +599,13 @@ class KeyedStream(Stream[T]):
         *,
         on_error: OnError = "dead_letter",
         name: str = "inspect",
-    ) -> KeyedStream[T]:
+    ) -> KeyedStream[T, K]:
         """Call a function as `Stream.inspect` does, and keep the key."""
         return KeyedStream(self._flow, super().inspect(function, on_error=on_error, name=name)._at)
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"
-    ) -> tuple[KeyedStream[T], ...]:
+    ) -> tuple[KeyedStream[T, K], ...]:
         """Split the stream as `Stream.split` does, and keep the key."""
         streams = super().split(function, *outputs, on_error=on_error)
         return tuple(KeyedStream(self._flow, stream._at) for stream in streams)
@@ -537,7 +613,7 @@ class KeyedStream(Stream[T]):
     def iterate(
         self,
         name: str,
-        body: Callable[[KeyedStream[T]], tuple[Stream[T], Left]],
+        body: Callable[[KeyedStream[T, K]], tuple[Stream[T], Left]],
         *,
         max_iterations: int = 1000,
         on_error: OnError = "dead_letter",
@@ -545,7 +621,7 @@ class KeyedStream(Stream[T]):
         """Add a loop as `Stream.iterate` does, and keep the key. The values for another iteration
         must have a key too."""
         loop = LoopNode(self._flow.unused_name(name), self._at)
-        ends = body(KeyedStream[T](self._flow, Output.of(self._flow.add(loop))))
+        ends = body(KeyedStream[T, K](self._flow, Output.of(self._flow.add(loop))))
         _check_ends(loop, ends)
         if not isinstance(ends[0], KeyedStream):
             raise SetupError(f"loop {name!r}", "values for another iteration have no key",
@@ -554,7 +630,7 @@ class KeyedStream(Stream[T]):
         ends = Stream(self._flow, returning), ends[1]
         return self._close_loop(loop, ends, max_iterations, on_error)
 
-    def probe(self, name: str) -> KeyedStream[T]:
+    def probe(self, name: str) -> KeyedStream[T, K]:
         """Add a probe as `Stream.probe` does, and keep the key."""
         return KeyedStream(self._flow, self._probe(name))
 
@@ -567,13 +643,15 @@ class KeyedStream(Stream[T]):
         streams: Sequence[KeyedStream[Any]],
         init: Callable[[], object],
         on_values: tuple[OnValue, ...],
-        back: tuple[Callable[[Context, S], S] | None, Callable[[Context, S], S] | None],
+        back: Sequence[Callable[[Context[K], S], S] | None],
         side: Sequence[str],
+        uses: Sequence[str],
         options: KeyedOptions,
-    ) -> ProcessedStream:
+    ) -> ProcessedStream[K]:
         _check_side(name, side)
-        on_timer, on_notify = (cast("OnTimer | None", function) for function in back)
-        logic = ProcessLogic(init, on_values, on_timer, on_notify, tuple(side))
+        on_timer, on_notify, on_alarm = (cast("OnTimer | None", function) for function in back)
+        used = _checked_uses(name, uses)
+        logic = ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, tuple(side), uses=used)
         at = self._keyed(name, streams, logic, options)
         return ProcessedStream(self._flow, at, logic.side)
 
@@ -586,7 +664,7 @@ class KeyedStream(Stream[T]):
     ) -> Output:
         """Add a stateful operator. Add an exchange before it where its bins may have other owners
         than those of the records."""
-        *_, on_error, colocate = options
+        *_, on_error, colocate, _ = options
         group = DEFAULT_GROUP if colocate else name
         upstreams = tuple(self._flow.exchange_for(one._at, group, on_error) for one in streams)
         return self._add(KeyedNode(self._flow.unused_name(name), upstreams, logic, *options))
@@ -596,6 +674,14 @@ def _check_side(name: str, side: Sequence[str]) -> None:
     if isinstance(side, str) or len(set(side)) < len(side):
         raise SetupError(f"operator {name!r}", f"its side outputs are {side!r}",
                          "name each of them once, in a list")  # fmt: skip
+
+
+def _checked_uses(name: str, uses: Sequence[str]) -> tuple[str, ...]:
+    unknown = [uses] if isinstance(uses, str) else [one for one in uses if one not in KINDS]
+    if unknown:
+        raise SetupError(f"operator {name!r}", f"its uses are {uses!r}",
+                         f"list any of {', '.join(map(repr, KINDS))}")  # fmt: skip
+    return tuple(uses)
 
 
 def _check_ends(loop: LoopNode, ends: object) -> None:
@@ -609,7 +695,7 @@ def _check_ends(loop: LoopNode, ends: object) -> None:
                      "return the values for another iteration, and those that leave")  # fmt: skip
 
 
-class ProcessedStream(KeyedStream[Any]):
+class ProcessedStream(KeyedStream[Any, K], Generic[K]):
     """A stream that carries the main output of a process function. `side` gives its side
     outputs."""
 
@@ -617,12 +703,18 @@ class ProcessedStream(KeyedStream[Any]):
         super().__init__(flow, at)
         self._side = side
 
-    def side(self, name: str) -> KeyedStream[Any]:
+    def side(self, name: str) -> KeyedStream[Any, K]:
         """Return the stream of a side output. Raises SetupError for an unknown name."""
         if name not in self._side:
             raise SetupError(f"operator {self._at.node.name!r}", f"it has no side output {name!r}",
                              "name it in the `side` of the operator")  # fmt: skip
         return KeyedStream(self._flow, Output.of(self._at.node, 1 + self._side.index(name)))
+
+
+def _pass_first(context: Context, passed: bool, value: object) -> bool:
+    if not passed:
+        context.emit(value)
+    return True
 
 
 def _as_it_is(change: tuple[Any, Any, int]) -> tuple[Any, Any, int]:

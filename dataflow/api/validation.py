@@ -113,7 +113,10 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
         case KeyedNode(logic=ProcessLogic() as logic):
             yield "init", logic.init
             yield from (("step", function) for function in logic.on_values)
-            back = (("on_timer", logic.on_timer), ("on_notify", logic.on_notify))
+            back = (
+                ("on_timer", logic.on_timer), ("on_notify", logic.on_notify),
+                ("on_alarm", logic.on_alarm),
+            )  # fmt: skip
             yield from ((role, function) for role, function in back if function is not None)
 
 
@@ -177,11 +180,13 @@ def _check_keyed(node: KeyedNode) -> None:
             " overtake each other there",
             "leave out the order, or the loop or flow control around it",
         )
-    if isinstance(node.logic, ProcessLogic) and node.logic.on_timer is not None:
+    logic = node.logic
+    if isinstance(logic, ProcessLogic) and (logic.on_timer or logic.on_alarm) is not None:
+        kind = "an alarm" if logic.on_timer is None else "a timer"
         raise SetupError(
             f"operator {node.name!r}",
-            f"it sets timers in scope {scope.name!r}, and a timer has a time of the flow, without"
-            " the iteration or the batch",
+            f"it sets {kind.split()[-1]}s in scope {scope.name!r}, and {kind} has a time of the"
+            " flow, without the iteration or the batch",
             "set them before or behind the loop or flow control",
         )
 

@@ -205,7 +205,7 @@ class CheckpointWriter:
         bins = self._bins(one)
         columns = InFlightColumns(
             iterations, batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes,
-            batch.keys, bins, batch.values,
+            batch.keys, bins, batch.values, batch.extra,
         )  # fmt: skip
         payload = in_flight.encode(header, columns)
         least = nested_time(int(batch.times.min()), iterations)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from meander.dataflow.api.nodes import KeyedNode, StatefulNode
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import StartDecision
 from meander.dataflow.exactly_once.commit_history import History
@@ -18,6 +19,7 @@ from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
 from meander.state.checkpoint.arrangements import KeptArrangement
 from meander.state.checkpoint.checkpoint import INITIAL_CUT, Checkpoint, InputLineage
+from meander.state.encoding.codec import PLAIN
 
 log = LineLogger(__name__)
 
@@ -47,7 +49,7 @@ def expect_fits(
     wrong = [*redefined, *lost]
     if wrong:
         help = [f"give the flow bins={checkpoint.space.bits}"] if bins else []
-        help += ["give it that codec"] if codecs else []
+        help += ["give it that codec, and a ttl where the name ends with '+ttl'"] if codecs else []
         if in_flight and not allow_dropped:
             help.append(_without_in_flight(plan.flow.name))
         if strange and not allow_dropped and checkpoint.cut != INITIAL_CUT:
@@ -218,18 +220,29 @@ def _bins(checkpoint: Checkpoint, plan: Plan) -> list[str]:
 
 
 def _codecs(checkpoint: Checkpoint, plan: Plan) -> list[str]:
-    codecs = {keyed.name: keyed.codec.name for keyed in plan.stateful}
-    others = {
+    known = {node.name: node for node in plan.stateful}
+    written = {
         (manifest.operator, layer.codec)
         for manifest in checkpoint.manifests
         for layer in manifest.layers
-        if layer.codec != codecs.get(manifest.operator, layer.codec)
+        if manifest.operator in known
     }
     return [
         f"the states of {name!r} were written with codec '{codec}', and the operator's is"
-        f" '{codecs[name]}'"
-        for name, codec in sorted(others)
+        f" '{_codec_name(known[name])}'"
+        for name, codec in sorted(written)
+        if codec not in _readable_codecs(known[name])
     ]
+
+
+def _codec_name(node: StatefulNode) -> str:
+    return node.codec_name if isinstance(node, KeyedNode) else node.codec.name
+
+
+def _readable_codecs(node: StatefulNode) -> Collection[str]:
+    """Return the names of codecs whose states an operator can hold. Plain states may have been
+    written before the operator had a time to live."""
+    return {_codec_name(node), PLAIN.name} if node.codec is PLAIN else {_codec_name(node)}
 
 
 def _other_arrangements(checkpoint: Checkpoint, plan: Plan) -> list[str]:

@@ -145,6 +145,7 @@ class InFlightRestore:
         return Batch(
             columns.times, columns.origins, columns.partitions, columns.offsets, columns.indexes,
             columns.values, keys, None if keys is None else self._plan.flow.space.hash_keys(keys),
+            extra=columns.extra,
         )  # fmt: skip
 
     def _own_rows(self, piece: Piece, columns: InFlightColumns) -> np.ndarray:

@@ -21,6 +21,7 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from meander.state.encoding.columns import exact_column
+from meander.state.encoding.expiring import NEVER, with_due
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer_writer import KEY_LIMIT
@@ -73,12 +74,19 @@ class InitialStates:
             where = [key for key, state in zip(keys, states, strict=True) if state is None]
             raise self._unfit(where[0], "its state is null", "leave out rows without a state")
         encode = self._columns if isinstance(self._node.logic, ColumnFold) else self._values
-        return self._movable(keys, self._each(keys, states, encode, "its state does not fit"))
+        encoded = self._each(keys, states, encode, "its state does not fit")
+        return self._with_due(self._movable(keys, encoded))
 
     def encoded(self, keys: Sequence[object], data: Sequence[object]) -> list[bytes]:
         """Return states that the operator's own codec has encoded; they are decoded as a check."""
         wrong = "the codec has not written its state"
-        return self._movable(keys, self._each(keys, data, self._reencoded, wrong))
+        return self._with_due(self._movable(keys, self._each(keys, data, self._reencoded, wrong)))
+
+    def _with_due(self, states: list[bytes]) -> list[bytes]:
+        """Return encoded states that get a due time with the next record of their key."""
+        if self._node.expiry is None:
+            return states
+        return [with_due(NEVER, state) for state in states]
 
     def _values(self, states: Sequence[object]) -> list[bytes]:
         return list(map(self._node.codec.encode, states))
@@ -167,7 +175,7 @@ def write(
             entries.setdefault(plan.flow.space.bin_of(key), {})[key] = state
         for bin, some in entries.items():
             layer = LayerId(ExecutionId(0), COORDINATOR, next(sequence))
-            layer_input, codec_name = BootstrapInput(operator), nodes[operator].codec.name
+            layer_input, codec_name = BootstrapInput(operator), nodes[operator].codec_name
             layer_input.add(sorted(some), [some[key] for key in sorted(some)])
             layer_input.end()
             writer = first_layer(layer_input, layer, operator, bin, codec_name, topic)

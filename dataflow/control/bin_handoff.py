@@ -47,5 +47,6 @@ class BinHandoff:
             if timers is None
             else [(expect_int(time), expect_bytes(key)) for time, key in timers]
         )
-        remainder = DeltaEntries([*map(expect_bytes, keys)], [*map(expect_bytes, states)], pairs)
+        known = [None if state is None else expect_bytes(state) for state in states]
+        remainder = DeltaEntries([*map(expect_bytes, keys)], known, pairs)
         return BinHandoff(Manifest.from_bytes(manifest), remainder)

@@ -41,6 +41,8 @@ class FrontierBlockers:
             ports = plan.ports[node.name]
             self._places |= dict.fromkeys(ports.inputs, ("input", node.name))
             self._places |= dict.fromkeys(ports.outputs, (_kind(node), node.name))
+            if ports.held is not None:
+                self._places[ports.held] = ("operator", node.name)
         commands = (*plan.control.outputs, *plan.migrator.inputs)
         self._places |= dict.fromkeys(commands, ("commands", ""))
         for at, keyed in zip(plan.migrator.outputs, plan.stateful, strict=True):

@@ -70,6 +70,8 @@ class Node:
     inputs: tuple[Location, ...]
     outputs: tuple[Location, ...]
     scope: Scope
+    held: Location | None = None
+    """The location between inputs and outputs at which it holds times for the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,15 @@ class Graph:
         depth = 1 if isinstance(time, int) else len(time)
         return depth == self.scopes[location].depth
 
-    def node(self, name: str, inputs: int, outputs: int, scope: Scope = ROOT) -> Node:
-        """Add an operator with a number of ports, and return it."""
-        node = Node(name, self._ports(inputs, scope), self._ports(outputs, scope), scope)
+    def node(
+        self, name: str, inputs: int, outputs: int, scope: Scope = ROOT, *, holds: bool = False
+    ) -> Node:
+        """Add an operator with a number of ports, and return it. One that `holds` times for the
+        wall clock has a location for them."""
+        node = Node(
+            name, self._ports(inputs, scope), self._ports(outputs, scope), scope,
+            self._ports(1, scope)[0] if holds else None,
+        )  # fmt: skip
         self.nodes.append(node)
         return node
 
@@ -251,6 +259,11 @@ class Graph:
             for i in node.inputs:
                 inside = self._identity(i)
                 steps.setdefault(i, []).extend((o, inside) for o in node.outputs)
+                if node.held is not None:
+                    steps[i].append((node.held, inside))
+            if node.held is not None:
+                inside = self._identity(node.held)
+                steps[node.held] = [(o, inside) for o in node.outputs]
         for edge in self.edges:
             steps.setdefault(edge.source, []).append((edge.target, edge.summary))
         return steps

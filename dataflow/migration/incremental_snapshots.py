@@ -3,18 +3,22 @@
 Every `interval` seconds a round starts. It writes one layer for each changed bin, a few bins at a
 time, in slices. It merges layers where a bin has too many. Guarantees that it skips bins that
 leave, and for one round bins that are prepared to leave. No record waits for a snapshot, and no
-guarantee follows from it: it only shortens moves. Cost: by the changed key; see docs/benchmarks.md.
+guarantee follows from it: it only shortens moves. Between the layers it sweeps expired keys. Cost:
+by the changed key; see docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from meander.dataflow.control.reports import BinSizes, LayerUnreadableReport
 from meander.dataflow.migration.migrator import Migrator, OutgoingState
 from meander.dataflow.operators.context import OperatorContext
+from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
+from meander.dataflow.operators.keyed.sweep import Sweep
 from meander.dataflow.operators.ports import BaseOperator
 from meander.dataflow.records.batch import Int64s
 from meander.state.keys.ids import Bin
@@ -36,16 +40,23 @@ class Snapshots(BaseOperator):
         migrator: Migrator,
         outgoing: Sequence[OutgoingState],
         interval: float,
+        expiries: Mapping[str, Expiry],
     ) -> None:
+        """`expiries` are the times to live of operators whose keys expire."""
         self._migrator, self._outgoing, self._report = migrator, outgoing, context.report
         self._clock, self._interval, self._throttle = context.clock, interval, context.throttle
         self._next = self._clock.monotonic() + interval
+        self._sweeps = [
+            (one, Sweep(one.keyed, expiries[one.keyed.name]))
+            for one in outgoing
+            if one.keyed.name in expiries
+        ]
         self._heat: dict[str, Int64s] = {}
         self._waiting: deque[tuple[OutgoingState, Bin]] = deque()
         self._writing: deque[tuple[OutgoingState, Bin, LayerWriter]] = deque()
 
     def schedule(self) -> bool:
-        """Start a round when it is due, write a slice, and merge a slice."""
+        """Start a round when it is due, write a slice, merge a slice, and sweep a slice."""
         self._start_round()
         self._start_writing()
         written = self._write()
@@ -53,12 +64,13 @@ class Snapshots(BaseOperator):
             outgoing for outgoing in self._outgoing if outgoing.keyed.bin_layers.needs_compaction
         )
         merged = [self._merge(outgoing) for outgoing in due if self._throttle.open]
-        return written or any(merged)
+        swept = [self._sweep(*one) for one in self._sweeps if self._throttle.open]
+        return written or any(merged) or any(swept)
 
     def wait_seconds(self) -> float | None:
-        """Return a short time while anything is written or merged, else the time until the next
-        round."""
-        if self._waiting or self._writing:
+        """Return a short time while anything is written, merged or swept, else the time until the
+        next round."""
+        if self._waiting or self._writing or any(sweep.busy for _, sweep in self._sweeps):
             return 0.001
         return max(0.0, self._next - self._clock.monotonic())
 
@@ -118,7 +130,20 @@ class Snapshots(BaseOperator):
             self._report(LayerUnreadableReport(str(error)))
             return True
 
+    def _sweep(self, outgoing: OutgoingState, sweep: Sweep) -> bool:
+        """Sweep a slice. Return whether there was one."""
+        with self._throttle.measure():
+            return sweep.step(partial(_is_elsewhere, outgoing))
+
     def _is_moving(self, outgoing: OutgoingState, bin: Bin) -> bool:
         """Return whether a bin has left, or a pre-copy writes it now or later."""
         pre_copies = self._migrator.pre_copies(outgoing.keyed.name)
         return bin in outgoing.moving_bins or pre_copies.writes(bin)
+
+
+def _is_elsewhere(outgoing: OutgoingState, bin: Bin) -> bool:
+    """Return whether a bin leaves, has left or has not arrived."""
+    incoming = outgoing.keyed.incoming
+    if bin in outgoing.moving_bins or bin in incoming.prefetched:
+        return True
+    return any(handoff.manifest.bin == bin for handoff in incoming.handoffs)

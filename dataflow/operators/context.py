@@ -40,5 +40,7 @@ class OperatorContext:
     space: BinSpace
     max_waiting: int
     """The most bytes of waiting records in the memory of the operator."""
+    fires_timers: Callable[[], bool]
+    """Returns whether the end of a bounded run fires the timers behind its last record."""
     buffer: Callable[[str], SpillBuffer]
     """Opens a spill buffer of the operator by its name."""

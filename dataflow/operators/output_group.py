@@ -19,8 +19,11 @@ class Outputs:
     """An output group that holds equal capabilities at all outputs of one operator on one
     worker."""
 
-    def __init__(self, ports: Sequence[OutputPort]) -> None:
+    def __init__(self, ports: Sequence[OutputPort], held: OutputPort | None = None) -> None:
+        """At `held` the operator holds times for the wall clock."""
         self._ports = [(port, CapabilitySet()) for port in ports]
+        self._held = None if held is None else (held, CapabilitySet())
+        self._all = self._ports if self._held is None else [*self._ports, self._held]
 
     @property
     def frontier(self) -> Antichain:
@@ -39,13 +42,30 @@ class Outputs:
 
     def open(self, time: Time) -> None:
         """Create and hold a capability at each output, as only the opening of an operator may."""
-        for port, capabilities in self._ports:
+        for port, capabilities in self._all:
             capabilities.retain(port.open(time))
 
     def retain(self, message: Message) -> None:
         """Hold the capability of a message, in the step that consumes the message."""
-        for port, capabilities in self._ports:
+        for port, capabilities in self._all:
             capabilities.retain(port.mint(message))
+
+    @property
+    def held(self) -> tuple[Time, ...]:
+        """Return the least times that are held for the wall clock."""
+        return () if self._held is None else self._held[1].least
+
+    def downgrade_held(self, *least: Time) -> None:
+        """Downgrade what is held for the wall clock to these times and later."""
+        if self._held is not None:
+            self._held[1].downgrade(*least)
+
+    def call_at(self, time: Time) -> None:
+        """Hold a capability at each output for a time that is held for the wall clock."""
+        assert self._held is not None, "the operator has alarms"
+        self._held[1].capability_for(time).check(time)
+        for port, capabilities in self._ports:
+            capabilities.retain(port.open(time))
 
     def downgrade(self, *least: Time) -> None:
         """Downgrade to the capabilities for sending at these times and later."""

@@ -140,15 +140,9 @@ class FlatMap:
         counts = [len(many) for many in outputs if isinstance(many, list)]
         positions = [i for count in counts for i in range(count)]
         repeated = rows.take(np.repeat(np.arange(len(rows)), counts))
-        return Batch(
-            repeated.times,
-            repeated.origins,
-            repeated.partitions,
-            repeated.offsets,
+        return repeated.with_outputs(
             append_index(repeated.indexes, np.array(positions, np.int64)),
             [value for many in outputs if isinstance(many, list) for value in many],
-            repeated.keys,
-            repeated.hashes,
         )
 
     def _checked(self, full: Iterable[bool]) -> Callable[[object], list[object]]:
@@ -187,16 +181,7 @@ class KeyBy:
         except UnencodableError:
             rows, encoded = _encodable(rows, keys, guard)
         rows, encoded = _movable(rows, encoded, guard)
-        return Batch(
-            rows.times,
-            rows.origins,
-            rows.partitions,
-            rows.offsets,
-            rows.indexes,
-            rows.values,
-            encoded,
-            self.space.hash_keys(encoded),
-        )
+        return rows.with_keys(encoded, self.space.hash_keys(encoded))
 
 
 def step_with(step: Step, function: Callable[[Any], Any]) -> Step:

@@ -15,6 +15,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from meander.dataflow.records import extra_columns
+from meander.dataflow.records.extra_columns import ExtraColumn, ExtraColumns
 from meander.dataflow.records.packing import encoded_size, estimated_size
 from meander.state.encoding import codec
 from meander.state.encoding.cells import pick
@@ -38,7 +40,7 @@ class Batch:
     Shapes: every array and list is (n,). `codec` encodes `keys`, `hashes` are xxh3 of those bytes,
     and the top bits of a hash are the bin. `values` are any objects, or tuples of numbers as
     columns. `size` is about the encoded bytes of the values, 0 while unknown. `packed` holds the
-    encoded values where they exist.
+    encoded values where they exist. `extra` holds the extra columns that a function asks for.
     """
 
     times: Int64s
@@ -51,6 +53,7 @@ class Batch:
     hashes: UInt64s | None = None
     size: int = 0
     packed: bytes | None = None
+    extra: ExtraColumns | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -65,7 +68,8 @@ class Batch:
             values.take(rows) if isinstance(values, ValueColumns) else pick(values, chosen),
             None if self.keys is None else pick(self.keys, chosen),
             None if self.hashes is None else self.hashes[rows],
-            self.size * len(rows) // max(len(self), 1),
+            self.size * len(rows) // max(len(self), 1), None,
+            extra_columns.take(self.extra, rows) if self.extra else None,
         )  # fmt: skip
 
     def between(self, first: int, end: int) -> Batch:
@@ -77,12 +81,31 @@ class Batch:
             self.indexes[rows], values,
             None if self.keys is None else self.keys[rows],
             None if self.hashes is None else self.hashes[rows],
-            self.size * len(values) // max(len(self), 1),
+            self.size * len(values) // max(len(self), 1), None,
+            extra_columns.between(self.extra, rows) if self.extra else None,
         )  # fmt: skip
 
     def with_values(self, values: Values) -> Batch:
         """Return the same records with other values."""
         return self._with(values, 0, None)
+
+    def with_outputs(self, indexes: Int64s, values: Values) -> Batch:
+        """Return the same records with other indexes and values."""
+        return Batch(
+            self.times, self.origins, self.partitions, self.offsets, indexes, values,
+            self.keys, self.hashes, extra=self.extra,
+        )  # fmt: skip
+
+    def with_keys(self, keys: list[bytes], hashes: UInt64s) -> Batch:
+        """Return the same records with other keys, and their hashes."""
+        return Batch(
+            self.times, self.origins, self.partitions, self.offsets, self.indexes, self.values,
+            keys, hashes, extra=self.extra,
+        )  # fmt: skip
+
+    def extra_column(self, name: str) -> ExtraColumn:
+        """Return the values of an extra column, shape (n,)."""
+        return extra_columns.column_of(name, self.extra, self.times)
 
     def with_packed(self, packed: bytes) -> Batch:
         """Return the same records with their encoded values."""
@@ -96,7 +119,7 @@ class Batch:
         # `replace` takes three times as long.
         return Batch(
             self.times, self.origins, self.partitions, self.offsets, self.indexes, values,
-            self.keys, self.hashes, size, packed,
+            self.keys, self.hashes, size, packed, self.extra,
         )  # fmt: skip
 
     def with_size(self, size: int) -> Batch:
@@ -163,6 +186,10 @@ class Batch:
             list(chain.from_iterable(b.keys or () for b in batches)) if keyed else None,
             np.concatenate([b.hashes for b in batches if b.hashes is not None]) if keyed else None,
             sum(b.size for b in batches),
+            None,
+            extra_columns.concat([(b.extra, b.times) for b in batches])
+            if any(b.extra for b in batches)
+            else None,
         )
 
 

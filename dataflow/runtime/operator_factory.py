@@ -76,8 +76,9 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.columns import Columnar
+from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
 from meander.dataflow.operators.keyed.logic import (
+    ExpiringFold,
     Fold,
     Logic,
     Process,
@@ -93,6 +94,7 @@ from meander.dataflow.operators.retries import OnError, Retries, Retry, fallback
 from meander.dataflow.operators.retrying import RetryingOperator
 from meander.dataflow.operators.sink import Sink
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
+from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.operators.split import Split, split_rows
 from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
@@ -120,6 +122,10 @@ HANDOFF_BYTES = 64 << 10
 exceed `move_memory`."""
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """An environment of one worker: all that is opened outside the engine."""
@@ -129,7 +135,7 @@ class WorkerEnvironment:
     clock: Clock
     topic: StateTopic
     dead: DeadLetterTopic
-    open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
+    open_store: Callable[[str, StateCodec, ColumnLayout | None, bool], Store]
     open_spill_store: Callable[[str], SpillStore]
     open_reader: Callable[[SourceNode, Rests | None], SourceReader]
     """Opens a reader at the given positions; None for this worker's share at the first start of the
@@ -146,6 +152,8 @@ class WorkerEnvironment:
     """Keeps the worker alive for the driver while user functions take long."""
     joins: bool = False
     """Whether this worker joins a running flow: it starts empty and receives all state."""
+    fires_timers: Callable[[], bool] = _always
+    """Returns whether the end of a bounded run fires the timers behind its last record."""
     transactions: Transactions | None = None
     """The transactions of exactly-once delivery; None for at-least-once delivery."""
 
@@ -224,7 +232,8 @@ class OperatorFactory:
         )
         self.logics.start(self.start.logic_changes)
         context = self._context(self.plan.snapshots.name)
-        snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval)
+        expiries = {node.name: node.expiry for node in self.plan.keyed if node.expiry is not None}
+        snapshots = Snapshots(context, migrator, self.outgoing, flow.snapshot_interval, expiries)
         # The migrator comes first, so operators know every move that the control frontier has
         # passed.
         self.operators = [migrator, self._partition_migrator(), *self.nodes.values(), snapshots]
@@ -340,6 +349,7 @@ class OperatorFactory:
             plan.waiting_locations,
             plan.control.outputs[1:],
             plan.ends,
+            bool(plan.alarm_locations),
             [at for at in plan.unsorted_ports if ports.outputs[0] in plan.graph.reach[at]],
         )
         self.sources[node.name] = SourceOperator(
@@ -352,10 +362,21 @@ class OperatorFactory:
             self._output_at(ports.outputs[1]),
             locations,
             self.start.override_history,
+            plan.used_behind(node),
+            self._silence(node),
             handoffs,
             resumes=self.start.resumes,
         )
         return self.sources[node.name]
+
+    def _silence(self, node: SourceNode) -> Silence | None:
+        if not self.plan.follows_clock:
+            return None
+        port = self._output_at(self.plan.ports[node.name].outputs[2])
+        return Silence(
+            port, self.plan.silence_locations, node.spec.options.advance_after, self.progress,
+            self.environment.clock,
+        )  # fmt: skip
 
     def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
         writer, flow = self.environment.open_writer(node), self.plan.flow
@@ -455,7 +476,7 @@ class OperatorFactory:
         context = self._context(node.name, scope_of(node))
         inputs, output = self._inputs(node), self._output(node)
         if isinstance(node, StatefulCollectionNode):
-            store = self.environment.open_store(node.name, node.codec, None)
+            store = self.environment.open_store(node.name, node.codec, None, False)
             keyed = stateful_collection(
                 node, context, inputs, output, store, self._max_handoff_bytes, self._arrangements,
                 self._dictionary, partial(self._outer_time, self.plan.reader_outputs(node.name)),
@@ -501,8 +522,11 @@ class OperatorFactory:
             data,
             pointers,
             self._outputs(node),
+            self._held(node),
             self._timeline(node, guard),
-            self.environment.open_store(node.name, node.codec, node.layout),
+            self.environment.open_store(
+                node.name, node.codec, node.layout, node.expiry is not None
+            ),
             node.order,
             self._max_handoff_bytes,
             self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
@@ -531,12 +555,13 @@ class OperatorFactory:
     def _logic(self, node: KeyedNode, guard: Guard, sealing: Sealing) -> Logic:
         match node.logic:
             case FoldLogic(init, step):
-                return Fold(init, step, sealing, guard)
-            case ProcessLogic(init, on_values, on_timer, on_notify, side):
-                back = on_timer, on_notify
-                return Process(init, on_values, *back, side, sealing, guard)
-            case fold:
-                return Columnar(fold, sealing, guard)
+                fold = Fold(init, step, sealing, guard)
+                return fold if node.expiry is None else ExpiringFold(fold, node.expiry)
+            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side, uses=uses):
+                back = on_timer, on_notify, on_alarm
+                return Process(init, on_values, *back, side, sealing, guard, node.expiry, uses)
+            case ColumnFold() as columns:
+                return Columnar(columns, sealing, guard, node.expiry)
 
     def _least_time(self, node: Node) -> int:
         """Return the least outer time of records that may still come to a node, or wait there."""
@@ -583,6 +608,7 @@ class OperatorFactory:
             next_layer=self._next_layer,
             space=flow.space,
             max_waiting=flow.max_waiting,
+            fires_timers=environment.fires_timers,
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 
@@ -637,6 +663,10 @@ class OperatorFactory:
 
     def _outputs(self, node: Node) -> list[OutputPort]:
         return [self._output_at(at) for at in self.plan.ports[node.name].outputs]
+
+    def _held(self, node: Node) -> OutputPort | None:
+        held = self.plan.ports[node.name].held
+        return None if held is None else self._output_at(held)
 
     def _output(self, node: Node) -> OutputPort:
         return self._output_at(self.plan.ports[node.name].outputs[0])

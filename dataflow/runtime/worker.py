@@ -38,7 +38,7 @@ from meander.dataflow.records.batch import Batch
 from meander.dataflow.records.loop_times import outer_time
 from meander.dataflow.runtime.frame_validation import read
 from meander.dataflow.runtime.operator_factory import OperatorFactory, WorkerEnvironment
-from meander.dataflow.runtime.worker_metrics import OperatorWork, WorkerMetrics
+from meander.dataflow.runtime.worker_metrics import OperatorWork, StateSize, WorkerMetrics
 from meander.dataflow.wire import (
     CheckpointFrame,
     CompleteFrame,
@@ -54,10 +54,10 @@ from meander.dataflow.wire import (
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import OperatorFrontier
 from meander.state.checkpoint.checkpoint import Checkpoint, Notification, ReplayFrom
-from meander.state.keys.ids import COORDINATOR, Bin, CheckpointId, WorkerId, member_name
+from meander.state.keys.ids import COORDINATOR, CheckpointId, WorkerId, member_name
 from meander.state.layers.parts import split
 from meander.state.times.antichain import Antichain
-from meander.state.times.time import END_TIME, Time
+from meander.state.times.time import END_TIME, MIN_TIME, Time
 
 IDLE_SECONDS = 0.1
 """The longest wait of an idle worker."""
@@ -261,6 +261,14 @@ class Worker:
         """Return the work of each operator so far, by name."""
         return self._meters.work()
 
+    def state_sizes(self) -> dict[str, StateSize]:
+        """Return the size of the keyed state here, by operator."""
+        operators = [outgoing.keyed for outgoing in self._operators.outgoing]
+        return {
+            one.name: StateSize(one.store.keys, one.bin_layers.bytes, one.store.forgotten)
+            for one in operators
+        }
+
     def standing(self) -> dict[str, list[PartitionStatus]]:
         """Return the state of the partitions read here, by source."""
         return {name: source.statuses() for name, source in self._operators.sources.items()}
@@ -284,18 +292,25 @@ class Worker:
         """Return the frontier at every probe and sink, by name."""
         return {name: self._progress.frontier(at) for name, at in self._plan.probes.items()}
 
-    def state(self) -> dict[str, dict[bytes, bytes]]:
-        """Return all keyed state on this worker, encoded: {operator: {key: state}}."""
+    def state(self, now: int = MIN_TIME) -> dict[str, dict[bytes, bytes]]:
+        """Return all keyed state on this worker, encoded: {operator: {key: state}}. Omit states
+        that have expired at a time."""
         operators = [outgoing.keyed for outgoing in self._operators.outgoing]
         return {
             keyed.name: {
                 key: value
                 for bin in keyed.store.bins()
                 if bin not in keyed.incoming.prefetched
-                for key, value in keyed.store.scan(Bin(bin))
+                for key, value in keyed.states(bin, now)
             }
             for keyed in operators
         }
+
+    @property
+    def furthest(self) -> int:
+        """The greatest time of the records that the sources here have sent."""
+        sources = self._operators.sources.values()
+        return max((source.furthest for source in sources), default=MIN_TIME)
 
     def close(self) -> None:
         """Close all operators."""

@@ -32,6 +32,18 @@ class OperatorWork:
     (`dataflow.metrics.operator_latency`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """The size of one operator's keyed state on one worker."""
+
+    keys: int
+    """About the number of keys (`Store.keys`)."""
+    bytes: int
+    """The bytes of its layers on the state topic."""
+    forgotten: int
+    """The number of keys that it has forgotten."""
+
+
 class WorkerMetrics:
     """The metrics of one worker by edge and by operator."""
 

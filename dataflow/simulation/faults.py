@@ -214,11 +214,14 @@ class FaultInjector:
         match logic:
             case FoldLogic(step=step):
                 return replace(logic, step=self._wrap(name, step))
-            case ProcessLogic(on_values=on_values, on_timer=on_timer, on_notify=on_notify):
-                wrapped = tuple(self._wrap(name, on_value) for on_value in on_values)
-                timed = on_timer and self._wrap(name, on_timer)
-                notified = on_notify and self._wrap(name, on_notify)
-                return replace(logic, on_values=wrapped, on_timer=timed, on_notify=notified)
+            case ProcessLogic():
+                wrapped = tuple(self._wrap(name, on_value) for on_value in logic.on_values)
+                timed = logic.on_timer and self._wrap(name, logic.on_timer)
+                notified = logic.on_notify and self._wrap(name, logic.on_notify)
+                rung = logic.on_alarm and self._wrap(name, logic.on_alarm)
+                return replace(
+                    logic, on_values=wrapped, on_timer=timed, on_notify=notified, on_alarm=rung
+                )
             case fold:
                 return replace(fold, step=self._wrap_columns(name, fold.step))
 
@@ -240,10 +243,10 @@ class FaultInjector:
 
     def _wrap_columns(self, name: str, step: ColumnStep) -> ColumnStep:
         @wraps(step)
-        def wrapped(states: Columns, values: Column) -> tuple[Columns, Column]:
+        def wrapped(states: Columns, values: Column, *used: Column) -> tuple[Columns, Column]:
             # A failing call is repeated row by row, and only a call for one row counts.
             self._raise_if_armed(name, counts=len(values) == 1)
-            return step(states, values)
+            return step(states, values, *used)
 
         return wrapped
 

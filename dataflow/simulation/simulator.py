@@ -33,6 +33,7 @@ from meander.dataflow.exactly_once.commit_history import (
     logic_changes,
 )
 from meander.dataflow.interfaces import Clock, Frame, Links
+from meander.dataflow.metrics.counters import added
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.dataflow.simulation.transactions import Ledger
@@ -557,7 +558,7 @@ class Simulation:
     def _remove_worker(self, worker: Worker) -> None:
         assert not any(worker.state().values()), "a worker leaves without states (I2)"
         worker.close()
-        self.counters += worker.counters
+        self.counters = added(self.counters, worker.counters)
         self.workers.remove(worker)
 
     def collect(self) -> None:

@@ -55,7 +55,8 @@ class BinReader:
                 self._wait()
             keys, states, _ = merge_deltas(deltas.pop(bin, ()))
             store.install(bin, keys, states)
-            yield [*store.scan(bin)]
+            if entries := [*store.scan(bin)]:
+                yield entries
             store.drop(bin)
 
     def _deltas(self, bins: Collection[Bin] | None) -> dict[Bin, Sequence[DeltaEntries]]:

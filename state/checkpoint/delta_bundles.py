@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypedDict
 import xxhash
 
 from meander.schemas.avro import NULL, PRESENT, Format, array, byte_strings, long
+from meander.state.encoding.cells import bytes_of, with_none, without_none
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 from meander.state.layers.layer import DeltaEntries
@@ -37,7 +38,7 @@ class Delta(NamedTuple):
     def size(self) -> int:
         """Return its size in bytes, estimated."""
         keys, states, timers = self.entries
-        return sum(map(len, keys)) + sum(map(len, states)) + 16 * len(timers or ())
+        return sum(map(len, keys)) + bytes_of(states) + 16 * len(timers or ())
 
 
 class Bundle(NamedTuple):
@@ -68,8 +69,10 @@ def encode_deltas(deltas: Iterable[Delta]) -> bytes:
 
 def _encode_delta(one: Delta) -> bytes:
     name, (keys, states, timers) = one.operator.encode(), one.entries
+    known, forgotten = without_none(states)
     head = long(len(name)) + name + long(one.bin)
-    return head + byte_strings(keys) + byte_strings(states) + _optional(timers)
+    places = array(list(map(long, forgotten)))
+    return head + byte_strings(keys) + byte_strings(known) + places + _optional(timers)
 
 
 def _optional(timers: Timers | None) -> bytes:
@@ -105,6 +108,7 @@ class DeltaRecord(TypedDict):
     bin: int
     keys: list[bytes]
     states: list[bytes]
+    forgotten: list[int]
     timers: list[TimerRecord] | None
 
 
@@ -127,8 +131,10 @@ def delta_record(one: Delta) -> DeltaRecord:
     """Return a delta as an Avro record."""
     keys, states, timers = one.entries
     known = None if timers is None else [TimerRecord(time=at, key=key) for at, key in timers]
+    with_bytes, forgotten = without_none(states)
     return {
-        "operator": one.operator, "bin": one.bin, "keys": keys, "states": states, "timers": known,
+        "operator": one.operator, "bin": one.bin, "keys": keys, "states": with_bytes,
+        "forgotten": forgotten, "timers": known,
     }  # fmt: skip
 
 
@@ -136,7 +142,8 @@ def decode_delta(record: DeltaRecord) -> Delta:
     """Undo `delta_record`."""
     known = record["timers"]
     timers = None if known is None else [(timer["time"], timer["key"]) for timer in known]
-    entries = DeltaEntries(record["keys"], record["states"], timers)
+    states = with_none(record["states"], record["forgotten"])
+    entries = DeltaEntries(record["keys"], states, timers)
     return Delta(record["operator"], Bin(record["bin"]), entries)
 
 

@@ -8,7 +8,7 @@ text 0.2 us. The columns of a record take as much again. Reading takes three tim
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -23,7 +23,16 @@ import xxhash
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.types import Schema
 
-from meander.schemas.avro import NULL, PRESENT, array, byte_strings, doubles, long, longs
+from meander.schemas.avro import (
+    NULL,
+    PRESENT,
+    array,
+    byte_string,
+    byte_strings,
+    doubles,
+    long,
+    longs,
+)
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.named_types import form_of
@@ -34,6 +43,7 @@ from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.state.layers.topic import LayerUnreadableError
 
 Int64s = npt.NDArray[np.int64]
+ExtraColumns = Mapping[str, Int64s | list[bytes]]
 
 
 class RecordCorrupt(LayerUnreadableError):
@@ -102,6 +112,8 @@ class InFlightColumns:
     keys: list[bytes] | None
     bins: Int64s | None
     values: Values
+    extra: ExtraColumns | None = None
+    """The extra columns that a function asks for, by name."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -129,6 +141,7 @@ def encode(header: Header, columns: InFlightColumns) -> bytes:
             longs(columns.indexes),
             NULL if keys is None else PRESENT + byte_strings(keys),
             NULL if bins is None else PRESENT + longs(bins),
+            _encode_extra(columns.extra),
             _encode_values(columns.values),
         ]
     )
@@ -153,10 +166,10 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     """Decode a record into its header and columns. Raise MeanderError for another format version,
     RecordCorrupt for a record that differs from the written one."""
     version = data[0] if data else None
-    if version != VERSION:
+    if version not in _READ:
         raise MeanderError(
             "a record of format 'in_flight'",
-            f"its version is {version}, but this program reads {VERSION}",
+            f"its version is {version}, but this program reads 1 and {VERSION}",
             "read it with the release that wrote it",
         )
     source = BytesIO(data)
@@ -174,7 +187,7 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     )  # fmt: skip
     if xxhash.xxh3_64_digest(body) != head["checksum"]:
         raise RecordCorrupt(f"in-flight record {header.key!r}", "its checksum is wrong")
-    columns = cast(dict[str, Any], schemaless_reader(source, _COLUMNS, None))
+    columns = cast(dict[str, Any], schemaless_reader(source, _READ[version], None))
     times, origins, partitions, offsets, indexes = (
         np.array(columns[name], np.int64)
         for name in ("time", "origin", "partition", "offset", "index")
@@ -183,6 +196,8 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
     found = InFlightColumns(
         tuple(columns["iterations"]), times, origins, partitions, offsets, indexes, columns["key"],
         None if bins is None else np.array(bins, np.int64), values,
+        {one["name"]: _decode_extra(one) for one in columns.get("extra") or ()}
+        or None,
     )  # fmt: skip
     if len(found) != head["count"]:
         raise RecordCorrupt(
@@ -190,6 +205,23 @@ def decode(data: bytes) -> tuple[Header, InFlightColumns]:
             f"it holds {len(found)} records, and {head['count']} were written",
         )
     return header, found
+
+
+def _encode_extra(extra: ExtraColumns | None) -> bytes:
+    if not extra:
+        return NULL
+    columns = [
+        byte_string(name.encode())
+        + (NULL + PRESENT + byte_strings(column) if isinstance(column, list)
+           else PRESENT + longs(column) + NULL)
+        for name, column in extra.items()
+    ]  # fmt: skip
+    return PRESENT + array(columns)
+
+
+def _decode_extra(column: dict[str, Any]) -> Int64s | list[bytes]:
+    strings: list[bytes] | None = column["bytes"]
+    return np.array(column["long"], np.int64) if strings is None else strings
 
 
 def _encode_values(values: Values) -> bytes:
@@ -245,6 +277,13 @@ _SCHEMA: Final = json.loads(files("meander.schemas").joinpath("in_flight.avsc").
 VERSION: Final = int(_SCHEMA["version"])
 _HEADER: Final = parse_schema({**_SCHEMA, "fields": _SCHEMA["fields"][:-1]})
 _COLUMNS: Final = parse_schema({**_SCHEMA["fields"][-1]["type"], "namespace": "meander"})
+_FIELDS: Final = _SCHEMA["fields"][-1]["type"]["fields"]
+_COLUMNS_1: Final = parse_schema(
+    {**_SCHEMA["fields"][-1]["type"], "namespace": "meander",
+     "fields": [one for one in _FIELDS if one["name"] != "extra"]}
+)  # fmt: skip
+_READ: Final[Mapping[int | None, Schema]] = {1: _COLUMNS_1, VERSION: _COLUMNS}
+"""The columns of each format version that this program reads."""
 _VALUES: Final = parse_schema(
     {"type": "record", "name": "Values", "namespace": "meander",
      "fields": _SCHEMA["fields"][-1]["type"]["fields"][-1:]}

@@ -24,10 +24,39 @@ INITIAL_SLOTS: Final = 64
 """The number of slots at the start."""
 ABSENT: Final = object()
 """A placeholder for a key without a state."""
+EncodedState = bytes | None
+"""The bytes of a key's state; None for a key without a state, such as a forgotten one."""
 
 _NESTING: Final[frozenset[type]] = frozenset({tuple, frozenset, Record})
 _WEIGHED: Final[frozenset[type]] = _NESTING | {Sealed}
 _ONLY_TUPLES: Final[frozenset[type]] = frozenset({tuple})
+
+
+def without_none(states: Sequence[EncodedState]) -> tuple[list[bytes], list[int]]:
+    """Return states with empty bytes for each forgotten key, and the places of forgotten keys.
+
+    >>> without_none([b"a", None]), with_none([b"a", b""], [1])
+    (([b'a', b''], [1]), [b'a', None])
+    """
+    forgotten = [place for place, state in enumerate(states) if state is None]
+    return [state or b"" for state in states], forgotten
+
+
+def with_none(states: Sequence[bytes], forgotten: Sequence[int]) -> list[EncodedState]:
+    """Undo `without_none`."""
+    found: list[EncodedState] = [*states]
+    for place in forgotten:
+        found[place] = None
+    return found
+
+
+def bytes_of(states: Sequence[EncodedState]) -> int:
+    """Return the bytes of encoded states.
+
+    >>> bytes_of([b"ab", None])
+    2
+    """
+    return sum(len(state) for state in states if state is not None)
 
 
 class Cells(Protocol):

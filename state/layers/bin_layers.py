@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from meander.state.encoding.cells import EncodedState, bytes_of
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, LayerId
 from meander.state.layers.chunk import Head
-from meander.state.layers.compaction import layers_to_merge, needs_base
+from meander.state.layers.compaction import RATIO, layers_to_merge, needs_base
 from meander.state.layers.delta_chains import ChainedDelta, DeltaChains, Link
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.layer_input import ChangedInput, MergedLayersInput, WholeBinInput
@@ -49,6 +50,8 @@ class BinLayers:
         self._operator, self._store, self._topic = operator, store, topic
         self._next_layer = next_layer
         self._retention = retention or Retention(topic.delete)
+        self.bytes = 0
+        """The bytes of all layers."""
         self._manifests: dict[Bin, Manifest] = {}
         """The manifest of each bin that has layers."""
         self._timer_hashes: dict[Bin, int | None] = {}
@@ -88,7 +91,7 @@ class BinLayers:
     def write(self, bin: Bin, upper: int, timers: Timers, *, rebase: bool = False) -> LayerWriter:
         """Write the changes of a bin since its last layer as a further layer, or the whole bin
         where it has none. `timers` are all timers of the bin. With `rebase`, a base replaces the
-        layers where the deltas are too large beside their base.
+        layers where the deltas are too large beside their base, or most of its keys are forgotten.
 
         The manifest names all layers of the bin. A bin without changes gets no further layer. The
         call cancels a running write of the bin.
@@ -158,7 +161,7 @@ class BinLayers:
         same_timers = timers_hash == (layer_hash if chain is None else chain.timers_hash)
         keys = sorted(keys)
         states = self._store.collect_states(bin, keys)
-        size = sum(map(len, keys)) + sum(map(len, states))
+        size = sum(map(len, keys)) + bytes_of(states)
         size += 0 if same_timers else sum(len(key) for _, key in timers)
         if before + size > most_bytes:
             return None
@@ -200,7 +203,8 @@ class BinLayers:
         self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], rebase: bool
     ) -> LayerWriter:
         layers = self.layers(bin)
-        if rebase and needs_base(layers) and bin not in self._pins:
+        is_sparse = self._store.count_known(bin) * RATIO < layers[0].count
+        if rebase and (is_sparse or needs_base(layers)) and bin not in self._pins:
             return self._write_base(bin, upper, timers, keys)
         timers_hash = hash(tuple(timers))
         unchanged = not keys and timers_hash == self._timer_hashes.get(bin)
@@ -233,7 +237,7 @@ class BinLayers:
             return None
         self._chains.end(bin)
         same_timers = hash(tuple(timers)) == self._timer_hashes.get(bin)
-        keys, states = self._store.pop_changes(bin), list[bytes]()
+        keys, states = self._store.pop_changes(bin), list[EncodedState]()
         size = sum(map(len, keys)) + (0 if same_timers else sum(len(key) for _, key in timers))
         if size <= most_bytes:
             keys.sort()
@@ -241,7 +245,7 @@ class BinLayers:
             if size > most_bytes:
                 break
             states += self._store.collect_states(bin, keys[first : first + SLICE])
-            size += sum(map(len, states[first:]))
+            size += bytes_of(states[first:])
         if size > most_bytes:
             self._store.restore_changes(bin, keys)
             return None
@@ -294,7 +298,8 @@ class BinLayers:
         self._delete(self._superseded.pop(bin, ()))
         for layer in self.layers(bin):
             self._retention.release(layer.id)
-        for known in (self._manifests, self._timer_hashes, self._pins, self._due):
+        self._drop_manifest(bin)
+        for known in (self._timer_hashes, self._pins, self._due):
             known.pop(bin, None)
 
     def pin(self, bin: Bin) -> None:
@@ -355,7 +360,7 @@ class BinLayers:
 
     def _head(self, bin: Bin, kind: Kind, lower: Time, upper: Time) -> Head:
         description = Description(lower, upper, since=upper)
-        codec = self._store.codec.name
+        codec = self._store.codec_name
         layer = self._next_layer()
         return Head(self._operator, bin, layer, kind, codec, description)
 
@@ -364,14 +369,20 @@ class BinLayers:
         self._cancel_merge(bin)
         self._supersede(bin)
         self._timer_hashes.pop(bin, None)
+        self._store.note_count(bin, layer.count)
         return self._append(bin, timers_hash, layer)
 
     def _supersede(self, bin: Bin) -> None:
         """Delete the layers of a bin once another layer is durable."""
         self._superseded[bin] = (*self._superseded.get(bin, ()), *self.layers(bin))
+        self._drop_manifest(bin)
+
+    def _drop_manifest(self, bin: Bin) -> None:
+        self.bytes -= self.size(bin)
         self._manifests.pop(bin, None)
 
     def _set_layers(self, bin: Bin, layers: Layers) -> None:
+        self.bytes += sum(layer.bytes for layer in layers) - self.size(bin)
         self._manifests[bin] = Manifest(self._operator, bin, 0, layers)
 
     def _append(self, bin: Bin, timers_hash: int, layer: LayerPointer) -> Layers:
@@ -383,6 +394,10 @@ class BinLayers:
             self._set_layers(bin, (*self.layers(bin), layer))
             self._timer_hashes[bin] = timers_hash
             self._retention.record_durable(layer.id)
+        elif not self.layers(bin) and bin not in self._pins:
+            # The bin has become empty, so no layer replaces the former ones.
+            self._delete(self._superseded.pop(bin, ()))
+            self._store.note_empty(bin)
         self._queue_compaction(bin)
         return self.layers(bin)
 

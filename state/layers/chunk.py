@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
+import numpy as np
 import xxhash
 
-from meander.schemas.avro import Format, byte_strings
+from meander.schemas.avro import Format, byte_strings, longs
+from meander.state.encoding.cells import EncodedState, with_none, without_none
 from meander.state.keys.ids import Bin, LayerId
 from meander.state.layers.manifest import AvroTime, Description, Kind, LayerPointer, avro_time
 from meander.state.layers.topic import LayerUnreadableError
@@ -55,11 +57,11 @@ class Head:
 
 @dataclass(slots=True)
 class LayerChunk:
-    """A chunk that holds keys with their encoded states, or a table of them, and timers: (time,
-    key)."""
+    """A chunk that holds keys with their encoded states (None for a forgotten key), or a table of
+    them, and timers: (time, key)."""
 
     keys: list[bytes] = field(default_factory=list)
-    states: list[bytes] = field(default_factory=list)
+    states: list[EncodedState] = field(default_factory=list)
     timers: list[tuple[int, bytes]] = field(default_factory=list)
     table: bytes = b""
     tabled: int = 0
@@ -77,15 +79,17 @@ class LayerChunk:
         """Return the record's payload; its first `CHECKSUM_BYTES` are the checksum of the rest."""
         bare: _ChunkRecord = {
             **_head_record(head, number), "tabled": self.tabled, "table": self.table,
-            "keys": [], "states": [], "timer_times": [], "timer_keys": [],
+            "keys": [], "states": [], "forgotten": [], "timer_times": [], "timer_keys": [],
         }  # fmt: skip
         start = len(_FORMAT.encode(bare)) - len(_ARRAYS)
         bare["timer_times"] = [time for time, _ in self.timers]
         bare["timer_keys"] = [key for _, key in self.timers]
         written = _FORMAT.encode(bare)
         # Avro's writer takes three times as long for two arrays of thousands.
-        entries = byte_strings(self.keys) + byte_strings(self.states)
-        body = written[:start] + entries + written[start + 2 :]
+        states, forgotten = without_none(self.states)
+        places = longs(np.array(forgotten, np.int64))
+        entries = byte_strings(self.keys) + byte_strings(states) + places
+        body = written[:start] + entries + written[start + 3 :]
         return xxhash.xxh3_64_digest(body) + body
 
     @staticmethod
@@ -102,9 +106,8 @@ class LayerChunk:
             if record[name] != expected:  # type: ignore[literal-required]
                 raise LayerCorrupt(where, name, expected, record[name])  # type: ignore[literal-required]
         timers = zip(record["timer_times"], record["timer_keys"], strict=True)
-        return LayerChunk(
-            record["keys"], record["states"], list(timers), record["table"], record["tabled"]
-        )
+        states = with_none(record["states"], record["forgotten"])
+        return LayerChunk(record["keys"], states, list(timers), record["table"], record["tabled"])
 
 
 class _HeadRecord(TypedDict):
@@ -126,12 +129,13 @@ class _ChunkRecord(_HeadRecord):
     table: bytes
     keys: list[bytes]
     states: list[bytes]
+    forgotten: list[int]
     timer_times: list[int]
     timer_keys: list[bytes]
 
 
 _FORMAT: Final = Format[_ChunkRecord]("layer_chunk")
-_ARRAYS: Final = b"\0\0\0\0"
+_ARRAYS: Final = b"\0\0\0\0\0"
 """The empty arrays at the end of a chunk."""
 
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import xxhash
 
+from meander.state.encoding.cells import EncodedState
 from meander.state.encoding.timers import Timers
 from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk, LayerCorrupt
 from meander.state.layers.manifest import LayerPointer
@@ -22,17 +23,19 @@ CHUNK_ENTRIES: Final = 2048
 
 
 class Entries(NamedTuple):
-    """Entries that pair keys with their encoded states, in key order."""
+    """Entries that pair keys with their encoded states, in key order. The entry of a forgotten key
+    has None."""
 
     keys: list[bytes]
-    states: list[bytes]
+    states: list[EncodedState]
 
 
 class DeltaEntries(NamedTuple):
-    """A delta that holds changed keys of a bin with their encoded states, in key order."""
+    """A delta that holds changed keys of a bin with their encoded states, in key order. The entry
+    of a forgotten key has None."""
 
     keys: list[bytes]
-    states: list[bytes]
+    states: list[EncodedState]
     timers: Timers | None
     """All timers of the bin; None where they equal those of its last layer."""
 
@@ -41,7 +44,8 @@ NO_DELTA: Final = DeltaEntries([], [], None)
 
 
 def merge_deltas(deltas: Sequence[DeltaEntries]) -> DeltaEntries:
-    """Merge deltas of one bin into one; later deltas override earlier ones.
+    """Merge deltas of one bin into one; later deltas override earlier ones. A forgotten key stays
+    forgotten, as a layer may hold it.
 
     >>> earlier = DeltaEntries([b"a", b"b"], [b"1", b"2"], [(5, b"a")])
     >>> merge_deltas([earlier, DeltaEntries([b"a"], [b"3"], None)])
@@ -49,7 +53,7 @@ def merge_deltas(deltas: Sequence[DeltaEntries]) -> DeltaEntries:
     """
     if len(deltas) <= 1:
         return deltas[0] if deltas else NO_DELTA
-    found, timers = dict[bytes, bytes](), NO_DELTA.timers
+    found, timers = dict[bytes, EncodedState](), NO_DELTA.timers
     for keys, states, known in deltas:
         found.update(zip(keys, states, strict=True))
         timers = timers if known is None else known

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from meander.state.encoding.cells import EncodedState
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin
 from meander.state.layers.chunk import Head
@@ -92,13 +93,18 @@ class EntryStream:
 
     def __init__(self, read: Callable[[], Entries | None]) -> None:
         self.keys: list[bytes] = []
-        self._states: list[bytes] = []
+        self._states: list[EncodedState] = []
         self._read, self._ended = read, False
 
     @property
     def is_starved(self) -> bool:
         """Return whether the stream awaits entries: it has not ended and holds none."""
         return not (self.keys or self._ended)
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the stream holds or awaits entries."""
+        return bool(self.keys) or not self._ended
 
     def receive(self) -> None:
         """Receive the next entries where they have arrived."""
@@ -107,7 +113,7 @@ class EntryStream:
             self.keys, self._states = entries
             self._ended = not self.keys
 
-    def read_until(self, last: bytes) -> Sequence[tuple[bytes, bytes]]:
+    def read_until(self, last: bytes) -> Sequence[tuple[bytes, EncodedState]]:
         """Remove and return the entries up to a key."""
         end = bisect_right(self.keys, last)
         entries = list(zip(self.keys[:end], self._states[:end], strict=True))
@@ -116,7 +122,13 @@ class EntryStream:
 
 
 class MergingInput:
-    """A layer input that merges streams, oldest first, and yields the newest entry of each key."""
+    """A layer input that merges streams, oldest first, and yields the newest entry of each key.
+
+    It also yields forgotten keys, which an earlier layer may hold.
+    """
+
+    yields_forgotten = True
+    """Whether it also yields forgotten keys."""
 
     def __init__(self, streams: Sequence[EntryStream]) -> None:
         self._streams = streams
@@ -130,6 +142,8 @@ class MergingInput:
                     stream.receive()
                     return None
             self._merge()
+            if not self._merged.keys and any(stream.has_more for stream in self._streams):
+                return None
         keys, states = self._merged
         self._merged = Entries(keys[most:], states[most:])
         return Entries(keys[:most], states[:most])
@@ -138,16 +152,20 @@ class MergingInput:
         """Merge the entries that no later entry of a stream can override."""
         filled = [stream for stream in self._streams if stream.keys]
         last = min((stream.keys[-1] for stream in filled), default=b"")
-        newest: dict[bytes, bytes] = {}
+        newest: dict[bytes, EncodedState] = {}
         for stream in filled:
             newest.update(stream.read_until(last))
         keys = sorted(newest)
+        if not self.yields_forgotten:
+            keys = [key for key in keys if newest[key] is not None]
         self._merged = Entries(keys, list(map(newest.__getitem__, keys)))
 
 
 class WholeBinInput(MergingInput):
     """A layer input that yields a whole bin: its entries on disk at construction, and its entries
-    in memory."""
+    in memory. No layer precedes it, so it yields no forgotten key."""
+
+    yields_forgotten = False
 
     def __init__(self, store: Store, bin: Bin, timers: Timers) -> None:
         self.timers = timers

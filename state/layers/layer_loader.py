@@ -45,11 +45,11 @@ class LayerLoader:
         ingest: Callable[[IncomingTable], None] = lambda one: ingest([one]),
     ) -> None:
         for layer in manifest.layers:
-            if layer.codec != store.codec.name:
+            if layer.codec not in store.readable_codecs:
                 raise MeanderError(
                     str(Head.of(manifest.operator, manifest.bin, layer)),
                     f"it was written with codec '{layer.codec}', and this worker's is "
-                    f"'{store.codec.name}'",
+                    f"'{store.codec_name}'",
                     "run every worker with the same flow",
                 )
         first = [layer.id for layer in manifest.layers[: len(prefetched)]]
@@ -110,7 +110,7 @@ class LayerLoader:
     def _put(self, chunk: LayerChunk) -> Iterator[None]:
         keys, states = chunk.keys, chunk.states
         if chunk.table:
-            self._ingest(IncomingTable(self._store, self._manifest.bin, chunk.table))
+            self._ingest(IncomingTable(self._store, self._manifest.bin, chunk.table, chunk.tabled))
             yield
         while keys:
             n = self._budget

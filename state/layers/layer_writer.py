@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.cells import EncodedState
 from meander.state.encoding.timers import Timers
 from meander.state.layers.chunk import CHECKSUM_BYTES, Head, LayerChunk
 from meander.state.layers.layer import CHUNK_ENTRIES, LayerInput
@@ -136,16 +137,21 @@ class LayerWriter:
             else:
                 return
 
-    def _put(self, keys: list[bytes], states: list[bytes]) -> Iterator[None]:
+    def _put(self, keys: list[bytes], states: list[EncodedState]) -> Iterator[None]:
         def put(first: int, end: int) -> None:
             if self._table is not None:
-                self._table.put(keys[first:end], states[first:end])
+                self._put_table(keys[first:end], states[first:end])
                 self._chunk.tabled += end - first
             else:
                 self._chunk.keys += keys[first:end]
                 self._chunk.states += states[first:end]
 
-        yield from self._fill(keys, _lengths(keys) + _lengths(states), put)
+        yield from self._fill(keys, _lengths(keys) + _lengths([one or b"" for one in states]), put)
+
+    def _put_table(self, keys: list[bytes], states: Sequence[EncodedState]) -> None:
+        """Add entries to the table. It belongs to a base, which holds no forgotten key."""
+        assert self._table is not None
+        self._table.put(keys, [state for state in states if state is not None])
 
     def _put_timers(self) -> Iterator[None]:
         timers, start = self._input.timers, 0
@@ -205,7 +211,7 @@ class LayerWriter:
             return
         keys, states = self._chunk.keys, self._chunk.states
         self._table = self._new_table()
-        self._table.put(keys, states)
+        self._put_table(keys, states)
         self._chunk = LayerChunk(tabled=len(keys))
         self._size += EMPTY_TABLE_BYTES
         yield

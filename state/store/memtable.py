@@ -11,6 +11,7 @@ each remaining key.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from typing import Final
@@ -45,6 +46,14 @@ class Table:
         self.bins: dict[int, dict[bytes, None]] = {}
         self.dirty = np.zeros(len(cells), np.bool_)
         """Whether the key of each slot is known to have changed; false for a free slot."""
+        self.live: Counter[int] = Counter()
+        """About the number of keys of each bin, in memory or on disk."""
+        self.uncounted: set[int] = set()
+        """The bins in whose number a key may count more than once."""
+        self.forgotten = 0
+        """The number of forgotten keys."""
+        self.on_disk = np.zeros(len(cells), np.bool_)
+        """Whether an older state of each slot's key lies on disk; false for a free slot."""
         self._free = array("q", range(len(cells)))
 
     def find(self, keys: Sequence[bytes]) -> Slots:
@@ -58,6 +67,7 @@ class Table:
             self.cells.grow()
             self._free.extend(range(before, len(self.cells)))
             self.dirty = _resized(self.dirty, len(self.cells))
+            self.on_disk = _resized(self.on_disk, len(self.cells))
             self.size += (len(self.cells) - before) * self._slot_bytes
         first = len(self._free) - len(bins)
         new = self._free[first:]
@@ -70,22 +80,23 @@ class Table:
         return slots
 
     def load(self, slots: Slots, states: Sequence[bytes]) -> None:
-        """Set encoded states in different slots."""
+        """Set states from disk in different slots."""
         before = self.cells.weigh(slots)
         self.cells.load(slots, states)
+        self.on_disk[slots] = True
         self.size += self.cells.weigh(slots) - before
 
-    def remove(self, bin: int, keys: Sequence[bytes]) -> None:
-        """Remove keys of a bin. The table must hold all of them."""
-        keys_of_bin = self.bins[bin]
-        for key in keys:
+    def remove(self, keys: Sequence[bytes], bins: Sequence[int]) -> None:
+        """Remove keys; `bins[i]` is the bin of `keys[i]`. The table must hold all of them."""
+        for key, bin in zip(keys, bins, strict=True):
+            keys_of_bin = self.bins[bin]
             del keys_of_bin[key]
-        if not keys_of_bin:
-            del self.bins[bin]
+            if not keys_of_bin:
+                del self.bins[bin]
         slots = np.array(list(map(self.slots.pop, keys)), np.int64)
         self.size -= self._weigh(keys, slots)
         self.cells.clear(slots)
-        self.dirty[slots] = False
+        self.dirty[slots] = self.on_disk[slots] = False
         self._free.extend(slots.tolist())
         if INITIAL_SLOTS < len(self.cells) >= SPARSE * len(self.slots):
             self._compact()
@@ -97,6 +108,7 @@ class Table:
         slots = self.find(keys)
         self.cells.resize(slots, count)
         self.dirty = _resized(self.dirty[slots], count)
+        self.on_disk = _resized(self.on_disk[slots], count)
         self.slots = dict(zip(keys, range(len(keys)), strict=True))
         self._free = array("q", range(len(keys), count))
         self.size -= (before - count) * self._slot_bytes
@@ -148,7 +160,7 @@ class Memtable:
         present = table.bins.get(bin, {})
         removed = [key for key in keys if key in present]
         if removed:
-            table.remove(bin, removed)
+            table.remove(removed, [bin] * len(removed))
 
     def drop(self, table: Table, bin: int) -> None:
         """Remove all keys of a bin."""

@@ -64,11 +64,14 @@ class RocksDB:
         """Return the values of some keys, None for an absent key."""
         return cast(list[bytes | None], self._rocks.get([*keys]))
 
-    def put(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write entries as one batch."""
+    def put(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write entries as one batch; None deletes a key."""
         batch = WriteBatch(raw_mode=True)
         for key, data in entries:
-            batch.put(key, data)
+            if data is None:
+                batch.delete(key)
+            else:
+                batch.put(key, data)
         with translate_errors(self._name):
             self._rocks.write(batch, self._unlogged)
 
@@ -99,11 +102,7 @@ class RocksDB:
 
     def remove(self, keys: Iterable[bytes]) -> None:
         """Delete keys as one batch."""
-        batch = WriteBatch(raw_mode=True)
-        for key in keys:
-            batch.delete(key)
-        with translate_errors(self._name):
-            self._rocks.write(batch, self._unlogged)
+        self.put((key, None) for key in keys)
 
 
 @contextmanager

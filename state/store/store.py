@@ -12,17 +12,19 @@ miss takes about 3 us.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from meander.schemas.errors import MeanderError
-from meander.state.encoding.cells import ABSENT, SealedCells, pick
+from meander.state.encoding.cells import ABSENT, Cells, EncodedState, SealedCells, Slots, pick
 from meander.state.encoding.codec import PLAIN, StateCodec, encode_sealed
 from meander.state.encoding.columns import ColumnLayout, NumberCells
+from meander.state.encoding.expiring import ExpiringCells, codec_name, split_due
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import BeforeImages
@@ -71,10 +73,14 @@ class Database:
         self._memtable_bytes = budget_bytes // 2 - self._changes_bytes - self._undo_bytes
 
     def store(
-        self, operator: str, codec: StateCodec = PLAIN, layout: ColumnLayout | None = None
+        self,
+        operator: str,
+        codec: StateCodec = PLAIN,
+        layout: ColumnLayout | None = None,
+        expires: bool = False,
     ) -> Store:
-        """Return the store of one operator, with columns where there is a layout. Raise
-        MeanderError for a name that collides with another."""
+        """Return the store of one operator, with columns where there is a layout, and with due
+        times where its states expire. Raise MeanderError for a name that collides with another."""
         if "\0" in operator:
             raise MeanderError(f"operator {operator!r}", "its name holds a NUL", "rename it")
         if codec.name == PLAIN.name and codec is not PLAIN:
@@ -86,7 +92,7 @@ class Database:
         if operator in self._retained:
             self._retained.remove(operator)
             return self._stores[operator]
-        self._stores[operator] = Store(self, operator, codec, layout)
+        self._stores[operator] = Store(self, operator, codec, layout, expires)
         return self._stores[operator]
 
     def end_execution(self) -> None:
@@ -169,12 +175,24 @@ class Store:
     example."""
 
     def __init__(
-        self, database: Database, operator: str, codec: StateCodec, layout: ColumnLayout | None
+        self,
+        database: Database,
+        operator: str,
+        codec: StateCodec,
+        layout: ColumnLayout | None,
+        expires: bool,
     ) -> None:
-        self.operator, self.codec, self.layout = operator, codec, layout
+        self.operator, self.layout, self.expires = operator, layout, expires
+        self.codec_name = codec_name(codec.name) if expires else codec.name
+        """The name of the codec in layers."""
+        self.readable_codecs = (
+            {self.codec_name, PLAIN.name} if codec is PLAIN else {self.codec_name}
+        )
+        """The names of codecs whose states the store can hold."""
         self._database = database
         self._prefixes = _BinPrefixes(operator)
-        cells = SealedCells() if layout is None else NumberCells(layout)
+        plain = SealedCells() if layout is None else NumberCells(layout)
+        cells = ExpiringCells(plain) if expires else plain
         self._table = database.memtable.add(Table(self._prefixes.stem, cells))
         self._changes = database.track_changes(operator)
         self._undo = database.undo_log()
@@ -260,17 +278,17 @@ class Store:
         new = {key for key, state in before.items() if state is ABSENT}
         return (entry for entry in entries if entry[0] not in new) if new else entries
 
-    def collect_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
-        """Return the encoded states of keys of a bin. Each key must have a state, and counts as
+    def collect_states(self, bin: int, keys: Sequence[bytes]) -> list[EncodedState]:
+        """Return the encoded states of keys of a bin, None for a forgotten key. Each key counts as
         unchanged until its next change. In a frozen bin, return the frozen states."""
         before = self._frozen.of(bin)
         if not before:
             return self._collect_states(bin, keys)
         same = [key for key in keys if key not in before]
         states = dict(zip(same, self._collect_states(bin, same), strict=True))
-        return [encode_sealed(before[key]) if key in before else states[key] for key in keys]
+        return [_encode_image(before[key]) if key in before else states[key] for key in keys]
 
-    def _collect_states(self, bin: int, keys: Sequence[bytes]) -> list[bytes]:
+    def _collect_states(self, bin: int, keys: Sequence[bytes]) -> list[EncodedState]:
         slots, prefix = self._table.find(keys), self._prefixes[bin]
         in_memory = slots != NO_SLOT
         self._table.dirty[slots[in_memory]] = False
@@ -278,10 +296,8 @@ class Store:
         if in_memory.all():
             return list(states)
         missing = [prefix + keys[row] for row in np.flatnonzero(~in_memory).tolist()]
-        found = iter(self._database.rocks.read(missing) if missing else ())
-        read = [next(states) if hit else next(found) for hit in in_memory.tolist()]
-        assert None not in read, "a key has no state"
-        return cast(list[bytes], read)
+        found = iter(self._database.rocks.read(missing))
+        return [next(states) if hit else next(found) for hit in in_memory.tolist()]
 
     def scan(self, bin: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield the entries of a bin in key order, as of the call; encode each when it is read.
@@ -292,9 +308,9 @@ class Store:
         older = self._database.rocks.entries(self._prefixes[bin])
         return _overlay(((key, encode_sealed(state)) for key, state in fresh), older)
 
-    def install(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
-        """Install encoded states of a bin in bulk, past the memtable. They lie on the topic, so
-        they do not count as changed."""
+    def install(self, bin: int, keys: list[bytes], states: Sequence[EncodedState]) -> None:
+        """Install encoded states of a bin in bulk, past the memtable; None removes a key. They lie
+        on the topic, so they do not count as changed."""
         prefix = self._prefixes[bin]
         self._database.memtable.remove(self._table, bin, keys)
         self._changes.remove(bin, keys)
@@ -303,11 +319,35 @@ class Store:
             self._database.prefixes.add(prefix)
         entries = zip(keys, states, strict=True)
         self._database.rocks.put((prefix + key, data) for key, data in entries)
+        self._table.live[bin] += len(keys) - 2 * states.count(None)
+        self._table.uncounted.add(bin)
 
-    def install_changed(self, bin: int, keys: list[bytes], states: list[bytes]) -> None:
+    def install_changed(self, bin: int, keys: list[bytes], states: Sequence[EncodedState]) -> None:
         """Install encoded states as `install` does, and count them as changed."""
         self.install(bin, keys, states)
         self.restore_changes(bin, keys)
+
+    def due_keys(self, bin: int, until: int, count: int) -> Iterator[list[bytes]]:
+        """Yield the keys of a bin whose due times are at most `until`, for each slice of `count`
+        entries as of its turn. `forget_due` checks them again, as entries change meanwhile."""
+        table, cells = self._table, self._table.cells
+        assert isinstance(cells, ExpiringCells), "its states do not expire"
+        present = iter([*table.bins.get(bin, ())])
+        while some := [*islice(present, count)]:
+            keys = [key for key in some if key in table.slots]
+            yield pick(keys, np.flatnonzero(cells.due[table.find(keys)] <= until).tolist())
+        older = self._database.rocks.entries(self._prefixes[bin])
+        while entries := [*islice(older, count)]:
+            yield [
+                key
+                for key, data in entries
+                if key not in table.slots and split_due(data)[0] <= until
+            ]
+
+    def forget_due(self, keys: Sequence[bytes], bins: Bins, until: int) -> None:
+        """Forget keys whose due times are at most `until`; `bins[i]` is the bin of `keys[i]`."""
+        with self.open_batch(keys, bins) as batch:
+            batch.forget(batch.slots[batch.due[batch.slots] <= until])
 
     def table_writer(self, bin: int) -> TableWriter:
         """Return an empty table for entries of a bin."""
@@ -317,11 +357,19 @@ class Store:
         """Drop all keys of a bin: key by key in memory, at once on disk. Running scans still yield
         them."""
         self._database.memtable.drop(self._table, bin)
+        self._table.live.pop(bin, None)
+        self._table.uncounted.discard(bin)
         self._changes.drop(bin)
         self._frozen.drop(bin)
         self._undo.drop(bin)
         self._database.prefixes.discard(self._prefixes[bin])
         self._database.rocks.delete(self._prefixes[bin])
+
+    def note_empty(self, bin: int) -> None:
+        """Omit a bin from `bins` where all its keys have been forgotten."""
+        prefix = self._prefixes[bin]
+        if bin not in self._table.bins and next(self._database.rocks.entries(prefix), None) is None:
+            self._database.prefixes.discard(prefix)
 
     def changed_bins(self) -> list[Bin]:
         """Return the changed bins, in order."""
@@ -367,12 +415,34 @@ class Store:
         """Count the bundled keys of a bin as new, as no bundle holds them any more."""
         self._changes.unbundle(bin)
 
+    def note_count(self, bin: int, count: int) -> None:
+        """Note the number of keys of a bin that a base of the bin has counted, where installed
+        layers may have held a key twice."""
+        if bin in self._table.uncounted:
+            self._table.uncounted.remove(bin)
+            self._table.live[bin] = count
+
+    def count_known(self, bin: int) -> int:
+        """Return about the number of keys of a bin, as `keys` does."""
+        return self._table.live[bin]
+
+    @property
+    def keys(self) -> int:
+        """Return about the number of keys. A key that several installed layers hold counts in each,
+        until a base of its bin is written."""
+        return max(0, self._table.live.total())
+
+    @property
+    def forgotten(self) -> int:
+        """Return the number of keys that have been forgotten."""
+        return self._table.forgotten
+
     def count(self, bin: int) -> int:
         """Return the number of keys in a bin; read all of it."""
         return sum(1 for _ in self.scan(bin))
 
     def bins(self) -> list[Bin]:
-        """Return the bins that hold keys, in order."""
+        """Return the bins that hold keys, or whose keys have all been forgotten, in order."""
         stem = self._prefixes.stem
         on_disk = (prefix for prefix in self._database.prefixes if prefix.startswith(stem))
         return sorted(
@@ -386,6 +456,8 @@ class IncomingTable(NamedTuple):
     store: Store
     bin: int
     table: bytes
+    keys: int
+    """The number of its keys."""
 
 
 def ingest(tables: Sequence[IncomingTable]) -> None:
@@ -393,13 +465,14 @@ def ingest(tables: Sequence[IncomingTable]) -> None:
     belong to one database. One call for all is faster, as each call synchronizes files."""
     if not tables:
         return
-    for store, bin, _ in tables:
+    for store, bin, _, count in tables:
         assert bin not in store._table.bins, "a bin is served once it has been installed"
         store._undo.drop(bin)
+        store._table.live[bin] += count
     database = tables[0].store._database
-    prefixes = [store._prefixes[bin] for store, bin, _ in tables]
+    prefixes = [store._prefixes[bin] for store, bin, *_ in tables]
     database.prefixes.update(prefixes)
-    database.rocks.ingest([table for _, _, table in tables])
+    database.rocks.ingest([table for _, _, table, _ in tables])
     for prefix in prefixes:
         assert next(database.rocks.entries(prefix), None), "it is a table of another bin"
 
@@ -408,7 +481,8 @@ class StateBatch:
     """A state batch that lets an operator read and set the states of a batch's keys in place while
     it is entered.
 
-    A key without a state has a slot meanwhile, and loses it unless the operator sets a state.
+    A key without a state has a slot meanwhile, and loses it unless the operator sets a state. A
+    forgotten key loses its slot and its entry on disk, and counts as changed.
     """
 
     def __init__(
@@ -423,15 +497,18 @@ class StateBatch:
         bins: Bins,
     ) -> None:
         self._database, self._table, self._changes = database, table, changes
+        self._prefixes = prefixes
         self._keys, self._bins = keys, bins
         self._new: dict[bytes, int] = {}
         """The bins of keys that had no state."""
+        self.forgets = False
+        """Whether the operator has removed states."""
         self.slots = table.find(keys)
         """The slot of each key, shape (n,)."""
         missing = np.flatnonzero(self.slots == NO_SLOT)
         if len(missing):
             absent = pick(keys, missing.tolist())
-            self._load(prefixes, dict(zip(absent, bins[missing].tolist(), strict=True)))
+            self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
         self._weight = table.cells.weigh(self.slots)
         if frozen or undo:
@@ -440,14 +517,33 @@ class StateBatch:
     @property
     def sealed(self) -> list[object]:
         """Return all sealed states by slot. Callers may access only the slots of this batch."""
-        assert isinstance(self._table.cells, SealedCells), "the states are columns"
-        return self._table.cells.states
+        cells = self._plain_cells
+        assert isinstance(cells, SealedCells), "the states are columns"
+        return cells.states
 
     @property
     def numbers(self) -> NumberCells:
         """Return the columns, where the states are columns."""
-        assert isinstance(self._table.cells, NumberCells), "the states are no columns"
-        return self._table.cells
+        cells = self._plain_cells
+        assert isinstance(cells, NumberCells), "the states are no columns"
+        return cells
+
+    @property
+    def due(self) -> npt.NDArray[np.int64]:
+        """Return all due times by slot, where the states expire."""
+        assert isinstance(self._table.cells, ExpiringCells), "the states do not expire"
+        return self._table.cells.due
+
+    @property
+    def _plain_cells(self) -> Cells:
+        cells = self._table.cells
+        return cells.cells if isinstance(cells, ExpiringCells) else cells
+
+    def forget(self, slots: Slots) -> None:
+        """Remove the states in some slots of this batch. The operator may set states there
+        again."""
+        self._table.cells.clear(slots)
+        self.forgets = True
 
     def __enter__(self) -> Self:
         return self
@@ -460,13 +556,17 @@ class StateBatch:
     ) -> None:
         self._table.size += self._table.cells.weigh(self.slots) - self._weight
         self._record_changes()
+        if self.forgets:
+            self._remove_forgotten()
+        elif self._new:
+            self._remove_unset(self._new)
         if self._new:
-            self._remove_unset()
+            self._table.live.update(self._new.values())
         self._database.spill()
 
-    def _load(self, prefixes: _BinPrefixes, bins: Mapping[bytes, int]) -> None:
+    def _load(self, bins: Mapping[bytes, int]) -> None:
         """Load states from disk into memory, and add slots for keys without states."""
-        found = self._database.read(prefixes, bins)
+        found = self._database.read(self._prefixes, bins)
         self._new = {key: bin for key, bin in bins.items() if key not in found}
         slots = self._table.insert(self._new | {key: bins[key] for key in found})
         if found:
@@ -487,17 +587,34 @@ class StateBatch:
     def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
         clean = np.flatnonzero(~self._table.dirty[self.slots])
-        if self._new:
+        if self._new or self.forgets:
             clean = clean[self._table.cells.has(self.slots[clean])]
         if len(clean):
             self._table.dirty[self.slots[clean]] = True
             self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
 
-    def _remove_unset(self) -> None:
-        unset = self._table.cells.has(self._table.find([*self._new]))
-        for (key, bin), has in zip(self._new.items(), unset, strict=True):
-            if not has:
-                self._database.memtable.remove(self._table, bin, [key])
+    def _remove_unset(self, bins: Mapping[bytes, int]) -> None:
+        """Remove those of some keys that have no state, given with their bins."""
+        has = self._table.cells.has(self._table.find([*bins]))
+        unset = [key for key, has_state in zip(bins, has, strict=True) if not has_state]
+        if unset:
+            bins_of_unset = list(map(bins.__getitem__, unset))
+            self._table.remove(unset, bins_of_unset)
+            self._table.live.subtract(bins_of_unset)
+
+    def _remove_forgotten(self) -> None:
+        """Remove the keys without states. Those that had one count as changed."""
+        unset = np.flatnonzero(~np.array(self._table.cells.has(self.slots), np.bool_))
+        keys = pick(self._keys, unset.tolist())
+        bins = dict(zip(keys, self._bins[unset].tolist(), strict=True))
+        forgotten = [key for key in bins if key not in self._new]
+        self._table.forgotten += len(forgotten)
+        if forgotten:
+            on_disk = self._table.on_disk[self._table.find(forgotten)]
+            older = pick(forgotten, np.flatnonzero(on_disk).tolist())
+            self._database.rocks.remove(self._prefixes[bins[key]] + key for key in older)
+            self._changes.add(forgotten, np.array([bins[key] for key in forgotten], np.int64))
+        self._remove_unset(bins)
 
 
 class _BinPrefixes(dict[int, bytes]):
@@ -519,6 +636,11 @@ def bin_prefix(operator: str, bin: int) -> bytes:
     b'per_plane\x00\x00\x03'
     """
     return _BinPrefixes(operator)[bin]
+
+
+def _encode_image(state: object) -> EncodedState:
+    """Return the bytes of a before image, None for a key that had no state."""
+    return None if state is ABSENT else encode_sealed(state)
 
 
 def _bin(data: bytes) -> Bin:

@@ -19,11 +19,13 @@ from tests.support.property.cases import (
     with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
+    with_some_forgetting,
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
 )
 from tests.support.property.recovery_run import RecoveryRun
+from tests.support.property.silences import with_some_silences
 from tests.support.property.steps import Step
 
 FLOOR = 20
@@ -44,9 +46,9 @@ def test_cut_a_flow_restored_from_any_checkpoint_equals_the_reference(
 
     for seed in seeds(CHECKPOINTS, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed)))
-        case = with_some_changing_logic(case)
+        case = with_some_forgetting(with_some_changing_logic(case))
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
-        case = with_some_reconfigurations(case)
+        case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)
         found.update(
             flows=1, checkpoints=run.checkpoints, records=run.in_flight, unread=run.unread,

@@ -86,7 +86,7 @@ def case_of(seed: int) -> Case:
 class Watched(CrampedFlow):
     """Looks at all that is under way after every step."""
 
-    def run(self) -> None:
+    def run(self, *, fire_timers: bool = True) -> None:
         self.largest: Counter[int] = Counter()
         self._known: dict[int, tuple[Frame, int, int]] = {}
         self.alone = self.cut = 0
@@ -94,7 +94,7 @@ class Watched(CrampedFlow):
         while not self.sim.done:
             self.sim.act()
             self.check()
-        super().run()
+        super().run(fire_timers=fire_timers)
 
     def check(self) -> None:
         window = self._plan.flow.link_credit

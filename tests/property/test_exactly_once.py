@@ -19,11 +19,13 @@ from tests.support.property.cases import (
     with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
+    with_some_forgetting,
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
 )
 from tests.support.property.exactly_once_run import TIMED, ExactlyOnceRun
+from tests.support.property.silences import with_some_silences
 from tests.support.property.steps import Step
 
 FLOOR = 12
@@ -42,13 +44,14 @@ def test_double_crash_all_executions_together_commit_the_reference(
 
     for seed in seeds(ONCE, FLOOR):
         case = with_some_loops(with_some_full_bins(random_case(seed, TIMED)))
-        case = with_some_changing_logic(case)
+        case = with_some_forgetting(with_some_changing_logic(case))
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
-        case = with_some_reconfigurations(case)
+        case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)
         found.update(
             flows=1, suppressed=run.suppressed, fenced=run.fenced, forgotten=run.forgotten,
             results=len(run.sink.results), compared=run.compared, agreed=run.compared > 0,
+            advances=run.clock_advances,
         )  # fmt: skip
         steps += run.struck
     assert found["agreed"], "in some flows something is compared"
@@ -58,6 +61,7 @@ def test_double_crash_all_executions_together_commit_the_reference(
     record_property(f"{SCHEDULES}flows that commit, and were killed", found["flows"])
     record_property("kills at named steps of these", steps.total())
     record_property("their results", found["results"])
+    record_property("advances by the clock in their last executions", found["advances"])
     record_property("results that the last execution found committed", found["suppressed"])
     record_property("results that came again as they had been", found["compared"])
     record_property("marks that were forgotten meanwhile", found["forgotten"])

@@ -4,7 +4,7 @@ tombstone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from itertools import count
 
 import pytest
@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.cells import EncodedState
 from meander.state.encoding.codec import encode, seal
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, ExecutionId, LayerId, WorkerId
 from meander.state.layers import layer_input
 from meander.state.layers.bin_layers import BinLayers
-from meander.state.layers.layer import DeltaEntries
+from meander.state.layers.layer import DeltaEntries, Entries
 from meander.state.layers.layer_loader import LayerLoader
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import LayerPointer, Manifest
 from meander.state.store.memtable import NO_SLOT
 from meander.state.store.rocksdb import RocksDB
-from meander.state.store.store import Database, Store
+from meander.state.store.store import Database, StateBatch, Store
 from tests.support.state.memory_topic import MemoryTopic, drive
-from tests.support.state.store_access import put
+from tests.support.state.store_access import forget, put
 from tests.support.state.store_machine import StoreMachine, entries_of
 
 SMALL = 64 << 10
@@ -88,6 +89,18 @@ class LayersAgainstDictionary(StoreMachine):
         states = {encode((int(bin), n)): state for n, state in entries.items()}
         put(self.store(bin), [bin] * len(states), [*states], [seal(s) for s in states.values()])
         self.oracle[bin].update(states)
+
+    @rule(bin=bins, numbers=st.sets(st.integers(0, 40), min_size=1, max_size=20))
+    def forget(self, bin: Bin, numbers: Iterable[int]) -> None:
+        keys = [encode((int(bin), n)) for n in sorted(numbers)]
+        forget(self.store(bin), [bin] * len(keys), keys)
+        for key in keys:
+            self.oracle[bin].pop(key, None)
+
+    @rule(bin=bins)
+    def forget_all(self, bin: Bin) -> None:
+        if self.oracle[bin]:
+            self.forget(bin, range(41))
 
     @rule(bin=bins, budget=budgets, steps=slices, renew=rarely)
     def write_layer(self, bin: Bin, budget: int, steps: int, renew: bool = False) -> None:
@@ -215,8 +228,75 @@ def _a_bin_of_merged_layers_moves(run: LayersAgainstDictionary) -> None:
     run.move(BINS[0], 100, 100)
 
 
+def _a_delta_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forgotten key is left out of a delta."""
+
+    def read(self: layer_input.ChangedInput, most: int) -> Entries | None:
+        if (keys := self._keys.read(most)) is None:
+            return None
+        states = self._store.collect_states(self._bin, keys)
+        alive = {key: one for key, one in zip(keys, states, strict=True) if one is not None}
+        return Entries([*alive], [*alive.values()])
+
+    monkeypatch.setattr(layer_input.ChangedInput, "read", read)
+
+
+def _a_merge_drops_deletions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_input.MergedLayersInput, "yields_forgotten", False)
+
+
+def _a_handoff_forgets_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    install = Store.install
+
+    def live_alone(self: Store, bin: int, keys: list[bytes], states: list[EncodedState]) -> None:
+        alive = {key: one for key, one in zip(keys, states, strict=True) if one is not None}
+        install(self, bin, [*alive], [*alive.values()])
+
+    monkeypatch.setattr(Store, "install", live_alone)
+
+
+def _the_disk_keeps_forgotten_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RocksDB, "remove", lambda *_: None)
+
+
+def _a_deletion_counts_as_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove = StateBatch._remove_forgotten
+
+    def silent(self: StateBatch) -> None:
+        add, self._changes.add = self._changes.add, lambda *_: None  # type: ignore[method-assign]
+        remove(self)
+        self._changes.add = add  # type: ignore[method-assign]
+
+    monkeypatch.setattr(StateBatch, "_remove_forgotten", silent)
+
+
+def _a_forgotten_key_of_a_base_moves(run: LayersAgainstDictionary) -> None:
+    run.add_a_layer(BINS[0], {1: 1, 2: 2}, 100)
+    run.forget(BINS[0], {1})
+    run.move(BINS[0], 100, -1)
+
+
+def _a_forgotten_key_of_a_base_moves_in_a_handoff(run: LayersAgainstDictionary) -> None:
+    run.add_a_layer(BINS[0], {1: 1, 2: 2}, 100)
+    run.forget(BINS[0], {1})
+    run.move(BINS[0], 100, 1 << 20)
+
+
+def _a_forgotten_key_is_merged(run: LayersAgainstDictionary) -> None:
+    run.add_a_layer(BINS[0], dict.fromkeys(range(9), "x" * 1000), 100)
+    run.forget(BINS[0], {1})
+    run.add_a_layer(BINS[0], {2: 2}, 100)
+    run.add_a_layer(BINS[0], {2: 3}, 100)
+    run.merge_all(100)
+    run.move(BINS[0], 100, 100)
+
+
 SHOWN: dict[Callable[[pytest.MonkeyPatch], None], Steps] = {
-    _older_wins: _a_bin_of_merged_layers_moves
+    _older_wins: _a_bin_of_merged_layers_moves,
+    _a_delta_forgets: _a_forgotten_key_of_a_base_moves,
+    _a_merge_drops_deletions: _a_forgotten_key_is_merged,
+    _a_handoff_forgets_no_key: _a_forgotten_key_of_a_base_moves_in_a_handoff,
+    _a_deletion_counts_as_no_change: _a_forgotten_key_of_a_base_moves,
 }
 """The steps that show what random ones come by late, as it is now."""
 
@@ -228,7 +308,7 @@ def _changes_are_not_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 def _slots_stay_dirty(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Store.collect_states
 
-    def stale(self: Store, bin: int, keys: list[bytes]) -> list[bytes]:
+    def stale(self: Store, bin: int, keys: list[bytes]) -> list[EncodedState]:
         states, slots = take(self, bin, keys), self._table.find(keys)
         self._table.dirty[slots[slots != NO_SLOT]] = True
         return states
@@ -259,7 +339,9 @@ def _staged_layers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     "plant",
     [
         _older_wins, _changes_are_not_given_back, _slots_stay_dirty, _spilled_changes_are_lost,
-        _pins_are_ignored, _staged_layers_are_dropped,
+        _pins_are_ignored, _staged_layers_are_dropped, _a_delta_forgets,
+        _a_merge_drops_deletions, _a_handoff_forgets_no_key, _the_disk_keeps_forgotten_keys,
+        _a_deletion_counts_as_no_change,
     ],
 )  # fmt: skip
 def test_a_planted_error_is_caught(
@@ -293,5 +375,35 @@ def _go(steps: Steps) -> None:
         run.open(0)
         steps(run)
         run.each_bin_is_what_it_should_be()
+    finally:
+        run.teardown()
+
+
+def test_a_bin_whose_keys_are_all_forgotten_has_no_layers_and_leaves_no_record_on_the_topic() -> (
+    None
+):
+    run = LayersAgainstDictionary()
+    try:
+        run.open(0)
+        run.add_a_layer(BINS[0], {1: 1, 2: 2}, 100)
+        run.forget(BINS[0], {1, 2})
+        run.write_layer(BINS[0], 100, 1000, renew=True)
+        assert run.trace(BINS[0]).layers(BINS[0]) == ()
+        assert not run.topic.live
+        assert run.store(BINS[0]).bins() == []
+    finally:
+        run.teardown()
+
+
+def test_a_base_has_no_entry_of_a_forgotten_key_however_many_deltas_name_it() -> None:
+    run = LayersAgainstDictionary()
+    try:
+        run.open(0)
+        for _ in range(5):
+            run.add_a_layer(BINS[0], {n: n for n in range(20)}, 100)
+            run.forget(BINS[0], range(19))
+            run.write_layer(BINS[0], 100, 1000)
+        run.write_layer(BINS[0], 100, 1000, renew=True)
+        assert [layer.count for layer in run.trace(BINS[0]).layers(BINS[0])] == [1]
     finally:
         run.teardown()

@@ -22,10 +22,12 @@ from tests.support.property.cases import (
     with_some_changing_logic,
     with_some_comings_and_goings,
     with_some_far_times,
+    with_some_forgetting,
     with_some_full_bins,
     with_some_loops,
     with_some_reconfigurations,
 )
+from tests.support.property.silences import with_some_silences
 
 FLOOR = 24
 """The bugs of `test_planted_bugs` that they can show show within 21; `make soak` makes more."""
@@ -48,9 +50,9 @@ def test_results_and_state_equal_the_reference(
 
     for seed in seeds(ORACLE, FLOOR):
         case = with_some_bins_to_and_fro(with_some_loops(with_some_full_bins(random_case(seed))))
-        case = with_some_changing_logic(case)
+        case = with_some_forgetting(with_some_changing_logic(case))
         case = with_some_comings_and_goings(with_aborts(with_some_far_times(case)))
-        case = with_some_reconfigurations(case)
+        case = with_some_silences(with_some_reconfigurations(case))
         run = checked(case, ran)
         kinds[case.kind] += 1
         committed += run.delivery == "exactly_once"

@@ -87,8 +87,9 @@ def _dropping(source: Any) -> bool:
 _call = Process._call
 
 
-def _half_done(process: Any, states: Any, slot: int, context: Any, *called: Any) -> None:
-    if _call(process, states, slot, context, *called) is not None:
+def _half_done(process: Any, *called: Any) -> None:
+    *_, context, _, _ = called
+    if _call(process, *called) is not None:
         context._timers.clear()
 
 

@@ -208,6 +208,12 @@ def _operator_table(output: CommandOutput, seen: Overview) -> None:
         rows.append([one.operator, one.received, one.sent, *took])
     columns = ["operator", "records in/s", "records out/s", "p50 ms", "p99 ms"]
     _table(output, "operators", columns, rows)
+    states: list[list[object]] = [
+        [one.operator, one.keys, size(one.bytes), one.forgotten]
+        for one in seen.heartbeat.throughput
+        if one.keys or one.bytes or one.forgotten
+    ]
+    _table(output, "states", ["operator", "keys", "layers", "forgotten keys"], states)
 
 
 def _latency_table(output: CommandOutput, seen: Overview) -> None:

@@ -9,8 +9,10 @@ opening: a few round trips per partition.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import xxhash
@@ -51,12 +53,14 @@ from meander.dataflow.interfaces import (
     WorkerContext,
 )
 from meander.dataflow.keepalive import Keepalive
+from meander.dataflow.operators.source.silence import DEFAULT_SECONDS
 from meander.schemas.errors import MeanderError, SetupError
 from meander.state.times.time import checked_millis
 
 T = TypeVar("T", default=Any)
 """The type of its values."""
 DEFAULT_OPTIONS = SourceOptions()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
@@ -85,6 +89,13 @@ class KafkaSource(SourceSpec[T]):
     milliseconds since 1970 for a decoded value. An unreadable record goes to the dead-letter topic,
     or ends the flow with `fail_fast`.
 
+    `start` is where the first start of a flow begins to read: "earliest", "latest", milliseconds
+    since 1970 or a time with a zone in ISO 8601. Without it the source follows `--start`. A
+    checkpoint has its own positions.
+
+    With `idle="advance"` logical time follows the wall clock while all sources of the flow are
+    silent, `SourceOptions.advance_after` seconds behind it (5 by default).
+
     >>> from meander import KafkaSource, field
     >>> KafkaSource("flights", time=field("at")).topic
     'flights'
@@ -99,6 +110,8 @@ class KafkaSource(SourceSpec[T]):
     pairs: bool = False
     metadata: bool = False
     pattern: str = ""
+    start: str | int | None = None
+    idle: Literal["wait", "advance"] = "wait"
 
     def __post_init__(self) -> None:
         name = f"source topic {self.topic!r}"
@@ -113,6 +126,8 @@ class KafkaSource(SourceSpec[T]):
         else:
             check_topics("source topics", self.topic)
             object.__setattr__(self, "topic", tuple(self.topic))
+        if self.start is not None:
+            parse_start(self.start, f"{name}, start")
         for what, form in (("value", self.value), ("key", self.key)):
             check_format(f"{name}, {what}", form)
         check_extractor(f"{name}, time", self.time)
@@ -123,6 +138,7 @@ class KafkaSource(SourceSpec[T]):
                 kind, remedy = SourceOptions, "give SourceOptions(...)"
             if not isinstance(given := getattr(self, what), kind):
                 raise SetupError(f"{name}, {what}", f"it is {given!r}", remedy)
+        self._check_idle()
         if self.pairs and self.metadata:
             raise SetupError(name, "it has both pairs and metadata",
                              "leave out pairs: a Record has the key")  # fmt: skip
@@ -158,6 +174,22 @@ class KafkaSource(SourceSpec[T]):
         """Return the types that the formats name."""
         return types_of(self.value, self.key)
 
+    def _check_idle(self) -> None:
+        """Complete the options of a source that follows the clock. Raise SetupError where they
+        contradict `idle`."""
+        seconds, subject = self.options.advance_after, f"source topic {self.topic!r}"
+        if self.idle not in ("wait", "advance"):
+            raise SetupError(subject, f"its idle is {self.idle!r}", "give 'wait' or 'advance'")
+        if self.idle == "wait" and seconds is not None:
+            raise SetupError(subject, f"it has advance_after={seconds} without idle='advance'",
+                             "give it both, or none")  # fmt: skip
+        if self.idle == "advance":
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise SetupError(subject, f"its advance_after is {seconds}",
+                                 "give seconds above 0")  # fmt: skip
+            options = replace(self.options, advance_after=seconds or DEFAULT_SECONDS)
+            object.__setattr__(self, "options", options)
+
     def open(
         self,
         context: WorkerContext,
@@ -177,7 +209,9 @@ class KafkaSource(SourceSpec[T]):
             if rests is not None:
                 # A running flow learns of later partitions, except in a bounded run.
                 share = [p for p in share if p not in rests] if context.until_end else []
-            bounds = [_bounds(consumer, self._topic, partition, context) for partition in share]
+            # Partitions that came after a checkpoint are new, so all their records count.
+            start = "earliest" if rests is not None else self.start
+            bounds = [_bounds(consumer, self._topic, one, context, start) for one in share]
             bounds += [
                 _rest_bounds(consumer, self._topic, partition, rest, context)
                 for partition, rest in (rests or {}).items()
@@ -211,9 +245,14 @@ def source_topics(sources: Iterable[SourceNode]) -> dict[str, str]:
     return {node.name: node.spec._topic for node in sources if isinstance(node.spec, KafkaSource)}
 
 
-def _bounds(consumer: Consumer, topic: str, partition: Partition, context: WorkerContext) -> Bounds:
+def _bounds(
+    consumer: Consumer, topic: str, partition: Partition, context: WorkerContext,
+    own: str | int | None,
+) -> Bounds:  # fmt: skip
+    """Return the bounds of a partition that is read from the `own` start of its source, or from
+    that of the run."""
     low, high = client.watermarks(consumer, topic, partition)
-    match parse_start(context.start):
+    match parse_start(context.start if own is None else own):
         case "earliest":
             start = low
         case "latest":
@@ -252,25 +291,42 @@ def lost_records(
     return found, [partition for partition in sorted(offsets) if partition >= count]
 
 
-def parse_start(start: str) -> Literal["earliest", "latest"] | int:
+def parse_start(
+    start: str | int, subject: str = "start position"
+) -> Literal["earliest", "latest"] | int:
     """Return the start of a flow without a past: an end of each log, or milliseconds since 1970.
     Raise SetupError for another value.
 
-    >>> parse_start("latest"), parse_start("1357034400000")
-    ('latest', 1357034400000)
+    >>> parse_start("latest"), parse_start("1357034400000"), parse_start("2013-01-01T10:00Z")
+    ('latest', 1357034400000, 1357034400000)
     """
     if start == "earliest":
         return "earliest"
     if start == "latest":
         return "latest"
     try:
-        return checked_millis(int(start if start.isdecimal() else ""))
-    except ValueError:
+        return checked_millis(_millis_of(start))
+    except (ValueError, OverflowError):
         raise SetupError(
-            f"start position {start!r}",
+            f"{subject} {start!r}",
             "it is none that a flow can start from",
-            "give earliest, latest or milliseconds since 1970",
+            "give earliest, latest, milliseconds since 1970, or a time with a zone such as"
+            " 2013-01-01T10:00Z",
         ) from None
+
+
+def _millis_of(start: object) -> object:
+    """Return the milliseconds that a start names. Raise ValueError where it names none."""
+    if not isinstance(start, str):
+        if isinstance(start, int) and start < 0:
+            raise ValueError("it is before 1970")
+        return start
+    if start.isdecimal():
+        return int(start)
+    moment = datetime.fromisoformat(start)
+    if moment.tzinfo is None:
+        raise ValueError("it has no zone")
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from meander.dataflow.backpressure.memory_limit import MemoryLimit
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
+from meander.dataflow.records.extra_columns import Cell, cells, from_cells
 from meander.dataflow.records.loop_times import Iterations
 from meander.state.encoding import codec
 from meander.state.encoding.codec import UnencodableError
@@ -31,8 +32,13 @@ _SIGN = np.uint64(1 << 63)
 
 Refuse = Callable[[Batch, int, UnencodableError], None]
 """Handles a record whose value cannot be encoded: it drops the record, or ends the flow."""
-Content = tuple[bytes | None, object] | tuple[bytes | None, str, bytes]
-"""The key and the value of a record; from value columns their kinds, and the bytes of the value."""
+Content = (
+    tuple[bytes | None, object]
+    | tuple[bytes | None, str, bytes]
+    | tuple[bytes | None, str | None, object, dict[str, Cell]]
+)
+"""The key and the value of a record; from value columns their kinds, and the bytes of the value. A
+record with extra columns has kinds or None, the value, and its values in these columns."""
 
 
 class SpillBudget:
@@ -150,9 +156,11 @@ class DiskRows:
         # All records of one input have keys, or none has.
         keys = [key for key, *_ in contents if key is not None]
         whole = np.ascontiguousarray(hashes).view(np.uint64)
+        extra = [one[3] if len(one) == 4 else {} for one in contents]
         batch = Batch(
             times, origins, partitions, offsets, indexes, _values(contents), keys or None,
-            whole if keys else None, max(size, 1),
+            whole if keys else None, max(size, 1), None,
+            from_cells(extra, times) if any(extra) else None,
         )  # fmt: skip
         return Rows(batch, tags, self._iterations)
 
@@ -161,14 +169,19 @@ def _contents(batch: Batch) -> Iterator[Content]:
     keys: Iterable[bytes | None] = repeat(None) if batch.keys is None else batch.keys
     values = batch.values
     if isinstance(values, ValueColumns):
-        return zip(keys, repeat(values.kinds), values.to_rows(), strict=False)
+        rows, kinds = values.to_rows(), values.kinds
+        if batch.extra:
+            return zip(keys, repeat(kinds), rows, cells(batch.extra), strict=False)
+        return zip(keys, repeat(kinds), rows, strict=False)
+    if batch.extra:
+        return zip(keys, repeat(None), values, cells(batch.extra), strict=False)
     return zip(keys, values, strict=False)
 
 
 def _values(contents: list[Content]) -> Values:
     parts: list[Values] = []
-    for kinds, some in groupby(contents, lambda one: one[1] if len(one) == 3 else None):
-        values: list[Any] = [one[-1] for one in some]
+    for kinds, some in groupby(contents, lambda one: one[1] if len(one) > 2 else None):
+        values: list[Any] = [one[1] if len(one) == 2 else one[2] for one in some]
         parts.append(values if kinds is None else ValueColumns.from_rows(kinds, values))
     return concat_values(parts)
 

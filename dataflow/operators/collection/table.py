@@ -1,8 +1,9 @@
 """Tables: the newest record of a primary key replaces the row of the earlier one.
 
 Guarantees that a collection gets each row once, and its removal once another row, or none, has
-replaced it. Invariant: the state of a primary key is the row that the collection has. A record with
-a faulty row changes neither. Cost: one state per primary key, up to two changes per record.
+replaced it. Invariant: the state of a primary key is the row that the collection has; a key without
+a row has none. A record with a faulty row changes neither. Cost: one state per row, up to two
+changes per record.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.error_policy import safe_repr
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 
 Row = tuple[Any, Any]
 """A key and a value."""
@@ -38,6 +39,8 @@ class TableChanges:
         _, row = self.read(record)
         if row is not None:
             row = self._checked(row)
+        else:
+            context.forget()
         if row == held:
             return held
         if held is not None:

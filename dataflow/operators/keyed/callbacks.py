@@ -1,19 +1,20 @@
 """The calls of keys that a stateful operator makes in one pass over its records.
 
 Guarantees I3: at one time records come first, then timers, then notifications, each in the order of
-keys. A call that another call requests has its place in this order. Invariant: a pass makes at most
-`max_calls` calls, so it calls only keys of `with_callable_keys`. Cost: O(log n) per call.
+keys. A call that another call requests has its place in this order. Alarms have passes of their
+own, without records. Invariant: a pass makes at most `max_calls` calls, so it calls only keys of
+`with_callable_keys`. Cost: O(log n) per call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from meander.dataflow.operators.keyed.notifications import Notifications
+from meander.dataflow.operators.keyed.timer_queue import Timer
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import Iterations, iterations_of, nested_time, outer_time
@@ -22,8 +23,17 @@ from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
 
-CallKind = Literal["timer", "notification"]
-"""The reason of a call: the timer of a key is due, or all records of a time have arrived."""
+CallKind = Literal["timer", "notification", "alarm"]
+"""The reason of a call: a timer or an alarm of a key is due, or all records of a time have
+arrived."""
+FUNCTIONS = {"timer": "on_timer", "notification": "on_notify", "alarm": "on_alarm"}
+"""The function for each kind of calls."""
+NAMED = 2
+"""The least offset of a call with a name. Earlier ones are of timers and of notifications."""
+ALARM = 1 << 60
+"""The least offset of an alarm."""
+RANKED_BYTES = 7
+"""The bytes of a name that decide the order of results of one key and time."""
 
 
 class Call(NamedTuple):
@@ -33,6 +43,41 @@ class Call(NamedTuple):
     """The outer time."""
     kind: CallKind
     key: bytes
+    name: str = ""
+    """The name of the timer or alarm."""
+
+    @property
+    def offset(self) -> int:
+        """Return its place among the calls of its key and time.
+
+        >>> [Call(1, "timer", b"k", name).offset < ALARM for name in ("", "a", "b" * 99)]
+        [True, True, True]
+        """
+        if self.kind == "notification":
+            return 1
+        if self.kind == "timer" and not self.name:
+            return 0
+        rank = int.from_bytes(self.name.encode()[:RANKED_BYTES].ljust(RANKED_BYTES, b"\0"), "big")
+        return NAMED + rank + (ALARM if self.kind == "alarm" else 0)
+
+
+class TimerChange(NamedTuple):
+    """A change that a call makes to the timers of its key."""
+
+    kind: Literal["timer", "alarm", "cancel"]
+    time: int
+    """The outer time of a timer, or the milliseconds until an alarm."""
+    name: str = ""
+
+
+def without_function(operator: str, kind: CallKind) -> MeanderError:
+    """Return the error for a call that is due at an operator without a function for it."""
+    return MeanderError(
+        f"operator {operator!r}",
+        f"{'an' if kind == 'alarm' else 'a'} {kind} is due, and the operator has no function for"
+        " it",
+        f"give it {FUNCTIONS[kind]}",
+    )
 
 
 class Calls:
@@ -49,9 +94,12 @@ class Calls:
         iterations: Iterations,
         until: Antichain,
         max_calls: int,
+        now_ms: Callable[[], int],
     ) -> None:
-        """The operator has functions for `kinds` of calls. `until` has one outer time or none."""
+        """The operator has functions for `kinds` of calls. `until` has one outer time or none.
+        `now_ms` returns the wall clock."""
         self._operator, self._origin, self._space = operator, origin, space
+        self._now_ms = now_ms
         self._timers, self._notifications, self._kinds = timers, notifications, kinds
         self.max_calls, self.iterations = max_calls, iterations
         self._until = min(map(outer_time, until), default=None)
@@ -63,7 +111,8 @@ class Calls:
             return keys, bins
         timers = [] if self.iterations else self._timers.peek(self._until, self.max_calls)
         notifications = self._notifications.peek(self.iterations, self._until, self.max_calls)
-        called = [key for _, key in chain(timers, notifications)]
+        split = self._timers.split
+        called = [*(split(tag)[0] for _, tag in timers), *(key for _, key in notifications)]
         called_bins = self._space.bins_of(self._space.hash_keys(called))
         return [*keys, *called], np.concatenate([bins, called_bins])
 
@@ -72,11 +121,7 @@ class Calls:
         for it."""
         call = self._first
         if call is not None and call.kind not in self._kinds:
-            raise MeanderError(
-                f"operator {self._operator!r}",
-                f"a {call.kind} is due, and the operator has no function for it",
-                f"give it {'on_timer' if call.kind == 'timer' else 'on_notify'}",
-            )
+            raise without_function(self._operator, call.kind)
         return call
 
     def pop(self, call: Call) -> None:
@@ -86,10 +131,18 @@ class Calls:
         else:
             self._notifications.pop()
 
-    def register(self, key: bytes, now: int, timers: Sequence[int], notification: bool) -> None:
-        """Set timers for a key, and with `notification` request a notification for `now`."""
-        for time in timers:
-            self._timers.set(Bin(self._space.bin_of(key)), time, key)
+    def register(
+        self, key: bytes, now: int, changes: Sequence[TimerChange], notification: bool
+    ) -> None:
+        """Change the timers of a key, and with `notification` request a notification for `now`."""
+        for kind, time, name in changes:
+            if kind == "timer":
+                self._timers.set(Bin(self._space.bin_of(key)), time, key, name)
+            elif kind == "alarm":
+                due = self._now_ms() + time
+                self._timers.set_alarm(Bin(self._space.bin_of(key)), due, key, name)
+            else:
+                self._timers.cancel(key, name)
         if notification:
             self._notifications.request(nested_time(now, self.iterations), key)
 
@@ -107,7 +160,7 @@ class Calls:
             np.array([call.time for call in calls], np.int64),
             np.full(len(calls), self._origin, np.int64),
             hashes.view(np.int64),
-            np.array([call.kind == "notification" for call in calls], np.int64),
+            np.array([call.offset for call in calls], np.int64),
             np.zeros(len(calls), np.int64),
             [None] * len(calls),
             keys,
@@ -119,7 +172,7 @@ class Calls:
         timer, notification = self._timers.first, self._notifications.first
         found: Call | None = None
         if timer is not None and not self.iterations and self._is_due(timer[0]):
-            found = Call(timer[0], "timer", timer[1])
+            found = Call(timer[0], "timer", *self._timers.split(timer[1]))
         if notification is not None and iterations_of(notification[0]) == self.iterations:
             time = outer_time(notification[0])
             if self._is_due(time) and (found is None or time < found.time):
@@ -128,3 +181,48 @@ class Calls:
 
     def _is_due(self, time: int) -> bool:
         return self._until is None or time < self._until
+
+
+class AlarmCalls(Calls):
+    """A queue of the alarms of one pass. All are called at one outer time."""
+
+    def __init__(
+        self,
+        operator: str,
+        origin: int,
+        space: BinSpace,
+        timers: Timers,
+        notifications: Notifications,
+        kinds: Collection[CallKind],
+        time: int,
+        due: Sequence[Timer],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`due` are the alarms that are due, at bins that are here."""
+        until = Antichain.of(time)
+        super().__init__(
+            operator, origin, space, timers, notifications, kinds, (), until, len(due), now_ms
+        )
+        self._time, self._due, self._next = time, due, 0
+
+    def with_callable_keys(self, keys: list[bytes], bins: Int64s) -> tuple[list[bytes], Int64s]:
+        """Return the keys of a pass and their bins."""
+        alarms = self._timers.alarms
+        called = [alarms.split(tag)[0] for _, tag in self._due]
+        called_bins = self._space.bins_of(self._space.hash_keys(called))
+        return [*keys, *called], np.concatenate([bins, called_bins])
+
+    def pop(self, call: Call) -> None:
+        """Remove the next alarm, as it is called."""
+        self._timers.alarms.remove(self._due[self._next])
+        self._next += 1
+
+    @property
+    def _first(self) -> Call | None:
+        alarms = self._timers.alarms
+        # Another alarm of the key may have cancelled it.
+        while self._next < len(self._due) and self._due[self._next] not in alarms:
+            self._next += 1
+        if self._next == len(self._due):
+            return None
+        return Call(self._time, "alarm", *alarms.split(self._due[self._next][1]))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
+from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.schemas.errors import SetupError
@@ -27,10 +28,12 @@ from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
 from meander.state.encoding.columns import ColumnLayout, column_of, exact_column, fit_column
 from meander.state.encoding.columns import Columns as Columns
+from meander.state.encoding.expiring import NEVER
 from meander.state.store.store import Bins, StateBatch, Store
 
-ColumnStep = Callable[[Columns, Column], tuple[Columns, Column]]
-"""`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key."""
+ColumnStep = Callable[..., tuple[Columns, Column]]
+"""`(state columns, values) -> (state columns, results)`, shapes (n,), each row another key. It gets
+one more column for each name in `uses`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,8 @@ class ColumnFold:
 
     `init` is the state of a new key, one plain value per state column. `dtypes` are the types of
     these columns, and `dtype` is the type of the values. `of` names the field of the value to use,
-    None for the value itself.
+    None for the value itself. `uses` names further columns that the step gets behind the values,
+    such as "event_ms", the own times of the records in milliseconds.
 
     The states that the step returns must fit columns of these types exactly. A key's state is a
     tuple, or the number itself where there is one column of numbers.
@@ -55,6 +59,7 @@ class ColumnFold:
     dtypes: tuple[str, ...]
     dtype: str
     of: str | None = None
+    uses: tuple[str, ...] = ()
 
     @property
     def layout(self) -> ColumnLayout:
@@ -174,7 +179,33 @@ class _SealedStates:
         return cast(tuple[object, ...], self._sealing.unseal(sealed))
 
 
-_StateAccess = _NumberStates | _SealedStates
+class _ExpiringStates:
+    """A view that removes expired states before a read, and renews due times behind a write."""
+
+    def __init__(
+        self,
+        states: _NumberStates | _SealedStates,
+        state_batch: StateBatch,
+        times: Int64s,
+        expiry: Expiry,
+    ) -> None:
+        self._states, self._batch, self._times, self._expiry = states, state_batch, times, expiry
+
+    def read(self, rows: Int64s) -> Columns:
+        slots = self._batch.slots[rows]
+        expired = self._batch.due[slots] <= self._times[rows]
+        if expired.any():
+            self._batch.forget(slots[expired])
+        return self._states.read(rows)
+
+    def write(self, rows: Int64s, columns: Columns) -> None:
+        self._states.write(rows, columns)
+        if self._expiry.refresh == "create":
+            rows = rows[self._batch.due[self._batch.slots[rows]] == NEVER]
+        self._batch.due[self._batch.slots[rows]] = self._expiry.dues(self._times[rows])
+
+
+_StateAccess = _NumberStates | _SealedStates | _ExpiringStates
 
 
 class Columnar:
@@ -182,8 +213,10 @@ class Columnar:
 
     call_kinds: Collection[CallKind] = ()
 
-    def __init__(self, fold: ColumnFold, sealing: Sealing, guard: Guard) -> None:
-        self._fold, self._guard = fold, guard
+    def __init__(
+        self, fold: ColumnFold, sealing: Sealing, guard: Guard, expiry: Expiry | None = None
+    ) -> None:
+        self._fold, self._guard, self._expiry = fold, guard, expiry
         self._whole = np.dtype(fold.dtype).kind in "iu"
         self.sealing = sealing
 
@@ -196,7 +229,7 @@ class Columnar:
         assert batch.hashes is not None
         assert batch.keys is not None
         with store.open_batch(batch.keys, bins[valid]) as state_batch:
-            states = self._states(store, state_batch, batch.keys)
+            states = self._states(store, state_batch, batch)
             for chosen in _passes(batch.hashes):
                 answered[chosen] = self._apply_pass(states, batch, values, chosen, results)
         if answered.all():
@@ -204,10 +237,16 @@ class Columnar:
         kept = np.flatnonzero(answered)
         return Applied(batch.take(kept).with_values(pick(results, kept.tolist())), len(rows))
 
-    def _states(self, store: Store, state_batch: StateBatch, keys: list[bytes]) -> _StateAccess:
-        if store.layout is None:
-            return _SealedStates(state_batch, keys, self._fold.layout, self.sealing)
-        return _NumberStates(state_batch)
+    def _states(self, store: Store, state_batch: StateBatch, batch: Batch) -> _StateAccess:
+        assert batch.keys is not None
+        states: _NumberStates | _SealedStates = (
+            _NumberStates(state_batch)
+            if store.layout is not None
+            else _SealedStates(state_batch, batch.keys, self._fold.layout, self.sealing)
+        )
+        if self._expiry is None:
+            return states
+        return _ExpiringStates(states, state_batch, batch.times, self._expiry)
 
     def _apply_pass(
         self,
@@ -220,7 +259,7 @@ class Columnar:
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
         try:
-            answers = self._step(states, values[rows], rows)
+            answers = self._step(states, values[rows], rows, batch)
         except failure() as error:
             if len(rows) == 1:
                 self._guard.failed(batch, int(rows[0]), error)
@@ -236,8 +275,11 @@ class Columnar:
             results[row] = answer
         return np.ones(len(rows), np.bool_)
 
-    def _step(self, states: _StateAccess, values: Column, rows: Int64s) -> list[object]:
-        after, answers = self._fold.step(states.read(rows), values)
+    def _step(
+        self, states: _StateAccess, values: Column, rows: Int64s, batch: Batch
+    ) -> list[object]:
+        used = (np.asarray(batch.extra_column(name))[rows] for name in self._fold.uses)
+        after, answers = self._fold.step(states.read(rows), values, *used)
         plain: list[object] = answers.tolist()
         if len(plain) != len(rows):
             raise ValueError(f"the step returned {len(plain)} results for {len(rows)} keys")

@@ -29,6 +29,7 @@ from meander.dataflow.operators.ports import InputPort, Message
 from meander.dataflow.records.batch import Int64s
 from meander.dataflow.records.loop_times import outer_time
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.cells import bytes_of
 from meander.state.keys.ids import Bin
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer import DeltaEntries
@@ -291,7 +292,7 @@ class IncomingBins:
         remainder = incoming.handoff.remainder
         self.add_delta(manifest.bin, remainder, loader.timers)
         self._on_installed(manifest.bin, manifest.epoch)
-        size = sum(map(len, (*remainder.keys, *remainder.states)))
+        size = sum(map(len, remainder.keys)) + bytes_of(remainder.states)
         prefetched = incoming.prefetched
         self._note_installed(
             manifest,

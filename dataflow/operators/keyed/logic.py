@@ -7,7 +7,7 @@ that fails half-way therefore leaves the state unchanged, and holds no reference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -18,21 +18,17 @@ import numpy as np
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard, failure
 from meander.dataflow.operators.keyed.callbacks import Call, CallKind, Calls
-from meander.dataflow.operators.stateless import (
-    INDEX_LIMIT,
-    MAX_OUTPUTS,
-    TooManyLevelsError,
-    TooManyOutputsError,
-    append_index,
-)
+from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
+from meander.dataflow.operators.keyed.expiry import Expiry, Lifetimes, lifetimes_of
+from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
 from meander.dataflow.records.batch import Batch
+from meander.dataflow.records.extra_columns import defaults, used_cells
 from meander.schemas.errors import MeanderError
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, weigh
 from meander.state.encoding.codec import StateCodec
 from meander.state.layers.layer_writer import ENTRY_BYTES, STATE_LIMIT
-from meander.state.store.store import Bins, Store
-from meander.state.times.time import checked_millis, from_millis, to_millis
+from meander.state.store.store import Bins, StateBatch, Store
 
 States = list[object]
 """Sealed states by slot. `ABSENT` stands for a key without a state."""
@@ -208,10 +204,13 @@ class Fold:
         """Return one result per record that the function processed."""
         assert rows.batch.keys is not None
         with store.open_batch(rows.batch.keys, bins) as state_batch:
-            results = self._fold(state_batch.sealed, state_batch.slots.tolist(), rows.batch)
+            results = self._results(state_batch, rows.batch)
             return Applied(results, self._guard.end_pass(len(rows)))
 
-    def _fold(self, states: States, slots: list[int], batch: Batch) -> Batch:
+    def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
+        return self._fold(state_batch.sealed, state_batch.slots.tolist(), batch)
+
+    def _fold(self, states: States, slots: Iterable[int], batch: Batch) -> Batch:
         seal, unseal, step = self.sealing.seal, self.sealing.unseal, self._step
         assert batch.keys is not None
         keys = batch.keys
@@ -246,62 +245,16 @@ class Fold:
         return batch.take(np.delete(np.arange(done), failed)).with_values(results)
 
 
-class Context:
-    """A context that gives a process function its key, time, outputs, timers and notifications."""
+class ExpiringFold(Fold):
+    """A fold whose keys have a time to live."""
 
-    __slots__ = ("_calls", "_emitted", "_key", "_notice", "_time", "_timers")
+    def __init__(self, fold: Fold, expiry: Expiry) -> None:
+        super().__init__(fold._init, fold._step, fold.sealing, fold._guard)
+        self._expiry = expiry
 
-    def __init__(
-        self, key: bytes, time: int, calls: Collection[CallKind], side: Sequence[str]
-    ) -> None:
-        self._key, self._time, self._calls = key, time, calls
-        self._notice = False
-        self._emitted: dict[str | None, list[object]] = {None: [], **{name: [] for name in side}}
-        self._timers: list[int] = []
-
-    @property
-    def key(self) -> object:
-        """Return the record's key, in the canonical form of all equal keys (`codec.encode_key`)."""
-        return codec.decode(self._key)
-
-    @property
-    def time_ms(self) -> int:
-        """Return the record's logical time, in milliseconds since 1970."""
-        return to_millis(self._time)
-
-    def emit(self, result: object, to: str | None = None) -> None:
-        """Send a result at the record's time, to the first output or to a side output by name."""
-        if to not in self._emitted:
-            raise ValueError(f"the operator has no side output {to!r}: name it in `side`")
-        emitted = self._emitted[to]
-        if len(emitted) == MAX_OUTPUTS:
-            raise TooManyOutputsError
-        emitted.append(result)
-
-    def timer(self, at_ms: int) -> None:
-        """Set a timer for this key. `at_ms` must be later than the record's time, and the call
-        comes once the frontier has passed it. The frontier follows records, never the clock, so
-        the timers of a silent flow wait. A second timer for the same key and time has no effect."""
-        time = from_millis(checked_millis(at_ms))
-        if time <= self._time:
-            raise ValueError(f"a timer for {at_ms} ms is not after the record's {self.time_ms} ms")
-        if "timer" not in self._calls:
-            raise ValueError("the operator has no on_timer function to call back")
-        self._timers.append(time)
-
-    def notify(self) -> None:
-        """Request a call of this key after all records of this time, and before any later record.
-        In a loop the call comes after this iteration. A second request for the same key and time
-        has no effect."""
-        if "notification" not in self._calls:
-            raise ValueError("the operator has no on_notify function to call, or it is this one")
-        self._notice = True
-
-
-OnValue = Callable[[Context, object, object], object]
-"""`(context, state, value) -> state`."""
-OnTimer = Callable[[Context, object], object]
-"""`(context, state) -> state`."""
+    def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
+        with Lifetimes(self._expiry, state_batch) as lifetimes:
+            return self._fold(state_batch.sealed, lifetimes.each(batch.times), batch)
 
 
 def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
@@ -349,12 +302,19 @@ class Process:
         on_values: Sequence[OnValue],
         on_timer: OnTimer | None,
         on_notify: OnTimer | None,
+        on_alarm: OnTimer | None,
         side: Sequence[str],
         sealing: Sealing,
         guard: Guard,
+        expiry: Expiry | None = None,
+        uses: Sequence[str] = (),
     ) -> None:
+        """`uses` are the extra columns that the functions read."""
         self._init, self._on_values = init, on_values
-        callbacks: dict[CallKind, OnTimer | None] = {"timer": on_timer, "notification": on_notify}
+        self._expiry, self._uses = expiry, uses
+        callbacks: dict[CallKind, OnTimer | None] = {
+            "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
+        }  # fmt: skip
         self._callbacks = {kind: one for kind, one in callbacks.items() if one is not None}
         self._side, self.sealing, self._guard = side, sealing, guard
         self.call_kinds: Collection[CallKind] = tuple(self._callbacks)
@@ -366,15 +326,17 @@ class Process:
         notifications."""
         batch, times, inputs = rows.batch, rows.batch.times.tolist(), rows.inputs.tolist()
         full = (batch.indexes >= INDEX_LIMIT).tolist()
+        extra = used_cells(self._uses, batch.extra, batch.times)
         outcome, called, row = _Outcome.of(self._side), list[Call](), 0
         values = iter(self._guard.own_values(batch))
         assert batch.keys is not None
         keys, bins = calls.with_callable_keys(batch.keys, bins)
-        with store.open_batch(keys, bins) as state_batch:
-            states, slots = (
-                state_batch.sealed,
-                dict(zip(keys, state_batch.slots.tolist(), strict=True)),
-            )
+        with (
+            store.open_batch(keys, bins) as state_batch,
+            lifetimes_of(self._expiry, state_batch) as lifetimes,
+        ):
+            slots = dict(zip(keys, state_batch.slots.tolist(), strict=True))
+            apply = partial(self._call, state_batch, state_batch.sealed, lifetimes)
             due = calls.next()
             while row + len(called) < calls.max_calls:
                 call: Call | None = None
@@ -382,17 +344,20 @@ class Process:
                     place, key = row, batch.keys[row]
                     on_value = self._on_values[inputs[row]]
                     function: OnTimer = partial(_with_value, on_value, next(values))
-                    context = Context(key, times[row], self.call_kinds, self._side)
+                    context = Context(
+                        key, times[row], self.call_kinds, self._side, extra=extra[row]
+                    )
                 elif due is not None:
                     place, key, call = len(times) + len(called), due.key, due
                     function, kinds = self._callbacks[due.kind], self.call_kinds
                     if due.kind == "notification":
                         kinds = self._kinds_in_notification
-                    context = Context(key, due.time, kinds, self._side)
+                    own = defaults(self._uses, due.time)
+                    context = Context(key, due.time, kinds, self._side, due.name, own)
                 else:
                     break
                 deepest = place < len(times) and full[place]
-                error = self._call(states, slots[key], context, function, deepest)
+                error = apply(slots[key], context, function, deepest)
                 if error is not None:
                     at = (batch, place) if call is None else (calls.batch([call]), 0)
                     if self._guard.stops(*at):
@@ -413,21 +378,35 @@ class Process:
         return self._applied(batch, row, outcome, calls.batch(called) if called else None)
 
     def _call(
-        self, states: States, slot: int, context: Context, function: OnTimer, deepest: bool
+        self,
+        state_batch: StateBatch,
+        states: States,
+        lifetimes: Lifetimes | None,
+        slot: int,
+        context: Context,
+        function: OnTimer,
+        deepest: bool,
     ) -> BaseException | None:
         """Change the state of a key. Return the error of the function, or that of a result behind
         more levels than an index holds."""
         if self._guard.keepalive.due:
             self._guard.keepalive.send()
+        if lifetimes is not None:
+            lifetimes.expire(slot, context._time)
+        before = states[slot]
         try:
-            sealed = states[slot]
-            state = self._init() if sealed is ABSENT else self.sealing.unseal(sealed)
-            sealed = self.sealing.seal(function(context, state), context._key)
+            state = self._init() if before is ABSENT else self.sealing.unseal(before)
+            state = function(context, state)
+            after = ABSENT if context._forgotten else self.sealing.seal(state, context._key)
             if deepest and any(context._emitted.values()):
                 raise TooManyLevelsError
         except failure() as error:
             return error
-        states[slot] = sealed
+        states[slot] = after
+        if context._forgotten:
+            state_batch.forgets = True
+        if lifetimes is not None:
+            lifetimes.renew(slot, context._time, before)
         return None
 
     def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:
@@ -438,13 +417,4 @@ class Process:
     def _batch(self, batch: Batch, outcome: _Emitted) -> Batch:
         emitted = batch.take(np.array(outcome.rows, np.int64))
         positions = np.array(outcome.positions, np.int64)
-        return Batch(
-            emitted.times,
-            emitted.origins,
-            emitted.partitions,
-            emitted.offsets,
-            append_index(emitted.indexes, positions),
-            outcome.values,
-            emitted.keys,
-            emitted.hashes,
-        )
+        return emitted.with_outputs(append_index(emitted.indexes, positions), outcome.values)

@@ -24,7 +24,8 @@ from meander.dataflow.control.logic_timeline import LogicTimeline
 from meander.dataflow.operators.adaptive_batch import AdaptiveBatch
 from meander.dataflow.operators.buffer.rows import EMPTY, Rows, in_order
 from meander.dataflow.operators.context import OperatorContext
-from meander.dataflow.operators.keyed.callbacks import Calls
+from meander.dataflow.operators.keyed.alarms import AlarmClock
+from meander.dataflow.operators.keyed.callbacks import AlarmCalls, Calls, without_function
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
@@ -69,6 +70,7 @@ class KeyedOperator(StatefulOperator):
         inputs: Sequence[InputPort],
         handoffs: InputPort,
         outputs: Sequence[OutputPort],
+        held: OutputPort | None,
         logic: LogicTimeline[Logic],
         store: Store,
         order: Order,
@@ -78,14 +80,18 @@ class KeyedOperator(StatefulOperator):
     ) -> None:
         """Take the arguments of a stateful operator, besides its own. `retries` are those of its
         functions."""
-        super().__init__(context, handoffs, outputs, store, max_handoff_bytes, downstream_passed)
+        super().__init__(
+            context, handoffs, outputs, store, max_handoff_bytes, downstream_passed, held
+        )
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
         self._timeline, self._order, self._retries = logic, order, retries
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
+        self._fires_timers = context.fires_timers
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
+        self._alarms = None if held is None else AlarmClock(self.timers, self._clock)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -93,6 +99,7 @@ class KeyedOperator(StatefulOperator):
         """Install bins, receive records, apply ready ones, and make due calls. Return whether the
         operator worked."""
         frontier = self._complete_frontier()
+        retired = self._retire_timers()
         if self.incoming.is_ordering:
             self.incoming.note_passed(outer_frontier(self._call_frontier(frontier)))
         installed = self.incoming.schedule(self._outputs.retain)
@@ -101,17 +108,14 @@ class KeyedOperator(StatefulOperator):
         released = self._enqueue_released()
         ready = self._enqueue_ready(frontier)
         applied = not (blocked or self._rests) and self._apply(frontier)
-        worked = installed or received or released or ready or applied
+        worked = retired or installed or received or released or ready or applied
+        if self._alarms is not None:
+            worked |= not (blocked or self._rests) and self._call_alarms(frontier)
+            worked |= self._alarms.pending and self._outputs.held != self._alarm_times(frontier)
         if worked or self._over_limit:
             worked |= self._spill()
             self._downgrade()
         return worked
-
-    def wait_seconds(self) -> float | None:
-        """Return a short time while layers are being read, or the time until a function is called
-        again on a record."""
-        again = None if self._retries is None else self._retries.wait_seconds()
-        return min((s for s in (super().wait_seconds(), again) if s is not None), default=None)
 
     @property
     def _rests(self) -> bool:
@@ -144,6 +148,7 @@ class KeyedOperator(StatefulOperator):
         """Add restored notifications, once all states and timers are restored."""
         for time, key in notifications:
             self._notifications.request(time, key)
+        self._expect_alarms()
         self._downgrade()
 
     # -- records
@@ -155,6 +160,18 @@ class KeyedOperator(StatefulOperator):
         for port in self._inputs:
             passed = passed.meet(port.frontier)
         return passed
+
+    def _retire_timers(self) -> bool:
+        """Let no timer fire where a bounded run has ended and is not to fire them. They stay in
+        the state. Return whether that has just come.
+
+        Sources give up their last times once all sinks have passed the last record, so all timers
+        up to that record have fired.
+        """
+        if self.timers.retired or any(port.frontier for port in self._inputs):
+            return False
+        self.timers.retired = not self._fires_timers()
+        return self.timers.retired
 
     def _receive(self) -> bool:
         received = False
@@ -171,7 +188,7 @@ class KeyedOperator(StatefulOperator):
         """Spill records where too many wait. Return whether any record was spilled. Raises
         MeanderError for too many timers, which stay in memory."""
         calls = self.timers.size + self._notifications.size
-        if calls > self._memory_limit.max_bytes:
+        if calls > self._memory_limit.max_bytes and not self.timers.retired:
             since = to_millis(min(map(outer_time, self._call_times())))
             self._memory_limit.check(calls, f"timers wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.incoming.size
@@ -249,8 +266,60 @@ class KeyedOperator(StatefulOperator):
             applied = True
         return applied
 
+    def _call_alarms(self, frontier: Antichain) -> bool:
+        """Call the alarms that are due, at the earliest time at which the operator may still
+        send. Return whether there were any."""
+        assert self._alarms is not None
+        time = self._reached(frontier)
+        due = [] if time is None else self._alarms.due(time, self._batch_size.rows)
+        if time is None or not due:
+            return False
+        version = self._version_at(time)
+        self._outputs.call_at(time)
+        calls = AlarmCalls(
+            self.name, self._origin, self._space, self.timers, self._notifications,
+            version.logic.call_kinds, time, due, self._clock.now_ms,
+        )  # fmt: skip
+        self._run(version.logic, EMPTY, calls)
+        return True
+
+    def _alarm_times(self, frontier: Antichain) -> tuple[Time, ...]:
+        """Return the time to hold for pending alarms, if any."""
+        time = self._reached(frontier)
+        held = self._outputs.held
+        if time is None or not held or self._alarms is None or not self._alarms.pending:
+            return ()
+        # A restore holds times that this worker's frontier has not reached.
+        return (max(time, *map(outer_time, held)),)
+
+    def _reached(self, frontier: Antichain) -> int | None:
+        """Return the earliest time at which the operator may still send; None where its inputs have
+        ended."""
+        times = (*self._call_frontier(frontier), *self._call_times())
+        return min(map(outer_time, times), default=None)
+
+    def _on_installed(self, bin: Bin, time: int) -> None:
+        self._expect_alarms()
+        if self._alarms is not None:
+            self.timers.note_arrival(bin, time)
+
+    def _expect_alarms(self) -> None:
+        """Raise MeanderError for alarms without a function for them."""
+        if self._alarms is None and len(self.timers.alarms):
+            raise without_function(self.name, "alarm")
+
+    def wait_seconds(self) -> float | None:
+        """Return a short time while layers are being read, or the seconds until the next alarm, or
+        until a function is called again on a record."""
+        again = None if self._retries is None else self._retries.wait_seconds()
+        alarm = None
+        if self._alarms is not None and self._outputs.held:
+            alarm = self._alarms.wait_seconds()
+        waits = (super().wait_seconds(), again, alarm)
+        return min((wait for wait in waits if wait is not None), default=None)
+
     def decode(self, state: bytes) -> object:
-        """Return a stored state in the form of the version that the next records meet."""
+        """Return a state of `states` in the form of the version that the next records meet."""
         time = min(map(outer_time, self._control()), default=END_TIME)
         return self._timeline.at(time).sealing.unseal(Sealed(state))
 
@@ -260,6 +329,10 @@ class KeyedOperator(StatefulOperator):
         logic, rows, calls = self._next(frontier, max_count)
         if calls.next() is None and not len(rows):
             return 0
+        return self._run(logic, rows, calls)
+
+    def _run(self, logic: Logic, rows: Rows, calls: Calls) -> int:
+        """Apply records and make calls in one pass. Return the number of both."""
         started_at = self._clock.monotonic()
         bins = self._bins(rows.batch)
         applied = logic.apply(self.store, bins, rows, calls)
@@ -326,7 +399,7 @@ class KeyedOperator(StatefulOperator):
             until = Antichain.of(*map(outer_time, until), version.until)
         return Calls(
             self.name, self._origin, self._space, self.timers, self._notifications,
-            version.logic.call_kinds, iterations, until, max_count,
+            version.logic.call_kinds, iterations, until, max_count, self._clock.now_ms,
         )  # fmt: skip
 
     def _call_frontier(self, frontier: Antichain, applied: int = 0) -> Antichain:
@@ -382,7 +455,11 @@ class KeyedOperator(StatefulOperator):
     def _downgrade(self) -> None:
         queued = (nested_time(least, rows.iterations) for least, rows in self._queue)
         waiting = (*self._waiting.pending_times, *queued, *self.incoming.pending_times)
-        self._outputs.downgrade(*least_of(*waiting, *self._call_times()))
+        least = least_of(*waiting, *self._call_times())
+        self._outputs.downgrade(*least)
+        if self._alarms is not None:
+            held = self._alarm_times(self._complete_frontier()) if self._alarms.pending else ()
+            self._outputs.downgrade_held(*least_of(*least, *held))
 
     def _call_times(self) -> tuple[Time, ...]:
         return least_of(self.timers.least, *self._notifications.least_times)

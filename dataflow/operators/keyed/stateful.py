@@ -7,7 +7,7 @@ complete before use. A checkpoint freezes the bins that are here. Cost: nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from meander.dataflow.operators.ports import BaseOperator, InputPort, OutputPort
 from meander.dataflow.records.batch import Int64s
 from meander.dataflow.records.loop_times import outer_frontier, outer_time
 from meander.state.checkpoint.arrangements import UnreadRows
+from meander.state.encoding.expiring import NEVER, split_due
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
@@ -40,13 +41,15 @@ class StatefulOperator(BaseOperator):
         store: Store,
         max_handoff_bytes: int,
         downstream_passed: Callable[[int], bool],
+        held: OutputPort | None = None,
     ) -> None:
-        """`downstream_passed` returns whether the sinks that write its results on arrival have
-        passed a time."""
+        """At `held` it holds times for the wall clock. `downstream_passed` returns whether the
+        sinks that write its results on arrival have passed a time."""
         self.name, self.store, self.timers = context.name, store, Timers()
         self.heat: Int64s = np.zeros(context.space.count, np.int64)
         """The number of applied records, by bin."""
-        self._outputs, self._control, self._space = Outputs(outputs), context.control, context.space
+        self._outputs, self._control = Outputs(outputs, held), context.control
+        self._space = context.space
         self._max_handoff_bytes = max_handoff_bytes
         self.bin_layers = BinLayers(
             self.name, store, context.topic, context.next_layer, context.retention
@@ -83,6 +86,14 @@ class StatefulOperator(BaseOperator):
     def _downgrade(self) -> None:
         """Give up the times at which nothing can be sent any more."""
         raise NotImplementedError
+
+    def states(self, bin: Bin, now: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys of a bin with their encoded states, without those that have expired at
+        a time."""
+        for key, data in self.store.scan(bin):
+            due, state = split_due(data) if self.store.expires else (NEVER, data)
+            if due > now:
+                yield key, state
 
     @property
     def frontier(self) -> Antichain:

@@ -13,7 +13,7 @@ chunk.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -37,8 +37,10 @@ from meander.dataflow.operators.source.partitions import (
     PendingChunk,
     SourcePartition,
 )
+from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.progress.capability import Capability
 from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.extra_columns import EVENT_MS, ExtraColumns
 from meander.dataflow.records.loop_times import outer_frontier, outer_time
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, SEQUENCE_BITS, duration, from_millis
@@ -63,6 +65,8 @@ class SourceLocations:
     """Locations of advance requests."""
     sinks: Sequence[Location]
     """The outputs of the sinks: the flow's probe."""
+    alarmed: bool
+    """Whether results of alarms may wait at a time that no record has."""
     unsorted: Sequence[Location]
     """Locations at which its own records are in the order of arrival, or leave the flow."""
 
@@ -81,17 +85,22 @@ class SourceOperator:
         announcements: OutputPort,
         locations: SourceLocations,
         override_history: OverrideHistory,
+        uses: Collection[str] = (),
+        silence: Silence | None = None,
         restored: Iterable[PartitionHandoff] = (),
         *,
         resumes: bool = False,
     ) -> None:
-        """`restored` are the partitions that a checkpoint knows. With `resumes` the flow starts
-        from a checkpoint, so any other partition is new."""
+        """`uses` are the extra columns that functions behind the source read. `silence` is there
+        where logical time follows the wall clock. `restored` are the partitions that a checkpoint
+        knows. With `resumes` the flow starts from a checkpoint, so any other partition is new."""
         self._origin, self._reader, self._options = origin, reader, options
+        self._uses, self._silence = uses, silence
         self._handoffs, self._output, self._announcements = handoffs, output, announcements
         self._locations = locations
         self._progress, self._clock = context.progress, context.clock
         self._inflight, self._counters = context.inflight, context.counters
+        self._fires_timers = context.fires_timers
         self._override_history = override_history
         self._unreadable = 0
         self.delays = Histogram()
@@ -119,6 +128,12 @@ class SourceOperator:
             partition = self._continue_partition(handoff, output.open(handoff.frontier))
             self._advance_past_sent(partition)
             self._await_earlier_records(partition)
+        if self._partitions:
+            self._take_part()
+
+    def _take_part(self) -> None:
+        if self._silence is not None:
+            self._silence.take_part()
 
     def schedule(self) -> bool:
         """Read and send records, and advance idle partitions. Return whether the source worked."""
@@ -129,7 +144,7 @@ class SourceOperator:
         self._announce_full()
         if not self._progress.ready:
             return read
-        advanced = self._apply_overrides() or self._advance_idle()
+        advanced = self._apply_overrides() or self._advance_idle() or self._follow_clock()
         sent = self._send()
         closed = self._close_ended()
         return read or advanced or sent or closed
@@ -140,10 +155,12 @@ class SourceOperator:
         self._reader.watch()
         if not self._partitions or not self._progress.ready:
             return None
+        silent = None if self._silence is None else self._silence.wait_seconds(self._silent_since)
         due = [since for _, _, since in self._blocking_partitions()]
         if not due:
-            return None
-        return max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+            return silent
+        seconds = max(0.0, min(due) + self._options.idle_after - self._clock.monotonic())
+        return seconds if silent is None else min(seconds, silent)
 
     @property
     def total(self) -> int | None:
@@ -227,6 +244,7 @@ class SourceOperator:
             handoff.maximum, handoff.newest, handoff.frontier,
         )  # fmt: skip
         self._partitions[handoff.partition] = partition
+        self._take_part()
         self.furthest = max(self.furthest, handoff.newest)
         return partition
 
@@ -363,6 +381,7 @@ class SourceOperator:
             chunk.offsets[head.row : until],
             np.zeros(rows, np.int64),
             chunk.values[head.row : until],
+            extra=self._extra(chunk.times[head.row : until], times),
         )
         sent = slice(head.row, until)
         self._count_late_adjusted(times, head.requested[sent], head.future[sent])
@@ -384,16 +403,27 @@ class SourceOperator:
         self.furthest = max(self.furthest, last)
         self._advance(partition, last)
 
+    def _extra(self, own: Int64s, times: Int64s) -> ExtraColumns | None:
+        """Return the extra columns of records, from their own times and the times that they got."""
+        if EVENT_MS not in self._uses:
+            return None
+        millis = own >> SEQUENCE_BITS
+        # A batch without the column stands for records that got their own times.
+        return {EVENT_MS: millis} if (millis != times >> SEQUENCE_BITS).any() else None
+
     def _count_late_adjusted(
         self, times: Int64s, requested: Int64s, future: npt.NDArray[np.bool_]
     ) -> None:
-        """Count records whose time was raised to another millisecond, and by how much. `_read`
-        counts future records."""
+        """Count records whose time was raised to another millisecond, by how much together, and by
+        how much at most. `_read` counts future records."""
         requested = np.maximum(requested, MIN_TIME)
         raised = (times >> SEQUENCE_BITS) - (requested >> SEQUENCE_BITS)
         raised[future] = 0
         self._counters["late_adjusted"] += int(np.count_nonzero(raised))
         self._counters["late_adjusted_ms"] += int(raised.sum())
+        most = int(raised.max(initial=0))
+        if most > self._counters["late_most_ms"]:
+            self._counters["late_most_ms"] = most
 
     def _announce(self, partition: SourcePartition, waits: bool) -> None:
         """Advance to the time of the next record. Announce that time if the record has to wait."""
@@ -451,8 +481,10 @@ class SourceOperator:
             if not partition.queue and self._reader.ended(partition.number)
         ]
         for partition in ended:
-            # Its records may wait for other partitions until the sinks have passed them.
-            self._ended_capabilities.append(self._announcements.open(partition.time + 1))
+            # Its records may wait for other partitions until the sinks have passed them. Without
+            # later timers, operators learn of the end once the sinks have passed the last record.
+            port = self._announcements if self._fires_timers() else self._output
+            self._ended_capabilities.append(port.open(partition.time + 1))
             # Later records, in another run, must not have times that pass from now on.
             self._record_override(partition, partition.next_offset, BEHIND_ALL)
             rest = self._reader.rest(partition.number)
@@ -477,6 +509,36 @@ class SourceOperator:
                 advanced = True
         return advanced
 
+    def _follow_clock(self) -> bool:
+        """Advance silent partitions to the time that all sources agree to. Return whether one
+        advanced."""
+        if self._silence is None:
+            return False
+        if not self._partitions:
+            self._silence.withdraw()
+            return False
+        self._silence.propose(self._silent_since)
+        if not self._silence.follows:
+            return False
+        agreed, advanced = self._silence.agreed, False
+        for partition in self._partitions.values():
+            if agreed > partition.time and self._is_silent(partition):
+                self._override(partition, agreed)
+                self._counters["clock_advances"] += 1
+                advanced = True
+        return advanced
+
+    @property
+    def _silent_since(self) -> float | None:
+        """Return the second of the last record; None while a partition has records."""
+        if not all(map(self._is_silent, self._partitions.values())):
+            return None
+        return max(partition.active_at for partition in self._partitions.values())
+
+    def _is_silent(self, partition: SourcePartition) -> bool:
+        read = not partition.queue and self._reader.idle(partition.number)
+        return read and not partition.replaying
+
     def _blocking_partitions(self) -> list[tuple[SourcePartition, int, float]]:
         """Return the partitions that hold back waiting pointstamps, each with its target time and
         the second from which on it counts as idle."""
@@ -488,15 +550,23 @@ class SourceOperator:
             least = self._progress.least(self._locations.waiting)
             if least is None or outer_time(least) > furthest:
                 return []
+        alarmed = self._locations.alarmed and self._waits_at(furthest)
         blocking = []
         for partition in self._partitions.values():
-            target = self._target(partition, furthest, requested)
+            target = self._target(partition, furthest, requested, alarmed)
             if target > partition.time:
                 since = partition.advanced_at if partition.queue else partition.active_at
                 blocking.append((partition, target, since))
         return blocking
 
-    def _target(self, partition: SourcePartition, furthest: int, requested: int | None) -> int:
+    def _waits_at(self, furthest: int) -> bool:
+        """Return whether all that waits for a source is at the furthest time."""
+        least = self._progress.least(self._locations.waiting)
+        return least is not None and outer_time(least) == furthest
+
+    def _target(
+        self, partition: SourcePartition, furthest: int, requested: int | None, alarmed: bool
+    ) -> int:
         time, newest = partition.time, partition.newest
         if partition.replaying:
             return time
@@ -510,7 +580,8 @@ class SourceOperator:
         if requested is not None and requested >= furthest:
             return requested + 1
         # Only a partition with a record of the furthest time may pass it, so advances end there.
-        return furthest + 1 if time == newest == furthest else furthest
+        # A result of an alarm is another such record.
+        return furthest + 1 if time == furthest and (alarmed or newest == furthest) else furthest
 
     def _least_source_time(self) -> int:
         least = self._progress.least(self._locations.sources)

@@ -209,6 +209,12 @@ def with_some_loops(case: Case) -> Case:
     return replace(case, kind="loops") if case.seed % 5 == 2 else case
 
 
+def with_some_forgetting(case: Case) -> Case:
+    """One of ten cases has a flow that forgets keys."""
+    forgets = case.seed % 10 == 6 and case.kind != "alone"
+    return replace(case, kind="forgetting") if forgets else case
+
+
 def with_some_changing_logic(case: Case) -> Case:
     """One of ten cases has it in a flow with loops, and one of ten in a flow with timers."""
     kinds = {3: "changing", 9: "ringing"}

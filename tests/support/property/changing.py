@@ -15,6 +15,7 @@ from meander.dataflow.logic.changeable import ChangeableLogic, load
 from meander.dataflow.operators.keyed.logic import unmarked
 from meander.state.encoding import codec
 from meander.state.times.time import from_millis
+from tests.support.property import shapes
 
 HOME = __name__
 
@@ -106,10 +107,12 @@ class Ring(ChangeableLogic, frozen=True):
         context.emit({"k": value["k"], "v": len(state)})
         for n in range(value["v"] % self.many):
             context.timer(context.time_ms + 1 + (self.gap * value["v"] + 13 * n) % 40)
+        shapes.name_timers(context, value["v"])
         return state
 
     def on_timer(self, context: Any, state: Any) -> object:
-        context.emit({"k": context.key, "v": -len(state) * self.gap})
+        called = shapes.number_of(context.timer_name)
+        context.emit({"k": context.key, "v": -len(state) * self.gap - called})
         if len(state) % 2:
             context.timer(context.time_ms + 3)
         return state[1:]

@@ -8,7 +8,6 @@ the total order, so a stage need only keep its state from call to call.
 from __future__ import annotations
 
 import random
-from bisect import insort
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -21,7 +20,7 @@ from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
 from tests.support.property import changing as changing_logic
 from tests.support.property import shapes
-from tests.support.property.reference import Ask, Order, Record, Refusals, States
+from tests.support.property.reference import Ask, Order, Pending, Record, Refusals, States
 
 Ends = tuple[Stream[Any], Stream[Any]]
 LOOPS = ("loop", "early")
@@ -333,7 +332,7 @@ class Reference:
             changes,
         )
         self._upgrades = {name: self.versions.upgrades(name) for name in changeable(stages)}
-        self._timers: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
+        self._timers: dict[str, Pending] = defaultdict(Pending)
         self.states: States = {}
         self.refused: Refusals = []
         # Operators are numbered behind the one source.
@@ -342,8 +341,8 @@ class Reference:
 
     def run(self, records: list[Record]) -> list[Record]:
         results, times = [], sorted({record.order[0] for record in records}, reverse=True)
-        while times or any(self._timers.values()):
-            due = [some[0][0] for some in self._timers.values() if some]
+        while times or any(some.timers for some in self._timers.values()):
+            due = [some.timers[0][0] for some in self._timers.values() if some.timers]
             time = min([*times[-1:], *due])
             if time in times[-1:]:
                 times.pop()
@@ -448,24 +447,21 @@ class Reference:
     def _ring(self, stage: Stage, records: list[Keyed], logic: Any) -> list[Keyed]:
         """Apply the records of a time, then its timers in the order of their keys."""
         time = self._now
-        states, timers, results = self.states[stage.name], self._timers[stage.name], list[Keyed]()
+        states, pending, results = self.states[stage.name], self._timers[stage.name], list[Keyed]()
 
-        def call(key: bytes, order: Order, *value: object) -> None:
-            ask = Ask(key, time)
+        def call(key: bytes, order: Order, *value: object, name: str = "") -> None:
+            ask = Ask(key, time, name)
             function = logic.step if value else logic.on_timer
             states[key] = function(ask, deepcopy(states.get(key, logic.init())), *value)
-            for due in ask.timers:
-                if (due, key) not in timers:
-                    insort(timers, (due, key))
+            pending.apply(key, ask)
             own = Keyed(Record(order, None), key, key)
             results.extend(own.made(value, i) for i, value in enumerate(ask.emitted.get(None, [])))
 
         for _, r in _in_order(records, []):
             call(r.own, r.record.order, deepcopy(r.record.value))
-        while timers and timers[0][0] == time:
-            _, key = timers.pop(0)
-            hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
-            call(key, (time, self.origins[stage.name], hashed, 0, 0))
+        while pending.timers and pending.timers[0][0] == time:
+            key, name, order = pending.pop(self.origins[stage.name])
+            call(key, order, name=name)
         return results
 
     def _fold(

@@ -20,17 +20,15 @@ def runs(first: int, most: int) -> Iterable[int]:
     return chain(range(first, max(most, first + 1)), range(min(first, most)))
 
 
-def plant(
-    monkeypatch: pytest.MonkeyPatch, owner: type, method: str, bug: Callable[..., Any]
-) -> None:
-    """Put a bug in the place of a method."""
+def plant(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, bug: Any) -> None:
+    """Put a bug in the place of a method or an attribute."""
     monkeypatch.setattr(owner, method, bug)
     monkeypatch.setattr(simulator, "MAX_ACTIONS", MOST_ACTIONS)
 
 
 def expect_caught(
     monkeypatch: pytest.MonkeyPatch,
-    bug: tuple[Any, str, Callable[..., Any]],
+    bug: tuple[Any, str, Any],
     recover: Callable[[int], None],
     seeds: Iterable[int],
 ) -> None:

@@ -25,11 +25,12 @@ from meander.state.encoding import codec
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Database
 from meander.testing import Result
-from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions, encoded
+from tests.support.property.case_run import DIFFERS, CaseRun, check_partitions
 from tests.support.property.faults import BrokerDown, Cut, DiskFull, Kill, Killed, Stop
 from tests.support.property.flows import Lane
 from tests.support.property.killed_flow import Interruption, KilledFlow, Refusal
 from tests.support.property.reference import Record, Refusals
+from tests.support.property.silences import silences_between_reads
 from tests.support.property.steps import (
     PLAN_STEPS,
     Occurrence,
@@ -78,7 +79,7 @@ class RecoveryRun(CaseRun):
 
     def recover(self) -> None:
         """Run one execution after another, and compare the results with the reference."""
-        with contextlib.ExitStack() as executions:
+        with silences_between_reads(), contextlib.ExitStack() as executions:
             self._run_all(executions)
 
     def _run_all(self, opened: contextlib.ExitStack) -> None:
@@ -154,6 +155,8 @@ class RecoveryRun(CaseRun):
             if run.disk_full and "No space left on device" in error.cause:
                 return False
             raise
+        finally:
+            self.swept = max(self.swept, run.swept)
 
     def interruption(self, number: int, rng: random.Random) -> Interruption:
         """Draw the interruption of the n-th execution, the family `cut`.
@@ -246,9 +249,7 @@ class RecoveryRun(CaseRun):
         self.decided = [*logic_changes(run.world.decisions)]
         results, states, refused = self.expected()
         self.check_dead_letters(refused)
-        assert self.versions.final(run.state()) == encoded(states), (
-            "states are the reference's (I5)"
-        )
+        self.check_states(run, states)
         wanted = Counter(repr((r.order, r.value)) for r in results)
         found = [Counter(map(answer, execution.results)) for execution in chain]
         assert not found[-1] - wanted, "what is answered is the reference's (I5)"

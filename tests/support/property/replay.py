@@ -21,6 +21,7 @@ from meander import Flow
 from meander.dataflow.control.partition_handoff import ReassignPartition
 from meander.dataflow.control.timestamp_overrides import OverrideHistory, TimestampOverride
 from meander.dataflow.exactly_once.commit_history import start_override
+from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.source.operator import SourceOperator
 from meander.dataflow.operators.source.partitions import SourcePartition
 from meander.dataflow.records.loop_times import outer_time
@@ -39,6 +40,7 @@ from meander.state.encoding import codec
 from meander.testing import TestFlow
 from tests.support.property import shapes
 from tests.support.property.cases import Entry, random_command, random_partition
+from tests.support.property.silences import silences_between_reads
 from tests.support.sim.override_log import reported_overrides
 
 SPAN = 3000
@@ -60,6 +62,8 @@ class Variant:
     now_ms: int
     commands: tuple[Command, ...]
     max_inflight: int
+    options: SourceOptions
+    """Of both sources: with some, time follows the clock in their silences."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Run:
     marks: tuple[Mark, ...]
     late_adjusted: int
     future_ignored: int
+    clock_advances: int
     inflight: int
     """The most bytes that any worker had read and the sinks not passed."""
 
@@ -125,7 +130,9 @@ def random_variant(rng: random.Random) -> Variant:
     # Of a clock that stands among the records' times most are of the future.
     now = rng.choice([NOW_MS + rng.randrange(1 << 40), rng.randrange(SPAN)])
     inflight = rng.choice([300, 64 << 20])
-    return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands), inflight)
+    silence = rng.choice([None, 0.00001, 0.001])
+    options = SourceOptions(advance_after=silence)
+    return Variant(rng.getrandbits(32), workers, bits, now, tuple(commands), inflight, options)
 
 
 def watched(
@@ -134,7 +141,7 @@ def watched(
     """Run the flow to its end; `new` is a partition that comes to the second source meanwhile."""
     flow = Flow("f", bins=variant.bits, max_inflight=variant.max_inflight)
     sink, decided = ListSink(), ListSink()
-    one, two = (flow.source(ListSource(log)) for log in logs)
+    one, two = (flow.source(ListSource(log, variant.options)) for log in logs)
     for source in (one, two):
         source.sink(decided)
     gathered = one.flat_map(doubled).key_by(shapes.key).process("a", nothing, gather, ring)
@@ -159,6 +166,7 @@ def watched(
     with (
         mock.patch.object(simulator, "SimClock", partial(SimClock, variant.now_ms)),
         mock.patch.object(SourceOperator, "_override", watch),
+        silences_between_reads(),
         TestFlow(flow, variant.workers, variant.schedule, commands=commands, past=past) as run,
     ):
         heard = reported_overrides(run.sim.coordinator)
@@ -178,7 +186,8 @@ def watched(
         counters, rulings = run.counters, (*heard, *begun(run))
     return Run(
         in_order(decided), in_order(sink), rulings, tuple(marks.values()),
-        counters["late_adjusted"], counters["future_ignored"], inflight,
+        counters["late_adjusted"], counters["future_ignored"],
+        counters["clock_advances"], inflight,
     )  # fmt: skip
 
 

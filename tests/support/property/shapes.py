@@ -49,7 +49,20 @@ def define(  # noqa: C901 (one case per kind)
             return asked.process("b", empty, Flaky(remember), Flaky(ring), on_error=again)
         case "arrival":
             return keyed.fold("a", int, number, order="processing")
-    raise ValueError(kind)
+        case _:
+            assert kind == "forgetting", kind
+            return forgetting(keyed)
+
+
+def forgetting(keyed: KeyedStream[Any]) -> KeyedStream[Any]:
+    told = keyed.process("a", empty, forgetful, drowsy, ttl=LONG / 1000)
+    counted = told.fold("b", zero, total, ttl=SHORT / 1000)
+    once = counted.process("c", empty, renewed, ttl=LONG / 1000, refresh="create")
+    return once.fold("d", columns.mean("v"), ttl=LONG / 1000)
+
+
+SHORT, LONG = 20, 500
+"""Times to live in milliseconds."""
 
 
 class Refused(Exception):
@@ -122,7 +135,28 @@ def remember(context: Any, state: Any, value: Any) -> object:
     context.emit({"k": value["k"], "v": len(state)})
     for n in range(value["v"] % 4):
         context.timer(context.time_ms + 1 + (5 * value["v"] + 13 * n) % 40)
+    name_timers(context, value["v"])
     return state
+
+
+def name_timers(context: Any, v: int) -> None:
+    """Set timers with names anew, near and far, and cancel some."""
+    context.timer(context.time_ms + 5 + 7 * v % 60, name=f"n{v % 3}")
+    if v % 4 == 1:
+        context.timer(context.time_ms + FAR_MS + v, name=f"far{v % 2}")
+    if v % 5 < 2:
+        context.cancel(f"n{(v + 1) % 3}")
+    if v % 5 == 3:
+        context.cancel(f"far{(v + 1) % 2}")
+
+
+FAR_MS = 3000
+"""Behind all records, so that such timers travel with every move."""
+
+
+def number_of(name: str | None) -> int:
+    """A number for the name of a timer."""
+    return 0 if name is None else 100 + sum(name.encode())
 
 
 def follow(context: Any, state: Any, value: Any) -> object:
@@ -152,9 +186,11 @@ def sort_out(context: Any, state: Any, value: Any) -> object:
 
 
 def ring(context: Any, state: Any) -> object:
-    context.emit({"k": context.key, "v": -len(state)})
+    context.emit({"k": context.key, "v": -len(state) - number_of(context.timer_name)})
     if len(state) % 2:
         context.timer(context.time_ms + 3)
+    if len(state) % 3 == 1:
+        context.cancel("n2")
     return state[1:]
 
 
@@ -184,6 +220,7 @@ def moody(context: Any, state: Any, value: Any) -> object:
     state.append(value["v"])
     context.emit([value, {"k": value["k"]}, {"k": value["k"], "v": None}][value["v"] % 3])
     context.timer(context.time_ms + 5 + 7 * value["v"] % 40)
+    name_timers(context, value["v"])
     if value["v"] % 5 == 2:
         raise Refused
     return state
@@ -198,6 +235,33 @@ def sulky(context: Any, state: Any) -> object:
     if len(state) % 3 == 2:
         raise Refused
     return state[2:]
+
+
+def forgetful(context: Any, state: Any, value: Any) -> object:
+    """Forgets its key, leaves the state None, or keeps the state as it is."""
+    state = state or []
+    context.emit({"k": value["k"], "v": len(state)})
+    context.timer(context.time_ms + 1 + 7 * value["v"] % 60)
+    if value["v"] % 5 == 0:
+        context.forget()
+    if value["v"] % 3 == 0:
+        return None
+    return state if value["v"] % 4 == 1 else [*state, value["v"]][-4:]
+
+
+def drowsy(context: Any, state: Any) -> object:
+    """Meets a new state where the key was forgotten; it may forget the key itself."""
+    state = state or []
+    context.emit({"k": context.key, "v": -len(state)})
+    if len(state) % 2:
+        context.forget()
+    return state[1:]
+
+
+def renewed(context: Any, state: Any, value: Any) -> object:
+    state.append(value["v"])
+    context.emit({"k": value["k"], "v": state[0] + len(state)})
+    return state
 
 
 def number(state: Any, value: Any) -> tuple[object, object]:

@@ -105,6 +105,7 @@ class Bench:
             next_layer=lambda: LayerId(ExecutionId(0), WorkerId(0), 0),
             space=BinSpace(),
             max_waiting=max_waiting,
+            fires_timers=lambda: True,
             buffer=lambda _: buffer,
         )
 
@@ -215,7 +216,8 @@ def calls(
 ) -> Calls:
     """What a stateful operator calls back in one pass, where a frontier has passed that."""
     of = timers or Timers(), notices or Notifications()
-    return Calls("op", 9, BinSpace(), *of, answers, rounds, passed_frontier(passed, rounds), most)
+    until = passed_frontier(passed, rounds)
+    return Calls("op", 9, BinSpace(), *of, answers, rounds, until, most, lambda: 0)
 
 
 def records(

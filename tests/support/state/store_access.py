@@ -22,3 +22,18 @@ def got(store: Store, bins: Sequence[int], keys: Sequence[bytes]) -> dict[bytes,
     with store.open_batch(keys, np.array(bins, np.int64)) as batch:
         states = {k: batch.sealed[slot] for k, slot in zip(keys, batch.slots.tolist(), strict=True)}
         return {key: state for key, state in states.items() if state is not ABSENT}
+
+
+def forget(
+    store: Store,
+    bins: Sequence[int],
+    keys: Sequence[bytes],
+    again: Sequence[bytes] = (),
+    to: object = None,
+) -> None:
+    """Forget keys; those of `again` get a state in the same batch."""
+    with store.open_batch(keys, np.array(bins, np.int64)) as batch:
+        slots = dict(zip(keys, batch.slots.tolist(), strict=True))
+        batch.forget(batch.slots)
+        for key in again:
+            batch.sealed[slots[key]] = to

@@ -174,11 +174,22 @@ def test_an_unbounded_run_from_the_latest_reads_what_comes_then(rig: Rig) -> Non
         assert not reading.reader.ended(Partition(0))
 
 
+@pytest.mark.parametrize(("own", "count"), [("earliest", 10), ("latest", 0), (0, 10)])
+def test_a_source_with_a_start_does_not_follow_that_of_the_run(
+    rig: Rig, own: str | int, count: int
+) -> None:
+    topic = rig.topic("in")
+    produce(rig.bootstrap, topic, numbers(10))
+    context = rig.context(start="earliest" if own == "latest" else "latest")
+    with rig.reading(KafkaSource(topic, start=own), context) as reading:
+        assert len(reading.to_end().values) == count
+
+
 @pytest.mark.parametrize("start", ["noon", "", "-5", "1.5", "9" * 14, "9" * 5000])
 def test_a_start_that_is_no_position_is_refused(rig: Rig, start: str) -> None:
     topic = rig.topic("in")
     with (
-        pytest.raises(SetupError, match="give earliest, latest or milliseconds since 1970"),
+        pytest.raises(SetupError, match="give earliest, latest, milliseconds since 1970, or"),
         rig.reading(KafkaSource(topic), rig.context(start=start)),
     ):
         pass

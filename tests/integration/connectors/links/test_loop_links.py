@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from tests.support.links.linked_flow import LinkedFlow
 

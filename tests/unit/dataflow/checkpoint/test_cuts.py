@@ -17,7 +17,7 @@ from meander.dataflow.checkpoint.alignment import Alignment
 from meander.dataflow.checkpoint.compatibility import expect_fits
 from meander.dataflow.checkpoint.state_writer import StateWriter
 from meander.dataflow.control.command import MoveBins
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.simulation.in_memory import DelayedWriter, ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld, Join, TakeCheckpoint

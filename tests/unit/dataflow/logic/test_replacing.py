@@ -77,6 +77,11 @@ class Rings(Asks, frozen=True):
         return state
 
 
+class Rung(Asks, frozen=True):
+    def on_alarm(self, context: Any, state: Any) -> object:
+        return state
+
+
 class Tells(Asks, frozen=True):
     def on_notify(self, context: Any, state: Any) -> object:
         return state
@@ -209,6 +214,13 @@ REFUSED: dict[str, tuple[KeyedNode | Step, ChangeableLogic, ChangeableLogic, str
     ),
     "a dropped timer": (
         process(Rings()), Rings(), Asks(), f"Asks has no on_timer, {PENDING}", "keep on_timer",
+    ),
+    "a dropped alarm": (
+        process(Rung()), Rung(), Asks(), f"Asks has no on_alarm, {PENDING}", "keep on_alarm",
+    ),
+    "an added alarm": (
+        process(Asks()), Asks(), Rung(), "Rung has on_alarm, which the wall clock calls, and",
+        "change it by a restart",
     ),
     "a dropped notification": (
         process(Tells()), Tells(), Rings(), f"Rings has no on_notify, {PENDING}", "keep on_notify",

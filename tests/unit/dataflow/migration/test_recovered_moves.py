@@ -12,7 +12,7 @@ from meander import Checkpointing, Flow
 from meander.dataflow.api.nodes import Guarantee
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.simulation.faults import At
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import TakeCheckpoint

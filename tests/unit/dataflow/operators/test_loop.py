@@ -17,7 +17,7 @@ from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.timestamp_overrides import OverrideHistory
 from meander.dataflow.coordinator.frontier_blockers import FrontierBlockers
 from meander.dataflow.operators.buffer.rows import Rows, in_order
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.records.loop_times import nested_time, passed_frontier
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError

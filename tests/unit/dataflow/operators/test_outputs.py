@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import SetupError
 from tests.support.sim.manual_flow import ManualSource, keyed

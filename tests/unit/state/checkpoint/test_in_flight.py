@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from importlib.resources import files
@@ -141,13 +142,40 @@ VERSION_1 = (
     "010e06020c746f74616c73020a044eceeab9e74af848000480808005828080050004000200040204"
     "00040406000406080002040230023100020400020004040208026100"
 )
+EXTRA: dict[str, Any] = {"event_ms": np.array([3, 4]), "headers": [b"h", b""]}
+VERSION_2 = (
+    "020e06020c746f74616c73020a044da37afcc00c2e8d000480808005828080050004000200040204"
+    "0004040600040608000204023002310002040002000204106576656e745f6d730204060800000e68"
+    "656164657273000204026800000004040208026100"
+)
 
 
 def test_version_1_is_read_for_ever() -> None:
-    golden = bytes.fromhex(VERSION_1)
-    assert in_flight.encode(HEADER, columns([1, "a"])) == golden
+    header, read = in_flight.decode(bytes.fromhex(VERSION_1))
+    assert (header, read.values, read.extra) == (HEADER, [1, "a"], None)
+
+
+def test_version_2_adds_extra_columns() -> None:
+    written = replace(columns([1, "a"]), extra=EXTRA)
+    golden = bytes.fromhex(VERSION_2)
+    assert in_flight.encode(HEADER, written) == golden
     header, read = in_flight.decode(golden)
     assert (header, read.values) == (HEADER, [1, "a"])
+    assert read.extra is not None
+    numbers, strings = read.extra.values()
+    assert ([*numbers], strings) == ([3, 4], [b"h", b""])
+
+
+def test_extra_columns_are_written_as_avros_own_writer_writes_them() -> None:
+    schema = json.loads(files("meander.schemas").joinpath("in_flight.avsc").read_text("utf-8"))
+    data = in_flight.encode(HEADER, replace(columns([1, "a"]), extra=EXTRA))
+    record: Any = schemaless_reader(BytesIO(data[1:]), parse_schema(schema), None)
+    assert record["columns"]["extra"] == [
+        {"name": "event_ms", "long": [3, 4], "bytes": None},
+        {"name": "headers", "long": None, "bytes": [b"h", b""]},
+    ]
+    written = {**record["columns"], "value": [*map(in_flight._to_avro, [1, "a"])]}
+    assert data.endswith(in_flight._encode_record(in_flight._COLUMNS, written))
 
 
 @pytest.mark.parametrize("lost", [1, 20, 60])
@@ -167,7 +195,7 @@ def test_a_byte_that_is_another_is_found() -> None:
 
 def test_another_format_version_is_refused_by_name() -> None:
     data = in_flight.encode(HEADER, columns([1]))
-    with pytest.raises(MeanderError, match="format 'in_flight': its version is 9, .* reads 1"):
+    with pytest.raises(MeanderError, match="'in_flight': its version is 9, .* reads 1 and 2"):
         in_flight.decode(b"\x09" + data[1:])
 
 

@@ -181,12 +181,13 @@ GOLDEN_HEAD = Head(
 def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
     payload = LayerChunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
     assert payload.hex() == (
-        "1c2cc6fde6de7045"  # checksum
+        "05c623be77d0704b"  # checksum
         "01"  # format version
         "02040a08046f7006000e6d73677061636b000002040e0200000e"  # head
         "0000"  # no table
         "02026b00"  # keys
         "02027300"  # states
+        "00"  # no forgotten keys
         "02120002027400"  # timers
     )
     assert LayerChunk.from_bytes(payload, GOLDEN_HEAD, 4).timers == [(9, b"t")]
@@ -198,6 +199,7 @@ def test_a_chunk_is_read_by_any_reader_of_avro_as_it_was_written(size: int) -> N
     chunks = (
         LayerChunk(keys, [b"", b"s" * size], timers), LayerChunk(keys, [b"", b""]), LayerChunk(),
         LayerChunk(timers=timers, table=b"t" * (size + 1), tabled=7),
+        LayerChunk([*keys, b"c"], [None, b"s" * size, None], timers),
     )  # fmt: skip
     for chunk in chunks:
         read = LayerChunk.from_bytes(chunk.to_bytes(GOLDEN_HEAD, 4), GOLDEN_HEAD, 4)

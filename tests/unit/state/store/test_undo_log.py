@@ -16,7 +16,7 @@ from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, ExecutionId
 from meander.state.store.spill import SpillStore
 from meander.state.store.store import Database, Store
-from tests.support.state.store_access import put
+from tests.support.state.store_access import forget, put
 
 LIFE = ExecutionId(7)
 KEYS, BINS = 600, (Bin(0), Bin(3), Bin(4))
@@ -43,11 +43,15 @@ def key(bin: Bin, n: int) -> bytes:
 
 
 def change(store: Store, rng: random.Random, wide: int = 0) -> None:
-    """Some keys of a bin, a few of which are new."""
+    """Change some keys of a bin, a few of which are new; forget some of them before or then."""
     bin = rng.choice(BINS)
     keys = [key(bin, n) for n in sorted(rng.sample(range(KEYS), rng.randint(1, 80)))]
     state = seal((rng.getrandbits(40), "s" * wide))
+    if rng.random() < 0.3:
+        forget(store, [bin] * len(keys), keys)
     put(store, [bin] * len(keys), keys, [state] * len(keys))
+    forgotten = rng.sample(keys, len(keys) // 4)
+    forget(store, [bin] * len(forgotten), forgotten)
 
 
 def count(store: Store, keys: list[bytes], number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meander import Checkpointing, Flow
+from meander import Checkpointing, Flow, KafkaSink, KafkaSource
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.times.time import to_millis
@@ -87,3 +87,17 @@ def test_a_faulty_row_is_set_aside_and_the_former_one_stays() -> None:
     assert sink.values == [
         {"key": "a", "value": 1, "diff": 1}, {"key": "a", "value": 1, "diff": -1},
     ]  # fmt: skip
+
+
+def test_a_deleted_row_leaves_no_state() -> None:
+    def row(record: Any) -> tuple[object, tuple[object, object] | None]:
+        person, city = record
+        return person, None if city is None else (city, person)
+
+    flow = Flow("cities")
+    people = flow.source(KafkaSource("people")).table(row, "people", key=str, value=str)
+    people.changes().sink(KafkaSink("changes"))
+    with TestFlow(flow) as run:
+        run.feed("people", ["ann", "Rome"], ["bob", "Oslo"], ["ann", None], ["eve", None])
+        run.run()
+        assert run.states("people") == {"bob": ("Oslo", "bob")}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meander import Flow, KeyedStream
-from meander.dataflow.operators.keyed.logic import Context
+from meander.dataflow.operators.keyed.context import Context
 from meander.dataflow.operators.keyed.notifications import Notifications
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.times.antichain import Antichain, minimal

@@ -10,7 +10,8 @@ import pytest
 
 from meander import Flow, KeyedStream
 from meander.dataflow.operators.buffer.rows import Rows
-from meander.dataflow.operators.keyed.logic import Context, Fold, Sealing
+from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.operators.keyed.logic import Fold, Sealing
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN

@@ -10,7 +10,8 @@ import pytest
 from meander import Flow
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
-from meander.dataflow.operators.keyed.logic import Applied, Context, Process, Sealing
+from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.operators.keyed.logic import Applied, Process, Sealing
 from meander.dataflow.operators.keyed.operator import SLICE, Order
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.control import MAX_MILLIS
@@ -307,5 +308,5 @@ def test_a_pending_timer_holds_what_comes_after_it(start: Start) -> None:
 
 def test_a_process_without_timers_is_never_asked_for_any() -> None:
     errors, _, _ = guard()
-    logic = Process(list, (lambda c, s, v: s,), None, None, (), Sealing(PLAIN), errors)
+    logic = Process(list, (lambda c, s, v: s,), None, None, None, (), Sealing(PLAIN), errors)
     assert (logic.call_kinds) == ()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.operators.keyed.timers import HEAP_SLACK, Timer, Timers
+from meander.dataflow.operators.keyed.timer_queue import HEAP_SLACK, Timer
+from meander.dataflow.operators.keyed.timers import Timers
+from meander.state.encoding.timers import tag_of
 from meander.state.keys.ids import Bin
 
 A, B = Bin(0), Bin(1)
@@ -21,11 +23,11 @@ def fired(timers: Timers, before: int | None = None) -> list[Timer]:
     return found
 
 
-TIMER = st.tuples(st.integers(0, 9), st.sampled_from([b"a0", b"a1", b"b0"]))
+TIMER = st.tuples(st.integers(0, 9), st.sampled_from([b"\xa2a0", b"\xa2a1", b"\xa2b0"]))
 
 
 def bin_of(key: bytes) -> Bin:
-    return A if key.startswith(b"a") else B
+    return A if key.startswith(b"\xa2a") else B
 
 
 @given(st.lists(TIMER), st.integers(0, 10))
@@ -95,12 +97,74 @@ def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> 
 
 def test_timers_that_travel_to_and_fro_take_no_more_room_each_time() -> None:
     """I6, and each fires once."""
-    timers, every = Timers(), [(time, b"a%d" % (time % 7)) for time in range(3000)]
+    timers, every = Timers(), [(time, b"\xa2a%d" % (time % 7)) for time in range(3000)]
     timers.install(A, every)
     for _ in range(20):
         timers.start_departure(A, 0)
         timers.remove_departed(A)
         timers.install(A, every)
-    assert len(timers._heap) <= 2 * len(every) + HEAP_SLACK
+    assert len(timers._here._heap) <= 2 * len(every) + HEAP_SLACK
     assert timers.peek(None, 1 << 20) == every == fired(timers)
     assert timers.size == 0
+
+
+KEYS = st.sampled_from([b"\xa2a0", b"\xa2a1", b"\xa2b0"])
+NAMES = st.sampled_from(["x", "xy", "ü"])
+
+
+@given(st.lists(st.tuples(KEYS, NAMES, st.integers(0, 9) | st.none())), st.integers(0, 10))
+def test_a_name_has_the_time_of_its_last_timer_and_none_once_cancelled(
+    changes: list[tuple[bytes, str, int | None]], departure: int
+) -> None:
+    """I2: also where the bin leaves, and has arrived again."""
+    timers, expected = Timers(), dict[bytes, int]()
+    timers.start_departure(A, departure)
+    for n, (key, name, time) in enumerate(changes):
+        if n == len(changes) // 2:
+            leaving = timers.departing(A)
+            timers.remove_departed(A)
+            timers.install(A, leaving)
+        if time is None:
+            timers.cancel(key, name)
+            expected.pop(tag_of(key, name), None)
+        else:
+            timers.set(bin_of(key), time, key, name)
+            expected[tag_of(key, name)] = time
+    assert [*timers.all(A), *timers.all(B)] == [
+        *sorted((time, tag) for tag, time in expected.items() if bin_of(tag) == A),
+        *sorted((time, tag) for tag, time in expected.items() if bin_of(tag) == B),
+    ]
+
+
+def test_an_alarm_moves_with_its_bin_whenever_it_is_due() -> None:
+    """I2"""
+    timers, arrived = Timers(), Timers()
+    timers.set_alarm(A, 7, b"a")
+    timers.set_alarm(A, 9, b"a", "late")
+    timers.set_alarm(B, 8, b"b")
+    timers.start_departure(A, 3)
+    assert (timers.may_ring(A, 2), timers.may_ring(A, 3)) == (True, False)
+    leaving = timers.departing(A)
+    timers.remove_departed(A)
+    arrived.install(A, leaving)
+    arrived.note_arrival(A, 3)
+    assert (arrived.may_ring(A, 2), arrived.may_ring(A, 3)) == (False, True)
+    assert fired_alarms(timers) == [(8, b"b")]
+    assert fired_alarms(arrived) == [(7, b"a"), (9, b"alate")]
+    assert (timers.size, arrived.size) == (0, 0)
+
+
+def fired_alarms(timers: Timers) -> list[Timer]:
+    return [timers.alarms.pop() for _ in range(len(timers.alarms))]
+
+
+def test_a_timer_and_an_alarm_of_one_name_replace_each_other() -> None:
+    timers = Timers()
+    timers.set(A, 5, b"a", "x")
+    timers.set_alarm(A, 9, b"a", "x")
+    assert (timers.first, fired_alarms(timers)) == (None, [(9, b"ax")])
+    timers.set_alarm(A, 9, b"a", "x")
+    timers.set(A, 5, b"a", "x")
+    assert (timers.first, len(timers.alarms)) == ((5, b"ax"), 0)
+    timers.cancel(b"a", "x")
+    assert timers.all(A) == []
