@@ -176,7 +176,8 @@ class WorkerProcess:
         arguments, opening = self._arguments, topics.opening
         internal = topic_names(arguments.prefix, arguments.flow)
         plan, database = self._state.plan, self._state.database
-        context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._keepalive)
+        waiting = self._state.memory.waiting
+        context = arguments.context(self._links.wakeup, waiting, self._keepalive)
         transacting = opening.ask(lambda: self._transactions(plan, context, internal))
         starting = opening.ask(lambda: _restore_plan(plan, arguments, internal))
         dead = opening.open(lambda: KafkaDeadLetters.open(context, internal.dead)).result()
@@ -197,6 +198,7 @@ class WorkerProcess:
             in_flight=topics.in_flight.result(),
             keepalive=self._keepalive,
             transactions=transactions,
+            memory=arguments.resources.memory,
         )
         with contextlib.closing(Worker(plan, environment, self._links)) as worker:
             yield worker

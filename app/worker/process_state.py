@@ -8,20 +8,28 @@ from pathlib import Path
 
 from meander.app.loading.loader import Source, add_files, load_flow
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.resources import Resources
+from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.state.store.store import Database
 
 
 class ProcessState:
     """A state of one process, whose parts open at their first use."""
 
-    def __init__(self, source: Source, folder: Path) -> None:
-        self._source, self.folder = source, folder
+    def __init__(self, source: Source, folder: Path, resources: Resources) -> None:
+        self._source, self._resources = source, resources
+        self.folder = folder
         """The folder on disk to which this process writes."""
 
     @cached_property
     def plan(self) -> Plan:
         """The plan of the flow. Raises SetupError where the flow cannot be loaded."""
         return Plan(load_flow(self._source.unpack(self._code)))
+
+    @cached_property
+    def memory(self) -> WorkerMemory:
+        """The bounds of the worker's memory."""
+        return WorkerMemory.of(self.plan, self._resources.memory)
 
     def add_files(self, files: Mapping[str, bytes]) -> None:
         """Add files to the flow's code."""
@@ -34,7 +42,7 @@ class ProcessState:
     @cached_property
     def database(self) -> Database:
         """The database of all local states."""
-        return Database(self.folder / "state", self.plan.flow.state_memory)
+        return Database(self.folder / "state", self.memory.states, self._resources.cores)
 
     def end_execution(self) -> None:
         """Note that an execution has ended, so the next one may restore its states."""

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
+from meander.dataflow.coordinator.cooldown import Cooldown
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
 from meander.dataflow.coordinator.plan_change import MAX_AHEAD
@@ -61,17 +62,20 @@ MAX_QUEUED = 1000
 class Rescaler:
     """A handler of `Rescale` commands, and of migrations to workers that do not exist yet.
 
-    `slots` is the number of workers that fit on the master, where that is known.
+    `slots` is the number of slots of the master, where that is known. `plan_cooldown` is the time
+    in seconds from one plan that comes into force to the start of the next.
     """
 
     def __init__(
-        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None
-    ) -> None:
+        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None,
+        plan_cooldown: float = 0.0,
+    ) -> None:  # fmt: skip
         self._controller, self._pool, self._clock = coordinator, pool, clock
         self.plans = Plans(coordinator, pool, slots)
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""
         self._queue: deque[tuple[Queueable, int]] = deque()
+        self._cooldown = Cooldown(clock, plan_cooldown)
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
@@ -148,7 +152,7 @@ class Rescaler:
     def expect(self, command: MoveBins) -> None:
         """Raise CommandError where a migration could not start once its worker has joined."""
         self._controller.expect(command)
-        self.plans.expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
+        self.plans.expect_slots([ANYWHERE] * (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Aborted]:
         """Abort a command; return the events about one that waits for its worker or its turn.
@@ -218,13 +222,18 @@ class Rescaler:
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""
         change = self._change
-        when = "all workers run" if change is None else f"{change.id!r} has ended"
+        when = self._cooldown.reason(self._next) or "all workers run"
+        when = when if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
         for command, offset in self._queue:
             kind = KINDS[type(command)]
             found[offset] = Wait(kind, when, {"id": command.id})
             when = f"{command.id!r} has ended"
         return found
+
+    @property
+    def _next(self) -> Queueable | None:
+        return self._queue[0][0] if self._queue else None
 
     @property
     def _waiting(self) -> list[tuple[Queueable, int]]:
@@ -265,6 +274,7 @@ class Rescaler:
             case PlanInForce(id=id) if change is not None and id in change.moves:
                 change.moves.discard(id)
                 change.decided = True
+                self._cooldown.start(id)
             case NotDecided(id, reason) if change is not None and id in change.moves:
                 change.moves.discard(id)
                 change.failure = reason
@@ -272,7 +282,7 @@ class Rescaler:
     def _start_next(self) -> Iterator[Event]:
         if idle := self._unused.keys() - self._awaited_workers:
             self._remove_unused(min(idle))
-        elif self._queue:
+        elif self._queue and not self._cooldown.reason(self._next):
             command, offset = self._queue.popleft()
             match command:
                 case Rescale():
@@ -291,7 +301,7 @@ class Rescaler:
         leaving = members[command.workers :]
         try:
             if joining:
-                self.plans.expect_slots(command.workers)
+                self.plans.expect_slots([ANYWHERE] * len(joining))
             if leaving:
                 self._controller.leave(command.id, leaving, offset)
             else:
@@ -358,6 +368,7 @@ class Rescaler:
             decision = self._controller.reconfigured(command.id, offset)
             if decision is not None:
                 # The restart has completed it.
+                self._cooldown.start(command.id)
                 yield restored_event(decision)
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicUpdate
-from meander.dataflow.control.resources import Resources
+from meander.dataflow.control.resources import MIN_MEMORY, Resources, size_of, size_text
 from meander.dataflow.execution_plan.bin_ranges import numbers, ranges
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
-from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerPlace
-from meander.state.keys.ids import WorkerId
+from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerResources
+from meander.state.keys.ids import WorkerId, member_name
 
 
 def document_of(plan: ExecutionPlan) -> PlanDocument:
@@ -28,7 +28,7 @@ def document_of(plan: ExecutionPlan) -> PlanDocument:
     alone = {group: its for group, its in plan.bins.items() if group != DEFAULT_GROUP}
     default = plan.bins.get(DEFAULT_GROUP)
     return PlanDocument(
-        workers={str(worker): _place(its) for worker, its in plan.workers.items()},
+        workers={str(worker): _written(its) for worker, its in plan.workers.items()},
         operators={
             operator: NewLogic.model_validate({"logic": one.name, "parameters": one.values})
             for operator, one in plan.logic.items()
@@ -57,7 +57,7 @@ def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
     if document.workers is not None:
         wanted = {WorkerId(int(one)): its for one, its in document.workers.items()}
         plan = plan.scaled([*wanted])
-        plan = replace(plan, workers={one: _resources(its) for one, its in wanted.items()})
+        plan = replace(plan, workers={one: _resources(one, its) for one, its in wanted.items()})
     for operator, new in (document.operators or {}).items():
         plan = plan.with_update(operator, LogicUpdate(new.logic, new.parameters))
     groups = dict(document.bins_of or {})
@@ -125,9 +125,20 @@ def _shares(owners: Mapping[int, WorkerId]) -> dict[str, str]:
     return {str(worker): ranges(some) for worker, some in sorted(shares.items())}
 
 
-def _place(resources: Resources) -> WorkerPlace:
-    return WorkerPlace(host=resources.host or None, executor=resources.executor or None)
+def _written(resources: Resources) -> WorkerResources:
+    return WorkerResources(
+        host=resources.host or None,
+        executor=resources.executor or None,
+        cores=resources.cores if resources.cores > 1 else None,
+        memory=size_text(resources.memory) if resources.memory else None,
+    )
 
 
-def _resources(place: WorkerPlace) -> Resources:
-    return Resources(place.host or "", place.executor or "")
+def _resources(worker: WorkerId, wanted: WorkerResources) -> Resources:
+    memory = 0 if wanted.memory is None else size_of(wanted.memory)
+    if wanted.memory is not None and memory < MIN_MEMORY:
+        raise PlanError(
+            member_name(worker), f"its memory of {wanted.memory} is too small",
+            f"give it {size_text(MIN_MEMORY)} or more, or leave it out for the flow's settings",
+        )  # fmt: skip
+    return Resources(wanted.host or "", wanted.executor or "", wanted.cores or 1, memory)

@@ -207,11 +207,11 @@ class ExecutionPlan:
         return found
 
     def placed(self, worker: WorkerId, resources: Resources) -> ExecutionPlan:
-        """Return the plan in which a worker runs elsewhere.
+        """Return the plan in which a worker runs elsewhere, or with other cores or memory.
 
         >>> plan = ExecutionPlan({WorkerId(0): Resources("a")})
-        >>> plan.placed(WorkerId(0), Resources("b")).workers
-        {0: Resources(host='b', executor='')}
+        >>> str(plan.placed(WorkerId(0), Resources("b", cores=2)).workers[WorkerId(0)])
+        'host b with 2 cores'
         """
         if worker not in self.workers:
             known = ", ".join(map(str, self.workers))

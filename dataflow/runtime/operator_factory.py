@@ -93,6 +93,7 @@ from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
+from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
@@ -141,6 +142,8 @@ class WorkerEnvironment:
     """Whether this worker joins a running flow: it starts empty and receives all state."""
     transactions: Transactions | None = None
     """The transactions of exactly-once delivery; None for at-least-once delivery."""
+    memory: int = 0
+    """The bytes of memory that the plan gives the worker; 0 for the flow's settings."""
 
 
 @dataclass(slots=True)
@@ -174,6 +177,7 @@ class OperatorFactory:
     logics: WorkerLogics = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
+    memory: WorkerMemory = field(init=False)
     inflight: InFlightBytes = field(init=False)
     disk: SpillBudget = field(init=False)
     throttle: MoveThrottle = field(init=False)
@@ -192,10 +196,13 @@ class OperatorFactory:
         )
         self.retention = Retention(self.environment.topic.delete)
         self.retention.start_after(self.start.number)
+        self.memory = WorkerMemory.of(self.plan, self.environment.memory)
         self.throttle = MoveThrottle(
             self.environment.clock, flow.migration_latency, self._move_memory
         )
-        self.inflight = InFlightBytes(flow.max_inflight, self.throttle.note_passed)
+        self.inflight = InFlightBytes(
+            self.memory.in_flight, self.throttle.note_passed, adapts=flow.max_inflight is None
+        )
         self.disk = SpillBudget(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         self.logics = WorkerLogics(self.plan.home_of, self.report)
@@ -221,7 +228,8 @@ class OperatorFactory:
         """Return this worker's share of the move memory: a move takes memory at both of its
         ends."""
         # The coordinator is a peer, and this worker is not one of its own peers.
-        return self.plan.flow.move_memory // max(2, len(self.progress.peers))
+        share = self.plan.flow.move_memory // max(2, len(self.progress.peers))
+        return min(share, self.memory.moves)
 
     def _partition_migrator(self) -> PartitionMigrator:
         orders, locations = (
@@ -542,7 +550,7 @@ class OperatorFactory:
             retention=self.retention,
             next_layer=self._next_layer,
             space=flow.space,
-            max_waiting=flow.max_waiting,
+            max_waiting=self.memory.waiting,
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 
@@ -572,12 +580,21 @@ class OperatorFactory:
         def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
             raise MeanderError(
                 f"operator {name!r}",
-                f"waiting records exceed its limit of {self.plan.flow.max_waiting:,} bytes, and not"
+                f"waiting records exceed its limit of {self.memory.waiting:,} bytes, and not"
                 f" all can go to disk: {error}",
-                "raise the flow's max_waiting, or give it plain Python values only",
+                f"{self._more_memory}, or give it plain Python values only",
             )
 
         return refuse
+
+    @property
+    def _more_memory(self) -> str:
+        owner = (
+            "the worker's memory in the plan"
+            if self.environment.memory
+            else "the flow's max_waiting"
+        )
+        return f"raise {owner}"
 
     def _guard(self, name: str, policy: OnError, dead: DeadLetterWriter | None = None) -> Guard:
         dead = dead or self.environment.dead
