@@ -60,7 +60,7 @@ def main(blob: bytes) -> bytes:
 
 
 def _threads(cores: int) -> dict[str, str]:
-    """Return the variables for libraries that the flow's code loads; Spark's own say one thread.
+    """Return the variables for libraries that the flow's code loads; a local master sets none.
 
     >>> _threads(1), _threads(2)["OMP_NUM_THREADS"]
     ({}, '2')
