@@ -10,7 +10,7 @@ group only shows the first command that is not done to lag tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,6 +69,9 @@ class OpenCommands:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
         self._logic = set[str]()
+        self.begun: dict[int, Sequence[int]] = {}
+        """The workers that an execution had as it began a plan that has not ended, by its offset:
+        its command names those, also in later executions."""
         self.done: CommandsDoneDecision | None = None
         """The commands that are done; None before they are known."""
         self.answered: set[int] = set()
@@ -93,6 +96,8 @@ class OpenCommands:
                 self._offsets[event.id] = event.offset
                 if isinstance(event, LogicAccepted):
                     self._logic.add(event.id)
+                if isinstance(event, Reconfiguring):
+                    self.begun.setdefault(event.offset, event.members)
             case Completed() | Rescaled() | Checkpointed() | CheckpointFailed() | LogicChanged():
                 self._end(event.id)
             case Reconfigured() | RolledBack() | PlanCompared():
@@ -135,6 +140,7 @@ class OpenCommands:
         # A rescale continues when a migration of its bins ends, which has the same offset.
         if offset is None or offset in self._offsets.values():
             return
+        self.begun.pop(offset, None)
         if self.done is None or not self.done.covers(offset):
             self.answered.add(offset)
 
@@ -169,6 +175,7 @@ class CommandHandler:
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
         coordinator.logics.resume(commands.logic)
+        rescaler.resume(commands.begun)
         self._unread = {*self._done.pending}
         """The offsets of commands that an earlier execution has left, and that come again."""
         self._pending: dict[int, int | None] = {}

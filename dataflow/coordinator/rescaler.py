@@ -14,7 +14,7 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
-from meander.dataflow.coordinator.plan_change import MAX_AHEAD
+from meander.dataflow.coordinator.plan_change import MAX_AHEAD, renumbered
 from meander.dataflow.coordinator.plans import Plans
 from meander.dataflow.coordinator.pool import RescalablePool
 from meander.dataflow.coordinator.reconfigurations import restored_event
@@ -75,8 +75,14 @@ class Rescaler:
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
+        self._begun: Mapping[int, Sequence[int]] = {}
 
     # -- commands
+
+    def resume(self, begun: Mapping[int, Sequence[int]]) -> None:
+        """Note the workers that the execution had which began a plan, by the offset of the plan.
+        Its command names those."""
+        self._begun = begun
 
     def migrate(self, command: MoveBins) -> None:
         """Submit a migration, or queue it where it has to wait for its worker or for a plan.
@@ -362,6 +368,9 @@ class Rescaler:
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
                 return
+            members = sorted(self._pool.handles)
+            if former := self._begun.get(offset):
+                command = renumbered(command, former, members)
             change = self.plans.change(command, offset, self.next_id)
         except CommandError as error:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
@@ -375,7 +384,7 @@ class Rescaler:
         )  # fmt: skip
         yield Reconfiguring(
             id=command.id, offset=offset, by=command.by, why=command.why,
-            operations=[*map(str, change.operations)],
+            operations=[*map(str, change.operations)], members=members,
         )  # fmt: skip
 
     def _reconfigure(self, change: Change) -> Iterable[Event]:
