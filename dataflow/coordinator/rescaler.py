@@ -96,12 +96,22 @@ class Rescaler:
             self._submit(command)
 
     def expect_to_stay(self, command: MoveBins) -> None:
-        """Raise CommandError where a plan under way removes the worker of a migration."""
+        """Raise CommandError where a worker of a migration may leave by a plan under way: the plan
+        removes it, or it has joined for the plan, which may be rolled back yet."""
         change = self._change
-        if change is not None and change.plan is not None and command.worker in change.plan.leaving:
+        if change is None or change.plan is None:
+            return
+        targets = {command.worker, *command.others.values()}
+        if leaving := targets.intersection(change.plan.leaving):
             raise CommandError(
-                f"worker {command.worker} leaves by plan {change.id!r}: name another worker, or"
+                f"worker {min(leaving)} leaves by plan {change.id!r}: name another worker, or"
                 " abort the plan"
+            )
+        joined = targets.intersection(change.joined)
+        if joined and not change.decided and not self.must_wait(command):
+            raise CommandError(
+                f"worker {min(joined)} has joined for plan {change.id!r}, which is not decided:"
+                " wait until the plan is in force, or name another worker"
             )
 
     def change_logic(self, command: SwitchLogic) -> None:
