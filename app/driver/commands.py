@@ -232,7 +232,7 @@ class CommandHandler:
             case control.ApplyPlan():
                 self._await_files(command, offset, partial(self._rescaler.enqueue, command, offset))
             case control.Abort(id=by, command=other):
-                yield from self._rescaler.abort(other, by)
+                yield from self._abort(other, by)
             case control.RequestCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -269,6 +269,22 @@ class CommandHandler:
         except SetupError as error:
             raise control.CommandError(str(error)) from error
         self._awaiting_files.append(AwaitingFiles(command.id, offset, submit))
+
+    def _abort(self, id: str, by: str) -> Sequence[Event]:
+        """End a command, which may wait for files yet. Raises CommandError where it cannot end, or
+        the id of the abort is in use."""
+        for one in self._awaiting_files:
+            if one.id == id:
+                self._controller.use(by)
+                self._awaiting_files.remove(one)
+                why = f"command {by!r} has aborted it before it began"
+                return [
+                    Aborted(
+                        id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=[], reason=why,
+                        offset=one.offset,
+                    )
+                ]  # fmt: skip
+        return self._rescaler.abort(id, by)
 
     def _note_handled(self) -> None:
         """Log the commands that wait for no turn and whose decisions are durable."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from meander.app.driver.commands import OpenCommands
-from meander.schemas.status import PlanInForce, Reconfigured, Reconfiguring
+from meander.schemas.status import Aborted, PlanInForce, Reconfigured, Reconfiguring
 from meander.testing import TestFlow
 from tests.support.sim.driven_flow import ManualTopic, driven_flow
 from tests.support.sim.plans import apply, joints, state
@@ -84,3 +84,19 @@ def test_a_plan_that_begins_again_names_the_workers_of_the_execution_that_began_
         assert driven.coordinator.workers.active == [1, joined]
         assert driven.coordinator.owners() == [1, joined, joined, joined]
         assert commands.begun == {}
+
+
+def test_a_plan_that_waits_for_new_files_is_aborted() -> None:
+    with driven_flow() as driven:
+        driven.has_all_files = False
+        driven.topic.put(
+            {"type": "apply_plan", "id": "p", "plan": {"bins": {"0": "0-3"}}},
+            {"type": "abort", "id": "a", "command": "p"},
+        )
+        driven.act()
+        assert driven.said("p") == ["aborted"]
+        assert driven.the(Aborted, "p").by == "a"
+        driven.has_all_files = True
+        driven.end()
+        assert driven.said("p") == ["aborted"]
+        assert driven.bins() == {0, 1}
