@@ -394,7 +394,7 @@ class Rescaler:
         )  # fmt: skip
         yield Reconfiguring(
             id=command.id, offset=offset, by=command.by, why=command.why,
-            operations=[*map(str, change.operations)], members=members,
+            operations=[*map(str, change.operations)], members=[*map(int, members)],
         )  # fmt: skip
 
     def _reconfigure(self, change: Change) -> Iterable[Event]:

@@ -5,7 +5,7 @@ Guarantees that the document of a plan, applied to that plan, changes nothing. C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -103,7 +103,7 @@ def workers_of(document: PlanDocument) -> set[int]:
     {2, 5}
     """
     alone = (document.bins_of or {}).values(), (document.partitions or {}).values()
-    named = [document.workers or {}, document.bins or {}, *chain(*alone)]
+    named: list[Iterable[str]] = [document.workers or (), document.bins or (), *chain(*alone)]
     return {int(one) for its in named for one in its}
 
 
