@@ -190,7 +190,7 @@ class WorkerProcess:
             dead=dead,
             open_store=database.store,
             open_spill_store=lambda name: SpillStore(database, name),
-            open_reader=lambda node, rests: node.spec.open(context, dead, rests),
+            open_reader=lambda node, rests, readers: node.spec.open(context, dead, rests, readers),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,

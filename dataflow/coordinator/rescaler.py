@@ -14,7 +14,7 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
@@ -23,7 +23,7 @@ from meander.dataflow.control.resources import ANYWHERE
 from meander.dataflow.coordinator.cooldown import Cooldown
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
-from meander.dataflow.coordinator.plan_change import MAX_AHEAD
+from meander.dataflow.coordinator.plan_change import MAX_AHEAD, renumbered
 from meander.dataflow.coordinator.plans import Plans
 from meander.dataflow.coordinator.pool import RescalablePool
 from meander.dataflow.coordinator.reconfigurations import restored_event
@@ -79,8 +79,14 @@ class Rescaler:
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
+        self._begun: Mapping[int, Sequence[int]] = {}
 
     # -- commands
+
+    def resume(self, begun: Mapping[int, Sequence[int]]) -> None:
+        """Note the workers that the execution had which began a plan, by the offset of the plan.
+        Its command names those."""
+        self._begun = begun
 
     def migrate(self, command: MoveBins) -> None:
         """Submit a migration, or queue it where it has to wait for its worker or for a plan.
@@ -94,12 +100,22 @@ class Rescaler:
             self._submit(command)
 
     def expect_to_stay(self, command: MoveBins) -> None:
-        """Raise CommandError where a plan under way removes the worker of a migration."""
+        """Raise CommandError where a worker of a migration may leave by a plan under way: the plan
+        removes it, or it has joined for the plan, which may be rolled back yet."""
         change = self._change
-        if change is not None and change.plan is not None and command.worker in change.plan.leaving:
+        if change is None or change.plan is None:
+            return
+        targets = {command.worker, *command.others.values()}
+        if leaving := targets.intersection(change.plan.leaving):
             raise CommandError(
-                f"worker {command.worker} leaves by plan {change.id!r}: name another worker, or"
+                f"worker {min(leaving)} leaves by plan {change.id!r}: name another worker, or"
                 " abort the plan"
+            )
+        joined = targets.intersection(change.joined)
+        if joined and not change.decided and not self.must_wait(command):
+            raise CommandError(
+                f"worker {min(joined)} has joined for plan {change.id!r}, which is not decided:"
+                " wait until the plan is in force, or name another worker"
             )
 
     def change_logic(self, command: SwitchLogic) -> None:
@@ -373,6 +389,9 @@ class Rescaler:
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
                 return
+            members = sorted(self._pool.handles)
+            if former := self._begun.get(offset):
+                command = renumbered(command, former, members)
             change = self.plans.change(command, offset, self.next_id)
         except CommandError as error:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
@@ -386,7 +405,7 @@ class Rescaler:
         )  # fmt: skip
         yield Reconfiguring(
             id=command.id, offset=offset, by=command.by, why=command.why,
-            operations=[*map(str, change.operations)],
+            operations=[*map(str, change.operations)], members=[*map(int, members)],
         )  # fmt: skip
 
     def _reconfigure(self, change: Change) -> Iterable[Event]:

@@ -5,8 +5,10 @@ Guarantees that the document of a plan, applied to that plan, changes nothing. C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicUpdate
@@ -15,6 +17,8 @@ from meander.dataflow.execution_plan.bin_ranges import numbers, ranges
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerResources
 from meander.state.keys.ids import WorkerId, member_name
+
+T = TypeVar("T")
 
 
 def document_of(plan: ExecutionPlan) -> PlanDocument:
@@ -68,6 +72,39 @@ def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
     for source, readers in (document.partitions or {}).items():
         partitions |= _readers(plan, source, readers)
     return replace(plan, bins={**plan.bins, **bins}, partitions=partitions)
+
+
+def with_workers(document: PlanDocument, names: Mapping[str, str]) -> PlanDocument:
+    """Return a document in which workers have other ids.
+
+    >>> document = PlanDocument.model_validate({"workers": {"3": {}}, "bins": {"3": "0-7"}})
+    >>> with_workers(document, {"3": "1"}).sections
+    {'workers': {'1': {}}, 'bins': {'1': '0-7'}}
+    """
+
+    def renamed(its: Mapping[str, T] | None) -> dict[str, T] | None:
+        return None if its is None else {names.get(one, one): of for one, of in its.items()}
+
+    def each(its: Mapping[str, Mapping[str, str]] | None) -> dict[str, dict[str, str]] | None:
+        return None if its is None else {name: renamed(of) or {} for name, of in its.items()}
+
+    return document.model_copy(
+        update={
+            "workers": renamed(document.workers), "bins": renamed(document.bins),
+            "bins_of": each(document.bins_of), "partitions": each(document.partitions),
+        }
+    )  # fmt: skip
+
+
+def workers_of(document: PlanDocument) -> set[int]:
+    """Return the ids of all workers that a document names.
+
+    >>> workers_of(PlanDocument.model_validate({"partitions": {"readings": {"2": "0", "5": ""}}}))
+    {2, 5}
+    """
+    alone = (document.bins_of or {}).values(), (document.partitions or {}).values()
+    named: list[Iterable[str]] = [document.workers or (), document.bins or (), *chain(*alone)]
+    return {int(one) for its in named for one in its}
 
 
 def _owners(plan: ExecutionPlan, group: str, shares: Mapping[str, str]) -> tuple[WorkerId, ...]:

@@ -55,6 +55,7 @@ from meander.dataflow.interfaces import (
     DeadLetters,
     DeadLetterWriter,
     Partition,
+    Readers,
     Rest,
     Rests,
     SinkWriter,
@@ -127,9 +128,9 @@ class WorkerEnvironment:
     dead: DeadLetters
     open_store: Callable[[str, StateCodec, ColumnLayout | None], Store]
     open_spill_store: Callable[[str], SpillStore]
-    open_reader: Callable[[SourceNode, Rests | None], SourceReader]
-    """Opens a reader at the given positions; None for this worker's share at the first start of the
-    flow."""
+    open_reader: Callable[[SourceNode, Rests | None, Readers], SourceReader]
+    """Opens a reader at the given positions; None for this worker's share at a start without a
+    checkpoint, in which a plan may name readers."""
     open_writer: Callable[[SinkNode], SinkWriter]
     execution: ExecutionId
     start: RestorePlan
@@ -316,7 +317,9 @@ class OperatorFactory:
         self.sources[node.name] = SourceOperator(
             self._context(node.name),
             plan.origin(node),
-            self.environment.open_reader(node, rests if self.start.resumes else None),
+            self.environment.open_reader(
+                node, rests if self.start.resumes else None, self._readers(node)
+            ),
             node.spec.options,
             self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
@@ -386,6 +389,10 @@ class OperatorFactory:
         output = self.plan.ports[name].outputs[0]
         cursor = self._arrangements[name].whole_cursor
         return ReadArrangement(cursor, partial(self.progress.frontier, output))
+
+    def _readers(self, node: SourceNode) -> Readers:
+        readers = self.start.readers.items()
+        return {Partition(p): worker for (source, p), worker in readers if source == node.name}
 
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""

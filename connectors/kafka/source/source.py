@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -27,6 +27,7 @@ from meander.connectors.kafka.topic_ids import TopicIds, recreated
 from meander.dataflow.interfaces import (
     DeadLetters,
     Partition,
+    Readers,
     Rest,
     Rests,
     SourceOptions,
@@ -42,17 +43,25 @@ T = TypeVar("T", default=Any)
 DEFAULT_OPTIONS = SourceOptions()
 
 
-def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
-    """Return a worker's first partitions of a topic. Topics with one partition spread over the
-    workers too.
+NO_READERS: Final[Readers] = {}
+
+
+def assigned(
+    topic: str, partitions: int, worker: int, workers: int, readers: Readers = NO_READERS
+) -> list[Partition]:
+    """Return a worker's first partitions of a topic: those that a plan gives to it, and its share
+    of the others. Topics with one partition spread over the workers too.
 
     A joining worker has none until some change hands.
 
     >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
     [[1, 3], [0, 2], []]
+    >>> assigned("flights", 4, 1, 2, {Partition(3): WorkerId(1)})
+    [0, 2, 3]
     """
     shift = xxhash.xxh3_64_intdigest(topic.encode())
-    return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]
+    return [p for p in map(Partition, range(partitions))
+            if readers.get(p, (p + shift) % workers) == worker]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,13 +96,16 @@ class KafkaSource(SourceSpec[T]):
         context: WorkerContext,
         dead: DeadLetters,
         rests: Rests | None = None,
+        readers: Readers = NO_READERS,
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError when the topic cannot be read."""
         topic_info = topic_metadata.expect_topic(client.admin(context.settings), self.topic)
         if context.topics.get(self.topic, topic_info.id) != topic_info.id:
             raise recreated(self.topic)
-        share = assigned(self.topic, topic_info.partitions, context.worker, context.workers)
+        share = assigned(
+            self.topic, topic_info.partitions, context.worker, context.workers, readers
+        )
         group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)

@@ -104,11 +104,12 @@ class Driven:
         self.sink, self.sim, self.coordinator = sink, run.sim, run.sim.coordinator
         self.topic, self.pool = topic, ManualPool(run.sim)
         self.decision_log = ManualDecisionLog()
-        self.open_commands = open_commands
+        self.open_commands, self.has_all_files = open_commands, True
         self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS, plan_cooldown)
         self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
-            self.coordinator, self.rescaler, open_commands, FlowCode(Path(__file__)), lambda: True,
+            self.coordinator, self.rescaler, open_commands, FlowCode(Path(__file__)),
+            lambda: self.has_all_files,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0
