@@ -81,6 +81,11 @@ Rests = Mapping[Partition, Rest | None]
 reads."""
 
 
+Readers = Mapping[Partition, WorkerId]
+"""The readers that a plan names for partitions of a source, where the flow starts without a
+checkpoint."""
+
+
 class SourceReader(Protocol):
     """A reader that hands out one worker's share of a source."""
 
@@ -239,9 +244,11 @@ class SourceSpec(Protocol[T_co]):
         context: WorkerContext,
         dead: DeadLetterTopic,
         rests: Rests | None,
+        readers: Readers,
     ) -> SourceReader:
-        """Open this worker's reader of the given rests. A flow without an earlier execution passes
-        None, and the reader takes its share of all partitions."""
+        """Open this worker's reader of the given rests. A flow that starts without a checkpoint
+        passes None, and the reader takes its share of all partitions: those that it reads by
+        `readers`, and its default share of the others."""
 
 
 @runtime_checkable

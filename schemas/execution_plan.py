@@ -13,7 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 MAX_NAME = 200
 """The most characters of a name: a class, an operator, a host."""
 
+MAX_CORES = 1024
+"""The most cores of a worker."""
+
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Size = Annotated[str, Field(pattern=r"^[1-9]\d{0,14}[bkmgtBKMGT]?$")]
+"""A number of bytes, or of KiB, MiB, GiB or TiB."""
 WorkerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,4})$")]
 """The number of a worker. JSON has texts as keys."""
 Ranges = Annotated[str, Field(pattern=r"^[0-9, -]*$", description="Numbers such as 0-127, 200.")]
@@ -43,24 +48,37 @@ class NewLogic(_Part):
     ] = Field(default_factory=dict)
 
 
-class WorkerPlace(_Part):
-    """Where a worker runs; without fields it may run anywhere."""
+class WorkerResources(_Part):
+    """Where a worker runs, and with what; without fields anywhere, with the flow's settings."""
 
     host: Annotated[Name | None, Field(description="The host of its Spark executor.")] = None
     executor: Annotated[Name | None, Field(description="Spark's id of its executor.")] = None
+    cores: Annotated[
+        int | None,
+        Field(
+            ge=1, le=MAX_CORES, description="The slots of its executor that it takes; default 1."
+        ),
+    ] = None
+    memory: Annotated[
+        Size | None,
+        Field(
+            description="The bound of its states and of the records on their way, such as 512m or"
+            " 2g. Default: the settings of the flow."
+        ),
+    ] = None
 
 
 class PlanDocument(_Part):
     """An execution plan, or a part of one.
 
-    >>> PlanDocument(workers={"0": WorkerPlace()}, bins={"0": "0-255"}).sections
+    >>> PlanDocument(workers={"0": WorkerResources()}, bins={"0": "0-255"}).sections
     {'workers': {'0': {}}, 'bins': {'0': '0-255'}}
     """
 
     workers: Annotated[
-        dict[WorkerNumber, WorkerPlace] | None,
+        dict[WorkerNumber, WorkerResources] | None,
         Field(
-            description="All workers, and where they run. Without bins or partitions, new workers"
+            description="All workers, and their resources. Without bins or partitions, new workers"
             " get their share, and those left out give theirs away."
         ),
     ] = None

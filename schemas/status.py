@@ -158,6 +158,8 @@ class Reconfiguring(_CommandEvent, tag="reconfiguring"):
     """The user or the policy that asked for it."""
     why: str
     operations: list[str]
+    members: list[int] = field(default_factory=list)
+    """The ids of the workers at its start. Empty in events of earlier versions."""
 
 
 class PlanCompared(_CommandEvent, tag="plan_compared"):

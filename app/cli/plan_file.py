@@ -42,6 +42,8 @@ def _with_texts(fields: object) -> object:
 
     >>> _with_texts({"bins": {0: "0-3", 1: 4}, "workers": {0: None, 1: {"executor": 7}}})
     {'bins': {'0': '0-3', '1': '4'}, 'workers': {'0': {}, '1': {'executor': '7'}}}
+    >>> _with_texts({"workers": {0: {"cores": 2, "memory": 1073741824}}})
+    {'workers': {'0': {'cores': 2, 'memory': '1073741824'}}}
     """
     if not isinstance(fields, dict):
         return fields
@@ -52,9 +54,16 @@ def _section(name: str, value: object) -> object:
     if name in SHARES:
         return _texts(value)
     if name in ("workers", "operators") and isinstance(value, dict):
-        read = _texts if name == "workers" else lambda its: its
+        read = _resources if name == "workers" else lambda its: its
         return {str(one): {} if its is None else read(its) for one, its in value.items()}
     return value
+
+
+def _resources(value: object) -> object:
+    """Return the resources of a worker with texts for numbers, except that of cores."""
+    if not isinstance(value, dict):
+        return value
+    return {str(key): one if key == "cores" else _texts(one) for key, one in value.items()}
 
 
 def _texts(value: object) -> object:
@@ -75,6 +84,8 @@ def _cause(error: ErrorDetails) -> str:
             wanted = "is no field of a plan"
         case "string_pattern_mismatch" if path[-1] == "[key]":
             wanted = "is not the number of a worker"
+        case "string_pattern_mismatch" if path[-1] == "memory":
+            wanted = "has to be a size such as 512m or 2g"
         case "model_type" | "dict_type":
             wanted = "has to be a mapping"
         case "string_pattern_mismatch" | "string_type" if in_shares:

@@ -134,6 +134,11 @@ def run(
         float,
         typer.Option(min=1.0, help="Seconds from one decision of the policies to the next."),
     ] = 10.0,
+    plan_cooldown: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds from one plan that comes into force to the start of the"
+                     " next."),
+    ] = 0.0,
     *,
     to: FlowConnection,
 ) -> None:  # fmt: skip
@@ -161,7 +166,7 @@ def run(
         restart_window=restart_window, on_stop=on_stop, on_stop_timeout=on_stop_timeout,
         metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
         policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
-        policy_interval=policy_interval,
+        policy_interval=policy_interval, plan_cooldown=plan_cooldown,
     )  # fmt: skip
     chosen = master or f"local[{workers + 1}]"
     # Before Spark takes its time to start.

@@ -57,3 +57,5 @@ class Options:
     """Whether the driver only logs what policies propose."""
     policy_interval: float = 10.0
     """The time from one decision of the policies to the next, which their metrics cover."""
+    plan_cooldown: float = 0.0
+    """The least time from one plan that comes into force to the start of the next."""

@@ -10,7 +10,7 @@ group only shows the first command that is not done to lag tools.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,6 +69,9 @@ class OpenCommands:
     def __init__(self) -> None:
         self._offsets: dict[str, int] = {}
         self._logic = set[str]()
+        self.begun: dict[int, Sequence[int]] = {}
+        """The workers that an execution had as it began a plan that has not ended, by its offset:
+        its command names those, also in later executions."""
         self.done: CommandsDoneDecision | None = None
         """The commands that are done; None before they are known."""
         self.answered: set[int] = set()
@@ -93,6 +96,8 @@ class OpenCommands:
                 self._offsets[event.id] = event.offset
                 if isinstance(event, LogicAccepted):
                     self._logic.add(event.id)
+                if isinstance(event, Reconfiguring):
+                    self.begun.setdefault(event.offset, event.members)
             case Completed() | Rescaled() | Checkpointed() | CheckpointFailed() | LogicChanged():
                 self._end(event.id)
             case Reconfigured() | RolledBack() | PlanCompared():
@@ -135,6 +140,7 @@ class OpenCommands:
         # A rescale continues when a migration of its bins ends, which has the same offset.
         if offset is None or offset in self._offsets.values():
             return
+        self.begun.pop(offset, None)
         if self.done is None or not self.done.covers(offset):
             self.answered.add(offset)
 
@@ -169,6 +175,7 @@ class CommandHandler:
         self._topic, self._decision_log, self._controller = topic, decision_log, coordinator
         self._done = commands.done or CommandsDoneDecision(0)
         coordinator.logics.resume(commands.logic)
+        rescaler.resume(commands.begun)
         self._unread = {*self._done.pending}
         """The offsets of commands that an earlier execution has left, and that come again."""
         self._pending: dict[int, int | None] = {}
@@ -225,7 +232,7 @@ class CommandHandler:
             case control.ApplyPlan():
                 self._await_files(command, offset, partial(self._rescaler.enqueue, command, offset))
             case control.Abort(id=by, command=other):
-                yield from self._rescaler.abort(other, by)
+                yield from self._abort(other, by)
             case control.RequestCheckpoint(id=name, policy=policy, savepoint=savepoint):
                 self._controller.checkpoint(name, policy, savepoint or "")
                 yield CheckpointAccepted(id=name, offset=offset)
@@ -262,6 +269,22 @@ class CommandHandler:
         except SetupError as error:
             raise control.CommandError(str(error)) from error
         self._awaiting_files.append(AwaitingFiles(command.id, offset, submit))
+
+    def _abort(self, id: str, by: str) -> Sequence[Event]:
+        """End a command, which may wait for files yet. Raises CommandError where it cannot end, or
+        the id of the abort is in use."""
+        for one in self._awaiting_files:
+            if one.id == id:
+                self._controller.use(by)
+                self._awaiting_files.remove(one)
+                why = f"command {by!r} has aborted it before it began"
+                return [
+                    Aborted(
+                        id=id, by=by, ms=0.0, bins=0, bytes=0, unmoved=[], reason=why,
+                        offset=one.offset,
+                    )
+                ]  # fmt: skip
+        return self._rescaler.abort(id, by)
 
     def _note_handled(self) -> None:
         """Log the commands that wait for no turn and whose decisions are durable."""

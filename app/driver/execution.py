@@ -22,7 +22,7 @@ from meander.app.driver.lease import heartbeat_seconds, run_with_heartbeat
 from meander.app.driver.loop import DriverLoop, FlowResult
 from meander.app.driver.policies.runner import PolicyRunner
 from meander.app.driver.workers.new_files import NewFiles
-from meander.app.driver.workers.placement import executors, expect_free_slots
+from meander.app.driver.workers.placement import executors, expect_free_slots, is_local
 from meander.app.driver.workers.spark_launcher import SparkTask, capacity, expect_slots
 from meander.app.driver.workers.survivors import Survivors
 from meander.app.driver.workers.worker_pool import WorkerPool
@@ -210,8 +210,6 @@ def _worker_pool(
     options, checkpoint = prepared.options, None if found is None else found.offset
     members = _members(prepared, found)
     master, slots = str(spark.master), capacity(spark)
-    if (known := _slots(spark)) is not None:
-        expect_slots(master, known, options.workers)
 
     def task_of(worker: WorkerId, resources: Resources) -> SparkTask:
         arguments = _arguments(prepared, checkpoint, worker, server, resources)
@@ -238,6 +236,7 @@ def _worker_pool(
     workers = {
         worker: wanted.get(worker, ANYWHERE) for worker in map(WorkerId, range(options.workers))
     }
+    expect_slots(master, _slots(spark), len(workers), sum(its.cores for its in workers.values()))
     described = f"master {master} has {slots} in all"
     pool = WorkerPool(
         links, server, task_of, workers, options.heartbeat_timeout, options.startup_timeout,
@@ -256,7 +255,7 @@ def _members(prepared: PreparedFlow, found: StartCheckpoint | None) -> list[Work
 
 def _slots(spark: SparkContext) -> int | None:
     """Return the number of workers that fit on the master, where that is known."""
-    return capacity(spark) if str(spark.master).startswith("local") else None
+    return capacity(spark) if is_local(spark) else None
 
 
 def _arguments(
@@ -293,5 +292,5 @@ def _arguments(
         log_level=options.log_level,
         outside=dict(prepared.outside),
         # After a failure, Spark may run a worker elsewhere where its host is gone.
-        resources=resources if server.connected else ANYWHERE,
+        resources=resources if server.connected else resources.at(ANYWHERE),
     )

@@ -151,7 +151,10 @@ class DriverLoop:
         """
         if (signal := self._await_connections(signals)) is not None:
             return signal
-        self._rescaler = Rescaler(self._controller, self._pool, SystemClock(), self._slots)
+        cooldown = self._prepared.options.plan_cooldown
+        self._rescaler = Rescaler(
+            self._controller, self._pool, SystemClock(), self._slots, cooldown
+        )
         commands = CommandHandler(
             self._prepared.plan, self._topics.control, self._decision_log, self._controller,
             self._rescaler, self._commands, self._prepared.code, lambda: self._pool.has_all_files,

@@ -21,18 +21,19 @@ LOCAL = "driver"
 
 def expect_placed(name: str, resources: Resources) -> None:
     """Raise MeanderError unless this process is a task of an executor where a worker may run."""
-    if resources == ANYWHERE:
+    if resources.place == ANYWHERE:
         return
     here = own_executor()
     if here is None:
         raise SetupError(
-            name, f"it must run on {resources}, and this system does not tell it where it runs",
+            name,
+            f"it must run on {resources.place}, and this system does not tell it where it runs",
             "run the executors on Linux, or start it without a placement",
         )  # fmt: skip
     # A local master has one executor, which the driver has compared by Spark's own list.
-    if here.executor != LOCAL and not resources.allows(here):
+    if here.executor != LOCAL and not resources.admits(here):
         raise MeanderError(
-            name, f"Spark started it in {here}, but it must run on {resources}",
+            name, f"Spark started it in {here}, but it must run on {resources.place}",
             "see why that executor has ended, or name another one",
         )  # fmt: skip
 
@@ -49,8 +50,8 @@ def own_executor() -> Resources | None:
 def executor_of(command: Sequence[str]) -> Resources | None:
     """Return the executor that a command starts; None for any other command.
 
-    >>> executor_of(["java", "CoarseX", "--executor-id", "1", "--hostname", "spark-b"])
-    Resources(host='spark-b', executor='1')
+    >>> print(executor_of(["java", "CoarseX", "--executor-id", "1", "--hostname", "spark-b"]))
+    executor 1 on host spark-b
     >>> print(executor_of(["python", "-m", "meander.app.worker.daemon"]))
     None
     """

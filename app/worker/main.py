@@ -28,6 +28,8 @@ from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
 
 _PR_SET_PDEATHSIG = 1
+_THREADS = "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
+"""The variables by which numeric libraries choose their number of threads as they load."""
 
 
 def main(blob: bytes) -> bytes:
@@ -35,7 +37,7 @@ def main(blob: bytes) -> bytes:
     arguments: Arguments | None = Arguments.from_bytes(blob)
     assert arguments is not None
     _die_with_parent()
-    os.environ.update(arguments.environ)
+    os.environ.update(_threads(arguments.resources.cores) | arguments.environ)
     me = arguments.worker
     try:
         expect_placed(member_name(WorkerId(me)), arguments.resources)
@@ -44,7 +46,7 @@ def main(blob: bytes) -> bytes:
                 prefix=f"meander-{arguments.flow}-", dir=SparkFiles.getRootDirectory()
             ) as folder,
             contextlib.closing(
-                ProcessState(arguments.source, arguments.sources, Path(folder))
+                ProcessState(arguments.source, arguments.sources, Path(folder), arguments.resources)
             ) as state,
         ):
             while arguments is not None:
@@ -55,6 +57,15 @@ def main(blob: bytes) -> bytes:
     except MeanderError as error:
         return Failure.at(member_name(WorkerId(me)), error, traceback.format_exc()).to_bytes()
     return b""
+
+
+def _threads(cores: int) -> dict[str, str]:
+    """Return the variables for libraries that the flow's code loads; a local master sets none.
+
+    >>> _threads(1), _threads(2)["OMP_NUM_THREADS"]
+    ({}, '2')
+    """
+    return dict.fromkeys(_THREADS, str(cores)) if cores > 1 else {}
 
 
 def _die_with_parent() -> None:

@@ -179,7 +179,8 @@ class WorkerProcess:
         arguments, opening = self._arguments, topics.opening
         internal = topic_names(arguments.prefix, arguments.flow)
         plan, database = self._state.plan, self._state.database
-        context = arguments.context(self._links.wakeup, plan.flow.max_waiting, self._keepalive)
+        waiting = self._state.memory.waiting
+        context = arguments.context(self._links.wakeup, waiting, self._keepalive)
         transacting = opening.ask(lambda: self._transactions(plan, context, internal))
         starting = opening.ask(lambda: _restore_plan(plan, arguments, internal))
         origins = origins_of(plan, context.topics)
@@ -193,7 +194,7 @@ class WorkerProcess:
             dead=dead,
             open_store=database.store,
             open_spill_store=lambda name: SpillStore(database, name),
-            open_reader=lambda node, rests: node.spec.open(context, dead, rests),
+            open_reader=lambda node, rests, readers: node.spec.open(context, dead, rests, readers),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
@@ -203,6 +204,7 @@ class WorkerProcess:
             open_event_loop=lambda: ThreadedEventLoop(self._links.wakeup),
             keepalive=self._keepalive,
             transactions=transactions,
+            memory=arguments.resources.memory,
         )
         with contextlib.closing(Worker(plan, environment, self._links)) as worker:
             yield worker

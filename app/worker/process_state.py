@@ -8,6 +8,8 @@ from pathlib import Path
 
 from meander.app.loading.loader import Source, add_files, load_flow
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.control.resources import Resources
+from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.state.encoding.named_types import use
 from meander.state.store.store import Database
 
@@ -15,9 +17,12 @@ from meander.state.store.store import Database
 class ProcessState:
     """A state of one process, whose parts open at their first use."""
 
-    def __init__(self, source: Source, sources: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, source: Source, sources: Sequence[str], folder: Path, resources: Resources
+    ) -> None:
         """`sources` are those of the flow, by number."""
-        self._source, self._sources, self.folder = source, sources, folder
+        self._source, self._sources, self._resources = source, sources, resources
+        self.folder = folder
         """The folder on disk to which this process writes."""
 
     @cached_property
@@ -26,6 +31,11 @@ class ProcessState:
         plan = Plan(load_flow(self._source.unpack(self._code)), self._sources)
         use(plan.flow.named_types)
         return plan
+
+    @cached_property
+    def memory(self) -> WorkerMemory:
+        """The bounds of the worker's memory."""
+        return WorkerMemory.of(self.plan, self._resources.memory)
 
     def add_files(self, files: Mapping[str, bytes]) -> None:
         """Add files to the flow's code."""
@@ -38,7 +48,7 @@ class ProcessState:
     @cached_property
     def database(self) -> Database:
         """The database of all local states."""
-        return Database(self.folder / "state", self.plan.flow.state_memory)
+        return Database(self.folder / "state", self.memory.states, self._resources.cores)
 
     def end_execution(self) -> None:
         """Note that an execution has ended, so the next one may restore its states."""

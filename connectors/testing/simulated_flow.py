@@ -55,7 +55,7 @@ from meander.dataflow.control.command import MoveBins, SwitchLogic
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.rescaler import Rescaler
 from meander.dataflow.errors import KILLED, WorkerLost
-from meander.dataflow.interfaces import Rests, SinkWriter, SourceReader
+from meander.dataflow.interfaces import Readers, Rests, SinkWriter, SourceReader
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.metrics.counters import added
 from meander.dataflow.operators.keyed.operator import KeyedOperator
@@ -571,18 +571,20 @@ class TestFlow:
                              f"name one of {', '.join(map(str, known[1:]))}")  # fmt: skip
         return WorkerId(number)
 
-    def _reader(self, node: SourceNode, me: WorkerId, rests: Rests | None) -> SourceReader:
+    def _reader(
+        self, node: SourceNode, me: WorkerId, rests: Rests | None, readers: Readers
+    ) -> SourceReader:
         match node.spec:
             case ListSource() as source:
                 if rests is not None:
                     return source.resumed(rests, self._rng)
-                return source.reader(me, self._count, self._rng)
+                return source.reader(me, self._count, self._rng, readers)
             case KafkaSource(topic=str(topic)) as source:
                 assert rests is None, "topics in memory do not outlive their flow"
                 self._topics.sources.setdefault(topic, source)
                 return TopicReader(
                     self._topics.open(topic),
-                    assigned(topic, self._topics.partitions, me, self._count),
+                    assigned(topic, self._topics.partitions, me, self._count, readers),
                     source.chunk_reader(self._dead[me], NO_KEEPALIVE),
                     self._rng,
                     partial(self._topics.paused, topic),
@@ -639,7 +641,7 @@ class TestFlow:
             dead,
             lambda name, *how: database.store(f"{self._namespace}/{name}", *how),
             lambda name: SpillStore(database, f"{self._namespace}/{name}"),
-            lambda node, rests: self._reader(node, me, rests),
+            lambda node, rests, readers: self._reader(node, me, rests, readers),
             opened,
             self.world.execution,
             self.world.start,

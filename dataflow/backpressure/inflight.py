@@ -92,9 +92,12 @@ class PartitionInFlight:
 class InFlightBytes:
     """A count of the bytes in flight of all sources of one worker."""
 
-    def __init__(self, bound: int | None, report_passed: Callable[[float], None]) -> None:
-        """`report_passed` receives the read time of records that all sinks have passed."""
-        self._bound, self._adapts = bound or DEFAULT_BYTES, bound is None
+    def __init__(
+        self, bound: int, report_passed: Callable[[float], None], adapts: bool = False
+    ) -> None:
+        """`report_passed` receives the read time of records that all sinks have passed. With
+        `adapts` a partition sends at most what the sinks pass in half a second."""
+        self._bound, self._adapts = bound, adapts
         self._report_passed = report_passed
         self.bytes = 0
         """The bytes that sources have read and the sinks have not passed."""

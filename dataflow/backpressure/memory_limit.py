@@ -31,5 +31,11 @@ class MemoryLimit:
             raise MeanderError(
                 self.subject,
                 f"{size:,} bytes of {what}, more than its bound of {self.max_bytes:,}",
-                f"raise the flow's {self.setting}, or have its functions make less of one input",
+                f"raise the flow's {self.setting}{self._or_memory}, or have its functions make less"
+                " of one input",
             )
+
+    @property
+    def _or_memory(self) -> str:
+        """The other setting of waiting records, for the remedy."""
+        return ", or the worker's memory in the plan" if self.setting == "max_waiting" else ""

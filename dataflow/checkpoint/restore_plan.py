@@ -48,7 +48,7 @@ class RestorePlan:
     owners: tuple[WorkerId, ...]
     """The owner of each bin, group after group."""
     readers: Mapping[Place, WorkerId]
-    """The readers of partitions that have been read before."""
+    """The readers of partitions that have been read before, or that a plan names."""
     manifests: Sequence[Manifest] = ()
     cut: Cut = INITIAL_CUT
     number: int = 0
@@ -95,7 +95,10 @@ class RestorePlan:
             groups=tuple(plan.groups.names), retained=plan.flow.checkpoints.retained,
         )  # fmt: skip
         if cut == INITIAL_CUT:
-            return plan_start if decided is None else plan_start._with_workers(decided)
+            if decided is None:
+                return plan_start
+            # Nothing is read before the first checkpoint, so the plan names all readers.
+            return replace(plan_start, readers=decided.readers)._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
         ranks = ranks_of(sorted(cut.members))
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
@@ -175,12 +178,16 @@ class RestorePlan:
 
 
 def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Resources]:
-    """Return where the last joint decision lets each of some workers run; nothing where it has
-    another number of workers."""
-    if joint is None or len(joint.plan.members) != workers:
+    """Return where the last joint decision lets each of some workers run. Fewer workers are the
+    first ones, and more workers may run anywhere.
+
+    A rescale adds and removes the workers with the highest ids, so the others keep their ranks.
+    """
+    if joint is None:
         return {}
-    ranks = joint.plan.ranks
-    return {ranks[worker]: its for worker, its in joint.plan.resources.items()}
+    ranks, resources = joint.plan.ranks, joint.plan.resources
+    return {rank: resources[one] for one, rank in ranks.items()
+            if rank < workers and one in resources}  # fmt: skip
 
 
 def plan_in_force(

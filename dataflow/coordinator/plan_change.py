@@ -22,7 +22,7 @@ from meander.dataflow.execution_plan.difference import (
     SetLogic,
     difference,
 )
-from meander.dataflow.execution_plan.document import updated
+from meander.dataflow.execution_plan.document import updated, with_workers, workers_of
 from meander.dataflow.execution_plan.plan import ExecutionPlan
 from meander.schemas.control import ApplyPlan, CommandError
 from meander.state.keys.ids import Bin, WorkerId
@@ -66,6 +66,27 @@ def plan_change(plan: ExecutionPlan, command: ApplyPlan, offset: int, next_id: i
     resources = {successors.get(one, one): its for one, its in target.workers.items()}
     renamed = difference(plan, target.renamed({one: successors[one] for one in used}))
     return PlanChange(renamed, joining, _reconfigure(command, offset, whole, resources))
+
+
+def renumbered(command: ApplyPlan, former: Sequence[int], members: Sequence[int]) -> ApplyPlan:
+    """Return a command whose plan names the workers of a later execution.
+
+    `former` are the workers of the execution that began the plan, and `members` those of now, in
+    the same order. A new worker of the plan gets another id where a member has its id by now.
+
+    >>> from meander.schemas.execution_plan import PlanDocument
+    >>> plan = PlanDocument.model_validate({"workers": {"2": {}, "1": {}}})
+    >>> command = ApplyPlan(type="apply_plan", id="p", plan=plan)
+    >>> [*(renumbered(command, [0, 2], [0, 1]).plan.workers or ())]
+    ['1', '3']
+    """
+    named = workers_of(command.plan)
+    names = dict(zip(former, members, strict=False))
+    taken = [one for one in sorted(named.difference(former)) if one in members]
+    first = max([*named, *members], default=0) + 1
+    names |= {one: first + n for n, one in enumerate(taken)}
+    changed = {str(old): str(new) for old, new in names.items()}
+    return command.model_copy(update={"plan": with_workers(command.plan, changed)})
 
 
 def _reconfigure(

@@ -6,7 +6,9 @@ worker's. Cost: O(bins + partitions) per call.
 
 from __future__ import annotations
 
-from meander.dataflow.control.resources import ANYWHERE
+from collections.abc import Collection
+
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.plan_change import PlanChange, plan_change
 from meander.dataflow.coordinator.pool import RescalablePool
@@ -14,6 +16,7 @@ from meander.dataflow.execution_plan.document import document_of
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
 from meander.schemas.control import ApplyPlan, CommandError
 from meander.schemas.status import PlanCompared
+from meander.state.keys.ids import WorkerId
 
 
 class Plans:
@@ -26,10 +29,16 @@ class Plans:
     def in_force(self) -> ExecutionPlan:
         """The plan in force, after all changes decided so far. Raises CommandError where the
         sources have ended."""
-        members, wanted = sorted(self._pool.handles), self._coordinator.resources
-        return self._coordinator.execution_plan(
-            {worker: wanted.get(worker, ANYWHERE) for worker in members}, self._pool.places
-        )
+        return self._coordinator.execution_plan(self._members, self._pool.places)
+
+    @property
+    def _members(self) -> dict[WorkerId, Resources]:
+        """The members with their resources; their cores and memory are those that they have."""
+        places, found = self._pool.places, dict[WorkerId, Resources]()
+        for one in sorted(self._pool.handles):
+            wanted = self._coordinator.resources.get(one, ANYWHERE)
+            found[one] = places.get(one, wanted).at(wanted)
+        return found
 
     def change(self, command: ApplyPlan, offset: int, next_id: int) -> PlanChange:
         """Return what a command asks for; new workers have ids from `next_id` on.
@@ -41,7 +50,7 @@ class Plans:
         except PlanError as error:
             raise CommandError(str(error)) from error
         if change.joining:
-            self.expect_slots(len(self._pool.handles) + len(change.joining))
+            self.expect_slots(change.joining.values())
             self._pool.joining.expect_slots(change.joining)
         self._coordinator.expect_reconfiguration(change.reconfigure, change.joining)
         return change
@@ -58,10 +67,15 @@ class Plans:
             operations=[*map(str, change.operations)],
         )  # fmt: skip
 
-    def expect_slots(self, workers: int) -> None:
-        """Raise CommandError where the master has fewer slots than this number of workers."""
-        if self._slots is not None and workers > self._slots:
-            raise CommandError(
-                f"{workers} workers need a slot each, and the master has {self._slots} in all: name"
-                " fewer workers, or start the flow on a master with more"
-            )
+    def expect_slots(self, joining: Collection[Resources]) -> None:
+        """Raise CommandError where the master has too few slots for some joining workers."""
+        members = self._members
+        slots = sum(one.cores for one in (*members.values(), *joining))
+        if self._slots is None or slots <= self._slots:
+            return
+        workers = len(members) + len(joining)
+        need = f"{slots} slots" if slots > workers else "a slot each"
+        raise CommandError(
+            f"{workers} workers need {need}, and the master has {self._slots} in all: name"
+            " fewer workers, or start the flow on a master with more"
+        )

@@ -14,15 +14,16 @@ may have left. A worker that joined for a migration and gets no bin leaves again
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TypeVar
 
 from meander.dataflow.control.command import MoveBins, SwitchLogic, id_in_use
 from meander.dataflow.control.resources import ANYWHERE
+from meander.dataflow.coordinator.cooldown import Cooldown
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.coordinator.events import EngineEvent, LastMessage, NotDecided
-from meander.dataflow.coordinator.plan_change import MAX_AHEAD
+from meander.dataflow.coordinator.plan_change import MAX_AHEAD, renumbered
 from meander.dataflow.coordinator.plans import Plans
 from meander.dataflow.coordinator.pool import RescalablePool
 from meander.dataflow.coordinator.reconfigurations import restored_event
@@ -61,22 +62,31 @@ MAX_QUEUED = 1000
 class Rescaler:
     """A handler of `Rescale` commands, and of migrations to workers that do not exist yet.
 
-    `slots` is the number of workers that fit on the master, where that is known.
+    `slots` is the number of slots of the master, where that is known. `plan_cooldown` is the time
+    in seconds from one plan that comes into force to the start of the next.
     """
 
     def __init__(
-        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None
-    ) -> None:
+        self, coordinator: Coordinator, pool: RescalablePool, clock: Clock, slots: int | None,
+        plan_cooldown: float = 0.0,
+    ) -> None:  # fmt: skip
         self._controller, self._pool, self._clock = coordinator, pool, clock
         self.plans = Plans(coordinator, pool, slots)
         self.next_id = len(pool.handles)
         """The id of the next new worker, unless a migration names a higher one."""
         self._queue: deque[tuple[Queueable, int]] = deque()
+        self._cooldown = Cooldown(clock, plan_cooldown)
         self._change: Change | None = None
         self._unused: dict[WorkerId, Change] = {}
         """The workers that joined for a migration and got no bin yet, with that change."""
+        self._begun: Mapping[int, Sequence[int]] = {}
 
     # -- commands
+
+    def resume(self, begun: Mapping[int, Sequence[int]]) -> None:
+        """Note the workers that the execution had which began a plan, by the offset of the plan.
+        Its command names those."""
+        self._begun = begun
 
     def migrate(self, command: MoveBins) -> None:
         """Submit a migration, or queue it where it has to wait for its worker or for a plan.
@@ -90,12 +100,22 @@ class Rescaler:
             self._submit(command)
 
     def expect_to_stay(self, command: MoveBins) -> None:
-        """Raise CommandError where a plan under way removes the worker of a migration."""
+        """Raise CommandError where a worker of a migration may leave by a plan under way: the plan
+        removes it, or it has joined for the plan, which may be rolled back yet."""
         change = self._change
-        if change is not None and change.plan is not None and command.worker in change.plan.leaving:
+        if change is None or change.plan is None:
+            return
+        targets = {command.worker, *command.others.values()}
+        if leaving := targets.intersection(change.plan.leaving):
             raise CommandError(
-                f"worker {command.worker} leaves by plan {change.id!r}: name another worker, or"
+                f"worker {min(leaving)} leaves by plan {change.id!r}: name another worker, or"
                 " abort the plan"
+            )
+        joined = targets.intersection(change.joined)
+        if joined and not change.decided and not self.must_wait(command):
+            raise CommandError(
+                f"worker {min(joined)} has joined for plan {change.id!r}, which is not decided:"
+                " wait until the plan is in force, or name another worker"
             )
 
     def change_logic(self, command: SwitchLogic) -> None:
@@ -148,7 +168,7 @@ class Rescaler:
     def expect(self, command: MoveBins) -> None:
         """Raise CommandError where a migration could not start once its worker has joined."""
         self._controller.expect(command)
-        self.plans.expect_slots(len(self._pool.handles) + (command.worker >= self.next_id))
+        self.plans.expect_slots([ANYWHERE] * (command.worker >= self.next_id))
 
     def abort(self, id: str, by: str) -> list[Aborted]:
         """Abort a command; return the events about one that waits for its worker or its turn.
@@ -218,13 +238,18 @@ class Rescaler:
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits of queued commands."""
         change = self._change
-        when = "all workers run" if change is None else f"{change.id!r} has ended"
+        when = self._cooldown.reason(self._next) or "all workers run"
+        when = when if change is None else f"{change.id!r} has ended"
         found: dict[Hashable, Wait] = {}
         for command, offset in self._queue:
             kind = KINDS[type(command)]
             found[offset] = Wait(kind, when, {"id": command.id})
             when = f"{command.id!r} has ended"
         return found
+
+    @property
+    def _next(self) -> Queueable | None:
+        return self._queue[0][0] if self._queue else None
 
     @property
     def _waiting(self) -> list[tuple[Queueable, int]]:
@@ -265,6 +290,7 @@ class Rescaler:
             case PlanInForce(id=id) if change is not None and id in change.moves:
                 change.moves.discard(id)
                 change.decided = True
+                self._cooldown.start(id)
             case NotDecided(id, reason) if change is not None and id in change.moves:
                 change.moves.discard(id)
                 change.failure = reason
@@ -272,7 +298,7 @@ class Rescaler:
     def _start_next(self) -> Iterator[Event]:
         if idle := self._unused.keys() - self._awaited_workers:
             self._remove_unused(min(idle))
-        elif self._queue:
+        elif self._queue and not self._cooldown.reason(self._next):
             command, offset = self._queue.popleft()
             match command:
                 case Rescale():
@@ -291,7 +317,7 @@ class Rescaler:
         leaving = members[command.workers :]
         try:
             if joining:
-                self.plans.expect_slots(command.workers)
+                self.plans.expect_slots([ANYWHERE] * len(joining))
             if leaving:
                 self._controller.leave(command.id, leaving, offset)
             else:
@@ -358,10 +384,14 @@ class Rescaler:
             decision = self._controller.reconfigured(command.id, offset)
             if decision is not None:
                 # The restart has completed it.
+                self._cooldown.start(command.id)
                 yield restored_event(decision)
                 workers = len(self._pool.handles)
                 yield Reconfigured(id=command.id, offset=offset, workers=workers, ms=None)
                 return
+            members = sorted(self._pool.handles)
+            if former := self._begun.get(offset):
+                command = renumbered(command, former, members)
             change = self.plans.change(command, offset, self.next_id)
         except CommandError as error:
             yield CommandRejected(id=command.id, offset=offset, reason=str(error))
@@ -375,7 +405,7 @@ class Rescaler:
         )  # fmt: skip
         yield Reconfiguring(
             id=command.id, offset=offset, by=command.by, why=command.why,
-            operations=[*map(str, change.operations)],
+            operations=[*map(str, change.operations)], members=[*map(int, members)],
         )  # fmt: skip
 
     def _reconfigure(self, change: Change) -> Iterable[Event]:

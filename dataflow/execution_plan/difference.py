@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicVersion
@@ -84,15 +85,18 @@ class RemoveWorker:
 
 @dataclass(frozen=True, slots=True)
 class MoveWorker:
-    """An operation that moves a worker to other resources: a successor starts there and takes its
-    bins and partitions (`updateTaskResources`)."""
+    """An operation that gives a worker another place, other cores or another memory: a successor
+    starts with them and takes its bins and partitions (`updateTaskResources`)."""
 
     worker: WorkerId
     resources: Resources
 
     def __str__(self) -> str:
-        return f"{member_name(self.worker)}: moves{_where(self.resources)}"
+        return f"{member_name(self.worker)}: moves{_where(self.resources) or DEFAULTS}"
 
+
+DEFAULTS: Final = " to one core and the memory of the flow's settings"
+"""The words for a worker that moves without a place, cores or a memory of its own."""
 
 Operation = AddWorker | RemoveWorker | MoveWorker | SetLogic | AssignBins | AssignPartition
 
@@ -152,8 +156,11 @@ def _started(before: ExecutionPlan, after: ExecutionPlan) -> Iterator[Operation]
     for worker, resources in after.workers.items():
         if worker not in before.workers:
             yield AddWorker(worker, resources)
-        elif not resources.allows(before.places.get(worker, before.workers[worker])):
-            yield MoveWorker(worker, resources)
+        else:
+            actual = before.workers[worker]
+            place = before.places.get(worker, actual)
+            if not resources.allows(actual.at(place)):
+                yield MoveWorker(worker, resources)
 
 
 def _logic(before: ExecutionPlan, after: ExecutionPlan) -> Iterator[Operation]:
@@ -180,4 +187,6 @@ def _partitions(before: ExecutionPlan, after: ExecutionPlan) -> Iterator[Operati
 
 def _where(resources: Resources) -> str:
     host = f" on host {resources.host}" if resources.host else ""
-    return host + (f" in executor {resources.executor}" if resources.executor else "")
+    executor = f" in executor {resources.executor}" if resources.executor else ""
+    amounts = f" with {resources.amounts}" if resources.amounts else ""
+    return host + executor + amounts

@@ -5,16 +5,20 @@ Guarantees that the document of a plan, applied to that plan, changes nothing. C
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
+from typing import TypeVar
 
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.control.logic_change import LogicUpdate
-from meander.dataflow.control.resources import Resources
+from meander.dataflow.control.resources import MIN_MEMORY, Resources, size_of, size_text
 from meander.dataflow.execution_plan.bin_ranges import numbers, ranges
 from meander.dataflow.execution_plan.plan import ExecutionPlan, PlanError
-from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerPlace
-from meander.state.keys.ids import WorkerId
+from meander.schemas.execution_plan import NewLogic, PlanDocument, WorkerResources
+from meander.state.keys.ids import WorkerId, member_name
+
+T = TypeVar("T")
 
 
 def document_of(plan: ExecutionPlan) -> PlanDocument:
@@ -28,7 +32,7 @@ def document_of(plan: ExecutionPlan) -> PlanDocument:
     alone = {group: its for group, its in plan.bins.items() if group != DEFAULT_GROUP}
     default = plan.bins.get(DEFAULT_GROUP)
     return PlanDocument(
-        workers={str(worker): _place(its) for worker, its in plan.workers.items()},
+        workers={str(worker): _written(its) for worker, its in plan.workers.items()},
         operators={
             operator: NewLogic.model_validate({"logic": one.name, "parameters": one.values})
             for operator, one in plan.logic.items()
@@ -57,7 +61,7 @@ def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
     if document.workers is not None:
         wanted = {WorkerId(int(one)): its for one, its in document.workers.items()}
         plan = plan.scaled([*wanted])
-        plan = replace(plan, workers={one: _resources(its) for one, its in wanted.items()})
+        plan = replace(plan, workers={one: _resources(one, its) for one, its in wanted.items()})
     for operator, new in (document.operators or {}).items():
         plan = plan.with_update(operator, LogicUpdate(new.logic, new.parameters))
     groups = dict(document.bins_of or {})
@@ -68,6 +72,39 @@ def updated(plan: ExecutionPlan, document: PlanDocument) -> ExecutionPlan:
     for source, readers in (document.partitions or {}).items():
         partitions |= _readers(plan, source, readers)
     return replace(plan, bins={**plan.bins, **bins}, partitions=partitions)
+
+
+def with_workers(document: PlanDocument, names: Mapping[str, str]) -> PlanDocument:
+    """Return a document in which workers have other ids.
+
+    >>> document = PlanDocument.model_validate({"workers": {"3": {}}, "bins": {"3": "0-7"}})
+    >>> with_workers(document, {"3": "1"}).sections
+    {'workers': {'1': {}}, 'bins': {'1': '0-7'}}
+    """
+
+    def renamed(its: Mapping[str, T] | None) -> dict[str, T] | None:
+        return None if its is None else {names.get(one, one): of for one, of in its.items()}
+
+    def each(its: Mapping[str, Mapping[str, str]] | None) -> dict[str, dict[str, str]] | None:
+        return None if its is None else {name: renamed(of) or {} for name, of in its.items()}
+
+    return document.model_copy(
+        update={
+            "workers": renamed(document.workers), "bins": renamed(document.bins),
+            "bins_of": each(document.bins_of), "partitions": each(document.partitions),
+        }
+    )  # fmt: skip
+
+
+def workers_of(document: PlanDocument) -> set[int]:
+    """Return the ids of all workers that a document names.
+
+    >>> workers_of(PlanDocument.model_validate({"partitions": {"readings": {"2": "0", "5": ""}}}))
+    {2, 5}
+    """
+    alone = (document.bins_of or {}).values(), (document.partitions or {}).values()
+    named: list[Iterable[str]] = [document.workers or (), document.bins or (), *chain(*alone)]
+    return {int(one) for its in named for one in its}
 
 
 def _owners(plan: ExecutionPlan, group: str, shares: Mapping[str, str]) -> tuple[WorkerId, ...]:
@@ -125,9 +162,20 @@ def _shares(owners: Mapping[int, WorkerId]) -> dict[str, str]:
     return {str(worker): ranges(some) for worker, some in sorted(shares.items())}
 
 
-def _place(resources: Resources) -> WorkerPlace:
-    return WorkerPlace(host=resources.host or None, executor=resources.executor or None)
+def _written(resources: Resources) -> WorkerResources:
+    return WorkerResources(
+        host=resources.host or None,
+        executor=resources.executor or None,
+        cores=resources.cores if resources.cores > 1 else None,
+        memory=size_text(resources.memory) if resources.memory else None,
+    )
 
 
-def _resources(place: WorkerPlace) -> Resources:
-    return Resources(place.host or "", place.executor or "")
+def _resources(worker: WorkerId, wanted: WorkerResources) -> Resources:
+    memory = 0 if wanted.memory is None else size_of(wanted.memory)
+    if wanted.memory is not None and memory < MIN_MEMORY:
+        raise PlanError(
+            member_name(worker), f"its memory of {wanted.memory} is too small",
+            f"give it {size_text(MIN_MEMORY)} or more, or leave it out for the flow's settings",
+        )  # fmt: skip
+    return Resources(wanted.host or "", wanted.executor or "", wanted.cores or 1, memory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from meander.dataflow.control.balance import distribute, shares_for_joining
 from meander.dataflow.control.colocation import DEFAULT_GROUP
@@ -25,6 +25,25 @@ Place = tuple[str, int]
 
 class PlanError(MeanderError):
     """An error that names what is wrong with an execution plan, and the remedy."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FrozenDict(dict[K, V]):
+    """A dict that never changes, which a plan has of each mapping that it gets.
+
+    >>> FrozenDict({"a": 1})["a"] = 2
+    Traceback (most recent call last):
+    TypeError: a plan never changes: its methods return other plans
+    """
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a plan never changes: its methods return other plans")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +74,8 @@ class ExecutionPlan:
 
     def __post_init__(self) -> None:
         """Raise PlanError where a bin or a partition belongs to no worker of the plan."""
+        for name in ("workers", "logic", "bins", "partitions", "places"):
+            object.__setattr__(self, name, FrozenDict(getattr(self, name)))
         if not self.workers:
             raise PlanError("the plan", "it has no worker", "name at least one")
         for group, owners in self.bins.items():
@@ -207,11 +228,11 @@ class ExecutionPlan:
         return found
 
     def placed(self, worker: WorkerId, resources: Resources) -> ExecutionPlan:
-        """Return the plan in which a worker runs elsewhere.
+        """Return the plan in which a worker runs elsewhere, or with other cores or memory.
 
         >>> plan = ExecutionPlan({WorkerId(0): Resources("a")})
-        >>> plan.placed(WorkerId(0), Resources("b")).workers
-        {0: Resources(host='b', executor='')}
+        >>> str(plan.placed(WorkerId(0), Resources("b", cores=2)).workers[WorkerId(0)])
+        'host b with 2 cores'
         """
         if worker not in self.workers:
             known = ", ".join(map(str, self.workers))

@@ -57,6 +57,7 @@ from meander.dataflow.interfaces import (
     DeadLetterTopic,
     DeadLetterWriter,
     Partition,
+    Readers,
     Rest,
     Rests,
     SinkWriter,
@@ -100,6 +101,7 @@ from meander.dataflow.operators.stateless import Step, Steps, step_with
 from meander.dataflow.progress.progress import Progress
 from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
+from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
@@ -137,9 +139,9 @@ class WorkerEnvironment:
     dead: DeadLetterTopic
     open_store: Callable[[str, StateCodec, ColumnLayout | None, bool], Store]
     open_spill_store: Callable[[str], SpillStore]
-    open_reader: Callable[[SourceNode, Rests | None], SourceReader]
-    """Opens a reader at the given positions; None for this worker's share at the first start of the
-    flow."""
+    open_reader: Callable[[SourceNode, Rests | None, Readers], SourceReader]
+    """Opens a reader at the given positions; None for this worker's share at a start without a
+    checkpoint, in which a plan may name readers."""
     open_writer: Callable[[SinkNode], SinkWriter]
     execution: ExecutionId
     start: RestorePlan
@@ -156,6 +158,8 @@ class WorkerEnvironment:
     """Returns whether the end of a bounded run fires the timers behind its last record."""
     transactions: Transactions | None = None
     """The transactions of exactly-once delivery; None for at-least-once delivery."""
+    memory: int = 0
+    """The bytes of memory that the plan gives the worker; 0 for the flow's settings."""
 
 
 @dataclass(slots=True)
@@ -192,6 +196,7 @@ class OperatorFactory:
     logics: WorkerLogics = field(init=False)
     retention: Retention = field(init=False)
     migrator: Migrator = field(init=False)
+    memory: WorkerMemory = field(init=False)
     inflight: InFlightBytes = field(init=False)
     disk: SpillBudget = field(init=False)
     throttle: MoveThrottle = field(init=False)
@@ -212,10 +217,13 @@ class OperatorFactory:
         )
         self.retention = Retention(self.environment.topic.delete)
         self.retention.start_after(self.start.number)
+        self.memory = WorkerMemory.of(self.plan, self.environment.memory)
         self.throttle = MoveThrottle(
             self.environment.clock, flow.migration_latency, self._move_memory
         )
-        self.inflight = InFlightBytes(flow.max_inflight, self.throttle.note_passed)
+        self.inflight = InFlightBytes(
+            self.memory.in_flight, self.throttle.note_passed, adapts=flow.max_inflight is None
+        )
         self.disk = SpillBudget(flow.max_spill)
         control = self._input(self.plan.migrator.inputs[0])
         self.logics = WorkerLogics(self.plan.home_of, self.report)
@@ -242,7 +250,8 @@ class OperatorFactory:
         """Return this worker's share of the move memory: a move takes memory at both of its
         ends."""
         # The coordinator is a peer, and this worker is not one of its own peers.
-        return self.plan.flow.move_memory // max(2, len(self.progress.peers))
+        share = self.plan.flow.move_memory // max(2, len(self.progress.peers))
+        return min(share, self.memory.moves)
 
     def _partition_migrator(self) -> PartitionMigrator:
         orders, locations = (
@@ -355,7 +364,9 @@ class OperatorFactory:
         self.sources[node.name] = SourceOperator(
             self._context(node.name),
             plan.origin(node),
-            self.environment.open_reader(node, rests if self.start.resumes else None),
+            self.environment.open_reader(
+                node, rests if self.start.resumes else None, self._readers(node)
+            ),
             node.spec.options,
             self._input(ports.inputs[0]),
             self._output_at(ports.outputs[0]),
@@ -437,6 +448,10 @@ class OperatorFactory:
         output = self.plan.ports[name].outputs[0]
         cursor = self._arrangements[name].whole_cursor
         return ReadArrangement(cursor, partial(self.progress.frontier, output))
+
+    def _readers(self, node: SourceNode) -> Readers:
+        readers = self.start.readers.items()
+        return {Partition(p): worker for (source, p), worker in readers if source == node.name}
 
     def _partition_handoffs(self, node: SourceNode) -> list[PartitionHandoff]:
         """Return the positions at which this worker continues to read partitions."""
@@ -607,7 +622,7 @@ class OperatorFactory:
             retention=self.retention,
             next_layer=self._next_layer,
             space=flow.space,
-            max_waiting=flow.max_waiting,
+            max_waiting=self.memory.waiting,
             fires_timers=environment.fires_timers,
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
@@ -638,12 +653,21 @@ class OperatorFactory:
         def refuse(batch: Batch, row: int, error: UnencodableError) -> None:
             raise MeanderError(
                 f"operator {name!r}",
-                f"waiting records exceed its limit of {self.plan.flow.max_waiting:,} bytes, and not"
+                f"waiting records exceed its limit of {self.memory.waiting:,} bytes, and not"
                 f" all can go to disk: {error}",
-                "raise the flow's max_waiting, or give it plain Python values only",
+                f"{self._more_memory}, or give it plain Python values only",
             )
 
         return refuse
+
+    @property
+    def _more_memory(self) -> str:
+        owner = (
+            "the worker's memory in the plan"
+            if self.environment.memory
+            else "the flow's max_waiting"
+        )
+        return f"raise {owner}"
 
     def _guard(self, name: str, policy: OnError, dead: DeadLetterWriter | None = None) -> Guard:
         dead, retries = dead or self.environment.dead, None

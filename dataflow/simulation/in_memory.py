@@ -18,6 +18,7 @@ from meander.dataflow.exactly_once.checksum import Checksum
 from meander.dataflow.interfaces import (
     Chunk,
     Partition,
+    Readers,
     Rest,
     Rests,
     SinkWriter,
@@ -81,9 +82,13 @@ class ListSource(SourceSpec[Any]):
         """Raise TypeError, as only `TestFlow` opens a list source."""
         raise TypeError("a ListSource runs in a TestFlow only")
 
-    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ListReader:
-        """Return a reader of the partitions of one worker."""
-        mine = [Partition(p) for p in range(len(self.partitions)) if p % workers == worker]
+    def reader(
+        self, worker: WorkerId, workers: int, rng: random.Random, readers: Readers
+    ) -> ListReader:
+        """Return a reader of the partitions of one worker: those that it reads by `readers`, and
+        its share of the others."""
+        numbers = map(Partition, range(len(self.partitions)))
+        mine = [p for p in numbers if readers.get(p, p % workers) == worker]
         return ListReader(self, mine, rng)
 
     def resumed(self, rests: Rests, rng: random.Random) -> ListReader:

@@ -32,10 +32,12 @@ class RocksDB:
     """A database that destroys the data of an earlier process at `path`. Raise SetupError when
     another process has it open."""
 
-    def __init__(self, path: str | Path, cache_bytes: int, write_buffer_bytes: int) -> None:
+    def __init__(
+        self, path: str | Path, cache_bytes: int, write_buffer_bytes: int, threads: int = 2
+    ) -> None:
         self._name = f"the state database at {path}"
         self._cache = Cache(cache_bytes)
-        settings = options(self._cache, write_buffer_bytes)
+        settings = options(self._cache, write_buffer_bytes, threads)
         self._unlogged = WriteOptions()
         # The type stubs declare this property as a method.
         self._unlogged.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -116,9 +118,9 @@ def translate_errors(subject: str) -> Iterator[None]:
         ) from error
 
 
-def options(cache: Cache, write_buffer_bytes: int) -> Options:
-    """Return the options of an open. Each open needs them, as rocksdict stores none for an existing
-    database."""
+def options(cache: Cache, write_buffer_bytes: int, threads: int) -> Options:
+    """Return the options of an open; RocksDB has some `threads` in the background. Each open needs
+    them, as rocksdict stores none for an existing database."""
     cached = block_options()
     cached.set_block_cache(cache)
     options = Options(raw_mode=True)
@@ -131,7 +133,7 @@ def options(cache: Cache, write_buffer_bytes: int) -> Options:
     )
     options.set_write_buffer_size(write_buffer_bytes // 2)
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_max_background_jobs(2)
+    options.set_max_background_jobs(threads)
     options.set_max_open_files(512)
     options.set_keep_log_file_num(1)
     return options

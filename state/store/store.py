@@ -59,11 +59,13 @@ class Database:
     >>> database.close()
     """
 
-    def __init__(self, path: str | Path, budget_bytes: int) -> None:
+    def __init__(self, path: str | Path, budget_bytes: int, cores: int = 1) -> None:
+        """RocksDB flushes and compacts on as many threads as there are `cores`, two at least."""
+        self.budget_bytes = budget_bytes
         self.memtable = Memtable()
         self.prefixes: set[bytes] = set()
         """The prefixes of the bins that have entries in RocksDB."""
-        self.rocks = RocksDB(path, budget_bytes * 3 // 8, budget_bytes // 8)
+        self.rocks = RocksDB(path, budget_bytes * 3 // 8, budget_bytes // 8, max(2, cores))
         self._changes: list[DirtyKeys] = []
         self._undo_logs: list[UndoLog] = []
         self._stores: dict[str, Store] = {}

@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 
 from meander.dataflow.control.logic_change import LogicVersion
-from meander.dataflow.control.resources import Resources
+from meander.dataflow.control.resources import MIN_MEMORY, Resources
 from meander.dataflow.execution_plan.plan import ExecutionPlan, Place
 from meander.state.keys.ids import WorkerId
 
-PLACES = (Resources(), Resources("a"), Resources("b", "3"), Resources(executor="4"))
+PLACES = (
+    Resources(), Resources("a"), Resources("b", "3"), Resources(executor="4"),
+    Resources(cores=2), Resources(memory=MIN_MEMORY), Resources("a", memory=(1 << 30) + 1),
+    Resources("b", "3", cores=16, memory=3 << 40),
+)  # fmt: skip
 LOGICS = (
     LogicVersion("Above"),
     LogicVersion.of("Above", {"limit": 3}),

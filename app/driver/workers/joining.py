@@ -19,7 +19,7 @@ from meander.app.driver.workers.worker_handle import WorkerHandle
 from meander.app.protocol.messages import AddPeer, DropPeer, Exit, StopExecution, ToWorker
 from meander.app.protocol.registration import RegistrationServer, member_info
 from meander.connectors.links.links import CurveLinks, member_name
-from meander.dataflow.control.resources import ANYWHERE, Resources
+from meander.dataflow.control.resources import Resources
 from meander.schemas.control import CommandError
 from meander.schemas.errors import MeanderError
 from meander.state.keys.ids import WorkerId
@@ -96,7 +96,7 @@ class JoiningWorkers:
 
         They are checked together, so that no two of them count on one slot.
         """
-        placed = {worker: its for worker, its in workers.items() if its != ANYWHERE}
+        placed = {worker: its for worker, its in workers.items() if its.needs_place}
         if placed:
             try:
                 self._expect_places(placed)
@@ -204,7 +204,7 @@ class JoiningWorkers:
         if one.handle.task.has_slot():
             return f"it was started, but did not register {within}"
         resources = one.handle.task.resources
-        where = "" if resources == ANYWHERE else f" on {resources}"
+        where = f" on {resources}" if resources.needs_place else ""
         return (
             f"Spark had no free slot for it{where} {within}: {self._slots}; free one, or run the"
             " flow on a master with more slots"

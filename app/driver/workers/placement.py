@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
+from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 from pyspark.serializers import CPickleSerializer
 
-from meander.dataflow.control.resources import Resources
+from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.schemas.errors import MeanderError, SetupError
 
 LOCALITY_WAIT = "3650d"
@@ -34,7 +35,7 @@ class Executor:
     slots: int
     """The number of tasks that it runs at once."""
     running: int
-    """The number of tasks that it runs now."""
+    """The number of slots that its tasks take now."""
 
     @property
     def free(self) -> int:
@@ -63,14 +64,28 @@ def _executors(spark: SparkContext) -> Iterator[Executor]:
     listed = context.statusStore().executorList(True)
     # The list counts tasks too, but up to a tenth of a second late.
     running = context.taskScheduler().runningTasksByExecutors()
+    per_slot = _cpus_per_slot(spark)
     for at in range(listed.size()):
         one = listed.apply(at)
         name, host, slots = one.id(), one.hostPort().rpartition(":")[0], one.maxTasks()
         # The driver of a cluster has no slots, and an executor that registers no host yet. One of
         # another resource profile runs no job of the default profile.
         if slots and host and one.resourceProfileId() == DEFAULT_PROFILE:
-            tasks = running.apply(name) if running.contains(name) else 0
-            yield Executor(name, host, slots, tasks)
+            taken = running.apply(name) if running.contains(name) else 0
+            if not is_local(spark):
+                # A task may take several slots. The text, as py4j reads no decimals of Scala.
+                free = context.schedulerBackend().getExecutorAvailableCpus(name)
+                taken = slots - int(float(free.toList().mkString() or 0) / per_slot)
+            yield Executor(name, host, slots, taken)
+
+
+def is_local(spark: SparkContext) -> bool:
+    """Return whether all tasks run in the driver's own JVM."""
+    return str(spark.master).startswith("local")
+
+
+def _cpus_per_slot(spark: SparkContext) -> int:
+    return int(spark.getConf().get("spark.task.cpus", "1") or 1)
 
 
 def expect_free_slots(
@@ -78,7 +93,7 @@ def expect_free_slots(
     executors: Sequence[Executor],
     occupants: Mapping[str, Resources],
 ) -> None:
-    """Raise SetupError unless all workers of some placements find a slot, each its own.
+    """Raise SetupError unless all workers of some placements find their slots, each its own.
 
     Workers have names; `occupants` are those that run, which the error names.
 
@@ -90,33 +105,54 @@ def expect_free_slots(
     """
     taken = dict(occupants)
     free = {one.id: one.free for one in executors}
-    # An executor leaves no choice, so these placements come before those that name only a host.
-    for name, placement in sorted(placements.items(), key=lambda item: not item[1].executor):
-        there = [one for one in executors if placement.allows(one.place)]
+    for name, placement in sorted(placements.items(), key=_choices):
+        place, cores = placement.place, placement.cores
+        there = [one for one in executors if placement.admits(one.place)]
         if not there:
             raise SetupError(
-                name, f"Spark has no {placement}", f"name another one; {_known(executors, free)}"
+                name, f"Spark has no {place}", f"name another one; {_known(executors, free)}"
             )
-        chosen = next((one for one in there if free[one.id]), None)
-        if chosen is None:
+        if cores > (most := max(one.slots for one in there)):
             raise SetupError(
                 name,
-                f"no free slot on {placement}: {_in_use(there, taken)}",
-                f"free one, or name another host; {_known(executors, free)}",
+                f"its {cores} cores are more than the {most} slots of {place}",
+                f"name fewer, or run executors with more cores; {_known(executors, free)}",
             )
-        free[chosen.id] -= 1
-        taken[name] = chosen.place
+        chosen = next((one for one in there if free[one.id] >= cores), None)
+        if chosen is None:
+            wanted, free_them = "free slot", "free one"
+            if cores > 1:
+                wanted, free_them = f"{cores} free slots together", "free them"
+            raise SetupError(
+                name,
+                f"no {wanted} on {place}: {_in_use(there, free, taken)}",
+                f"{free_them}, or name another host; {_known(executors, free)}",
+            )
+        free[chosen.id] -= cores
+        taken[name] = placement.at(chosen.place)
 
 
-def _in_use(executors: Sequence[Executor], taken: Mapping[str, Resources]) -> str:
-    """Return which workers hold the slots of executors that are full."""
-    slots, here = sum(one.slots for one in executors), {one.id for one in executors}
-    names = [name for name, at in taken.items() if at.executor in here]
-    others = slots - len(names)
+def _choices(item: tuple[str, Resources]) -> tuple[bool, int]:
+    """Return an order in which placements with less choice come first: an executor, many cores."""
+    _, placement = item
+    return not placement.executor, -placement.cores
+
+
+def _in_use(
+    executors: Sequence[Executor], free: Mapping[str, int], taken: Mapping[str, Resources]
+) -> str:
+    """Return which workers hold the slots of executors that lack room."""
+    slots = sum(one.slots for one in executors)
+    busy = slots - sum(free[one.id] for one in executors)
+    here = {
+        name: its for name, its in taken.items() if its.executor in {one.id for one in executors}
+    }
+    names = [name if its.cores == 1 else f"{name} ({its.cores})" for name, its in here.items()]
+    others = busy - sum(its.cores for its in here.values())
     if others > 0:
         names.append("another task" if others == 1 else f"{others} other tasks")
     listed = " and ".join([*filter(None, [", ".join(names[:-1])]), names[-1]])
-    return f"{slots} of {slots} slots {'runs' if slots == 1 else 'run'} {listed}"
+    return f"{busy} of {slots} slots {'runs' if slots == 1 else 'run'} {listed}"
 
 
 def _known(executors: Sequence[Executor], free: Mapping[str, int]) -> str:
@@ -141,10 +177,12 @@ def placed_row(
     spark: SparkContext, placement: Resources, executors: Sequence[Executor]
 ) -> RDD[int]:
     """Return an RDD of one row, whose job runs in an executor that a placement names."""
+    if placement.place == ANYWHERE:
+        return with_cores(spark, spark.range(1, numSlices=1), placement.cores)
     locations = [placement.host]
     if placement.executor:
         locations = [
-            f"executor_{one.host}_{one.id}" for one in executors if placement.allows(one.place)
+            f"executor_{one.host}_{one.id}" for one in executors if placement.admits(one.place)
         ]
     jvm = spark._jvm
     assert jvm is not None
@@ -152,4 +190,16 @@ def placed_row(
     row = jvm.scala.Tuple2(pickle.dumps(0), to_seq(locations))
     any_class = jvm.scala.reflect.ClassTag.Any()
     rows = spark._jsc.sc().makeRDD(to_seq([row]), any_class)
-    return RDD(rows.toJavaRDD(), spark, CPickleSerializer())
+    placed: RDD[int] = RDD(rows.toJavaRDD(), spark, CPickleSerializer())
+    return with_cores(spark, placed, placement.cores)
+
+
+def with_cores(spark: SparkContext, row: RDD[int], cores: int) -> RDD[int]:
+    """Return a row whose task takes several slots of its executor.
+
+    A local master refuses profiles of tasks, so the coordinator counts its slots (`Plans`).
+    """
+    if cores == 1 or is_local(spark):
+        return row
+    wanted = TaskResourceRequests().cpus(cores * _cpus_per_slot(spark))
+    return row.withResources(ResourceProfileBuilder().require(wanted).build)

@@ -84,13 +84,18 @@ def slots(master: str) -> int | None:
     return None if match is None else int(match[1] or 1)
 
 
-def expect_slots(master: str, slots: int | None, workers: int) -> None:
-    """Raise SetupError where a master is known to have fewer slots than workers."""
-    if slots is not None and slots < workers:
+def expect_slots(master: str, slots: int | None, workers: int, cores: int | None = None) -> None:
+    """Raise SetupError where a master is known to have fewer slots than workers, which have some
+    cores in all, or one each."""
+    cores = workers if cores is None else cores
+    if slots is not None and slots < cores:
+        each = (
+            "each needs a free slot" if cores == workers else f"their plan gives them {cores} slots"
+        )
         raise SetupError(
             f"{workers} workers",
-            f"each needs a free slot, and master {master} has {slots} in all",
-            f"use --master 'local[{workers}]' or more, or fewer --workers",
+            f"{each}, and master {master} has {slots} in all",
+            f"use --master 'local[{cores}]' or more, or fewer --workers",
         )
 
 
@@ -258,8 +263,8 @@ class TaskEnd:
 class SparkTask:
     """A Spark job of one task that runs one worker, where its resources say.
 
-    The task fails at once where they name executors without a free slot. With `falls_back` it runs
-    elsewhere, once it has waited `PLACE_WITHIN` seconds for one.
+    The task fails at once where they name executors without free slots. With `falls_back` it runs
+    elsewhere on one core, once it has waited `PLACE_WITHIN` seconds for them.
     """
 
     def __init__(
@@ -332,7 +337,7 @@ class SparkTask:
     def _row(self) -> RDD[int]:
         """Return the one row of the job. Raises SetupError where no executor has a free slot that
         its resources allow."""
-        if self.resources == ANYWHERE:
+        if not self.resources.needs_place:
             return self._spark.range(1, numSlices=1)
         deadline = time.monotonic() + (PLACE_WITHIN if self._falls_back else 0.0)
         while True:
@@ -344,6 +349,7 @@ class SparkTask:
                     raise
                 if time.monotonic() >= deadline:
                     log.warning("placed_elsewhere", member=self._name, reason=error.cause)
+                    self.resources = Resources(memory=self.resources.memory)
                     return self._spark.range(1, numSlices=1)
                 time.sleep(0.1)
             else:

@@ -136,9 +136,13 @@ class WorkerPool:
 
     @property
     def places(self) -> Mapping[WorkerId, Resources]:
-        """The executor of each worker that has registered and knows it."""
-        found = self._server.registrations.items()
-        return {worker: at for worker, one in found if (at := one.register.executor) is not None}
+        """The actual resources of each worker that has registered and knows its executor."""
+        places = dict[WorkerId, Resources]()
+        for worker, one in self._server.registrations.items():
+            handle = self.handles.get(worker) or self.joining.handle(worker)
+            if (place := one.register.executor) is not None and handle is not None:
+                places[worker] = handle.task.resources.at(place)
+        return places
 
     def wait_reasons(self) -> dict[Hashable, Wait]:
         """Return the waits for workers that do not run yet.

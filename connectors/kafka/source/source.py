@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import xxhash
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -46,6 +46,7 @@ from meander.dataflow.api.nodes import SourceNode
 from meander.dataflow.interfaces import (
     DeadLetterTopic,
     Partition,
+    Readers,
     Rest,
     Rests,
     SourceOptions,
@@ -63,17 +64,25 @@ DEFAULT_OPTIONS = SourceOptions()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def assigned(topic: str, partitions: int, worker: int, workers: int) -> list[Partition]:
-    """Return a worker's first partitions of a topic. Topics with one partition spread over the
-    workers too.
+NO_READERS: Final[Readers] = {}
+
+
+def assigned(
+    topic: str, partitions: int, worker: int, workers: int, readers: Readers = NO_READERS
+) -> list[Partition]:
+    """Return a worker's first partitions of a topic: those that a plan gives to it, and its share
+    of the others. Topics with one partition spread over the workers too.
 
     A joining worker has none until some change hands.
 
     >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
     [[1, 3], [0, 2], []]
+    >>> assigned("flights", 4, 1, 2, {Partition(3): WorkerId(1)})
+    [0, 2, 3]
     """
     shift = xxhash.xxh3_64_intdigest(topic.encode())
-    return [Partition(p) for p in range(partitions) if (p + shift) % workers == worker]
+    return [p for p in map(Partition, range(partitions))
+            if readers.get(p, (p + shift) % workers) == worker]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,13 +204,16 @@ class KafkaSource(SourceSpec[T]):
         context: WorkerContext,
         dead: DeadLetterTopic,
         rests: Rests | None = None,
+        readers: Readers = NO_READERS,
     ) -> KafkaReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError when the topic cannot be read."""
         topic_info = topic_metadata.expect_topic(client.admin(context.settings), self._topic)
         if context.topics.get(self._topic, topic_info.id) != topic_info.id:
             raise recreated(self._topic)
-        share = assigned(self._topic, topic_info.partitions, context.worker, context.workers)
+        share = assigned(
+            self._topic, topic_info.partitions, context.worker, context.workers, readers
+        )
         group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from meander.app.recovery.restart import read_decisions
 from meander.connectors.topics.internal_topics import topic_names
+from meander.dataflow.control.decisions import JointDecision, StartDecision
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, consume_all, create_topic, produce, time_of, until
 from tests.support.process.flow_process import FlowProcess, meander, run_command
@@ -138,6 +140,15 @@ class LogicFlow:
             command.exit_code()
         return command
 
+    def send_plan(self, id: str, *, dry_run: bool = False, **sections: object) -> None:
+        """Put the command for a plan on the control topic."""
+        command = {
+            "meander": "command", "type": "apply_plan", "id": id, "plan": sections,
+            "dry_run": dry_run,
+        }  # fmt: skip
+        topic = topic_names(self._prefix, "logic").control
+        produce(self._bootstrap, topic, [Record(json.dumps(command).encode())])
+
     @contextlib.contextmanager
     def load(self) -> Iterator[None]:
         """Feed numbers without a pause while the block lasts."""
@@ -167,6 +178,20 @@ class LogicFlow:
         with meander(self._folder, self._bootstrap, *words) as command:
             assert command.exit_code() == 0, command.said
         return command
+
+    def check_starts(self) -> None:
+        """Raise AssertionError unless each execution starts with the workers and owners of the last
+        plan that was decided before it, where no other command changes them."""
+        in_force: JointDecision | None = None
+        names = topic_names(self._prefix, "logic")
+        settings = {"bootstrap.servers": self._bootstrap}
+        for _, decision in read_decisions(settings, names.decisions):
+            if isinstance(decision, JointDecision):
+                in_force = decision
+            if isinstance(decision, StartDecision) and in_force is not None:
+                ranks = {old: new for new, old in enumerate(in_force.plan.members)}
+                assert decision.workers == len(ranks)
+                assert decision.owners == tuple(ranks[one] for one in in_force.plan.owners)
 
     @property
     def changes(self) -> list[Change]:

@@ -98,16 +98,18 @@ class Driven:
     """A flow of two workers and four bins, with the driver's part in commands."""
 
     def __init__(
-        self, run: TestFlow, sink: ListSink, topic: ManualTopic, open_commands: OpenCommands
-    ) -> None:
+        self, run: TestFlow, sink: ListSink, topic: ManualTopic, open_commands: OpenCommands,
+        plan_cooldown: float,
+    ) -> None:  # fmt: skip
         self.sink, self.sim, self.coordinator = sink, run.sim, run.sim.coordinator
         self.topic, self.pool = topic, ManualPool(run.sim)
         self.decision_log = ManualDecisionLog()
-        self.open_commands = open_commands
-        self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS)
+        self.open_commands, self.has_all_files = open_commands, True
+        self.rescaler = Rescaler(self.coordinator, self.pool, run.sim.clock, SLOTS, plan_cooldown)
         self.commands = CommandHandler(
             run.sim.plan, cast(ControlTopic, self.topic), cast(DecisionLog, self.decision_log),
-            self.coordinator, self.rescaler, open_commands, FlowCode(Path(__file__)), lambda: True,
+            self.coordinator, self.rescaler, open_commands, FlowCode(Path(__file__)),
+            lambda: self.has_all_files,
         )  # fmt: skip
         self.told: list[Event] = []
         self._heard = 0
@@ -177,7 +179,9 @@ class Driven:
 
 @contextmanager
 def driven_flow(
-    topic: ManualTopic | None = None, open_commands: OpenCommands | None = None
+    topic: ManualTopic | None = None,
+    open_commands: OpenCommands | None = None,
+    plan_cooldown: float = 0.0,
 ) -> Iterator[Driven]:
     """Run an execution of a flow of two workers and four bins."""
     sink, flow = ListSink(), Flow("f", bins=2)
@@ -185,4 +189,5 @@ def driven_flow(
     keyed = flow.source(ListSource(records)).key_by(lambda k: k)
     keyed.fold("n", lambda: 0, lambda n, k: (n + 1, (k, n + 1))).sink(sink)
     with TestFlow(flow, 2, seed=7) as run:
-        yield Driven(run, sink, topic or ManualTopic(), open_commands or OpenCommands())
+        opened = open_commands or OpenCommands()
+        yield Driven(run, sink, topic or ManualTopic(), opened, plan_cooldown)

@@ -14,7 +14,7 @@ from meander.dataflow.control.decisions import WriteDecision
 from meander.dataflow.control.timestamp_overrides import NO_OVERRIDES, OverrideHistory
 from meander.dataflow.coordinator.coordinator import Coordinator
 from meander.dataflow.flow_control.batcher import Batcher
-from meander.dataflow.interfaces import Chunk, Partition, SourceOptions
+from meander.dataflow.interfaces import Chunk, Partition, Readers, SourceOptions
 from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import Rows
@@ -53,8 +53,12 @@ class ManualSource(ListSource):
         for feed in self.feeds:
             feed.ended = True
 
-    def reader(self, worker: WorkerId, workers: int, rng: random.Random) -> ManualReader:
-        return ManualReader(self, [Partition(p) for p in self._of(worker, workers)], rng)
+    def reader(
+        self, worker: WorkerId, workers: int, rng: random.Random, readers: Readers
+    ) -> ManualReader:
+        share = [Partition(p) for p in self._of(worker, workers)]
+        assert not readers, "no plan names the readers of these partitions"
+        return ManualReader(self, share, rng)
 
     def _of(self, worker: WorkerId, workers: int) -> Sequence[int]:
         return range(worker, len(self.feeds), workers)

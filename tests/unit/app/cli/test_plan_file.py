@@ -51,6 +51,14 @@ READ: dict[str, tuple[str, dict[str, object]]] = {
         "workers: {0: {executor: 3}}",
         {"workers": {"0": {"executor": "3"}}},
     ),
+    "cores and memory": (
+        "workers: {0: {cores: 2, memory: 2g}, 1: {memory: 1073741824}}",
+        {"workers": {"0": {"cores": 2, "memory": "2g"}, "1": {"memory": "1073741824"}}},
+    ),
+    "resources that workers share": (
+        "workers: {0: &large {cores: 2}, 1: *large}",
+        {"workers": {"0": {"cores": 2}, "1": {"cores": 2}}},
+    ),
     "a single bin": ("bins: {0: 4, 1: 0-3}", {"bins": {"0": "4", "1": "0-3"}}),
     "several ranges": ("bins:\n  0: 0-2, 7\n", {"bins": {"0": "0-2, 7"}}),
     "no bin": ('bins: {0: ""}', {"bins": {"0": ""}}),
@@ -89,8 +97,16 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a section that is a number": ("workers: 3", "'workers' has to be a mapping"),
     "an unknown field of a worker": (
-        "workers: {0: {cores: 2}}",
-        "'workers.0.cores' is no field of a plan",
+        "workers: {0: {rack: 2}}",
+        "'workers.0.rack' is no field of a plan",
+    ),
+    "a memory without a unit that exists": (
+        "workers: {0: {memory: 2 gigabytes}}",
+        "'workers.0.memory' has to be a size such as 512m or 2g",
+    ),
+    "a worker without cores": (
+        "workers: {0: {cores: 0}}",
+        "'workers.0.cores' is not valid: input should be greater than or equal to 1",
     ),
     "a parameter outside of the parameters": (
         "operators: {above: {limit: 3}}",

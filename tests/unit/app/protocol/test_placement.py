@@ -24,6 +24,7 @@ def test_a_worker_runs_where_its_placement_admits_it(monkeypatch: pytest.MonkeyP
     in_executor(monkeypatch, Resources("spark-b", "1"))
     expect_placed("worker 3", ON_B)
     expect_placed("worker 3", Resources(host="spark-b", executor="1"))
+    expect_placed("worker 3", Resources(host="spark-b", cores=2, memory=1 << 30))
     with pytest.raises(MeanderError, match="worker 3: Spark started it in executor 1 on host spar"):
         expect_placed("worker 3", Resources(executor="2"))
 
@@ -33,6 +34,7 @@ def test_a_worker_that_does_not_know_its_executor_runs_only_without_a_placement(
 ) -> None:
     in_executor(monkeypatch, None)
     expect_placed("worker 3", ANYWHERE)
+    expect_placed("worker 3", Resources(cores=2, memory=1 << 30))
     with pytest.raises(SetupError, match="worker 3: it must run on host spark-b, and this system"):
         expect_placed("worker 3", ON_B)
 

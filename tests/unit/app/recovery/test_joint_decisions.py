@@ -37,6 +37,7 @@ from meander.state.keys.ids import Bin, ExecutionId, WorkerId
 ZERO, ONE, FOUR = map(WorkerId, (0, 1, 4))
 FIRST, SECOND = map(ExecutionId, (1, 2))
 BINS = 4
+LARGE = Resources("a", "3", cores=2, memory=1 << 30)
 LOGIC = LogicDecision(
     (LogicChange("p", "s", 7, LogicVersion("A"), LogicVersion.of("B", {"a": [1, None]}), 2, 9),)
 )
@@ -49,7 +50,7 @@ WHOLE = JointDecision(
     "p", 9,
     WorkersPlan(
         (ONE, FOUR), (FOUR, ONE, ONE, FOUR), {("source", 0): ONE, ("source", 1): FOUR},
-        {ONE: Resources(), FOUR: Resources("a", "3")},
+        {ONE: Resources(), FOUR: LARGE},
     ),
     tuple(PARTS), 7,
 )  # fmt: skip
@@ -137,7 +138,7 @@ def test_an_execution_starts_with_the_plan_of_the_last_joint_decision(
     assert restored.owners == OWNERS
     assert [one.owners for one in starts(log)] == [OWNERS]
     assert restored.reconfigured == {"p": replace(MOVED, execution=FIRST)}
-    assert restored.resources == {ZERO: Resources(), ONE: Resources("a", "3")}
+    assert restored.resources == {ZERO: Resources(), ONE: LARGE}
 
 
 def test_a_start_is_written_again_where_a_joint_decision_came_between(

@@ -350,7 +350,9 @@ def test_where_no_bound_is_asked_for_what_is_sent_follows_what_the_sinks_pass(
     source = ManualSource(partitions=2)
     place, other = Partition(0), Partition(1)
     reader = ManualReader(source, [place, other], random.Random(0))
-    bounded, free = InFlightBytes(1 << 30, lambda _: None), InFlightBytes(None, lambda _: None)
+    bounded, free = (
+        InFlightBytes(1 << 30, lambda _: None, adapts=adapts) for adapts in (False, True)
+    )
     now, time = 0.0, 0
 
     def send(rows: int) -> None:

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from meander.schemas.status import PlanInForce, Reconfigured
+from meander.app.driver.commands import OpenCommands
+from meander.schemas.status import Aborted, PlanInForce, Reconfigured, Reconfiguring
 from meander.testing import TestFlow
-from tests.support.sim.driven_flow import driven_flow
+from tests.support.sim.driven_flow import ManualTopic, driven_flow
 from tests.support.sim.plans import apply, joints, state
 from tests.support.sim.tagged_flow import read, reason, tagged_flow, tags
 
@@ -64,3 +65,38 @@ def test_an_undecided_plan_is_aborted_as_the_flow_ends() -> None:
         driven.until(lambda: bool(driven.pool.launched))
         driven.stop(lambda: None)
         assert driven.said("p")[-1] == "aborted"
+
+
+def test_a_plan_that_begins_again_names_the_workers_of_the_execution_that_began_it() -> None:
+    """Worker 7 has become worker 1, and the plan's new worker 1 is another one."""
+    commands, topic = OpenCommands(), ManualTopic()
+    topic.put({"type": "apply_plan", "id": "p", "plan": {"workers": {"7": {}, "1": {}},
+               "bins": {"7": "0", "1": "1-3"}}})  # fmt: skip
+    # A restart that handles it again, in which the workers have other ids, changes nothing.
+    for members in ([0, 7], [0, 1]):
+        commands.note(
+            Reconfiguring(id="p", offset=0, by="", why="", operations=[], members=members)
+        )
+    with driven_flow(topic, commands) as driven:
+        driven.pool.up = True
+        driven.until_told(Reconfigured, "p")
+        (joined,) = driven.pool.launched
+        assert driven.coordinator.workers.active == [1, joined]
+        assert driven.coordinator.owners() == [1, joined, joined, joined]
+        assert commands.begun == {}
+
+
+def test_a_plan_that_waits_for_new_files_is_aborted() -> None:
+    with driven_flow() as driven:
+        driven.has_all_files = False
+        driven.topic.put(
+            {"type": "apply_plan", "id": "p", "plan": {"bins": {"0": "0-3"}}},
+            {"type": "abort", "id": "a", "command": "p"},
+        )
+        driven.act()
+        assert driven.said("p") == ["aborted"]
+        assert driven.the(Aborted, "p").by == "a"
+        driven.has_all_files = True
+        driven.end()
+        assert driven.said("p") == ["aborted"]
+        assert driven.bins() == {0, 1}

@@ -252,6 +252,36 @@ def test_a_migration_behind_a_plan_may_name_its_new_worker() -> None:
     assert [state(run, id) for id in "mn"] == [("completed", "")] * 2
 
 
+def test_no_bin_moves_to_a_worker_that_has_joined_for_an_undecided_plan() -> None:
+    """It would stay behind with the bin where the plan is rolled back."""
+    with TestFlow(tagged_flow()) as run:
+        read(run, 1)
+        run.control(apply(workers={"0": {}, "1": {}, "2": {}}, time=600_000))
+        read(run, 2)
+        run.control(migrate("m", [0], 2))
+        assert reason(run, "m") == (
+            "worker 2 has joined for plan 'p', which is not decided: wait until the plan is in"
+            " force, or name another worker"
+        )
+        run.control(migrate("n", [1], 1))
+        run.control(abort("a", "p"))
+        run.run_until_idle()
+        assert sorted(worker.me for worker in run.workers) == [0, 1]
+        assert state(run, "n") == ("completed", "")
+        run.run()
+
+
+def test_a_migration_to_a_worker_that_has_joined_is_accepted_once_the_plan_is_decided() -> None:
+    with TestFlow(tagged_flow()) as run:
+        read(run, 1)
+        run.control(apply(workers={"0": {}, "1": {}, "2": {}}, bins={"2": "0-7"}))
+        run.run_until_idle()
+        run.control(migrate("m", [0], 2))
+        run.run_until_idle()
+        assert state(run, "m") == ("completed", "")
+        run.run()
+
+
 @pytest.mark.parametrize(
     ("sections", "cause"),
     [

@@ -87,6 +87,14 @@ def test_equal_plans_have_no_operations(seed: int) -> None:
             ["worker 2: starts in executor 3"],
         ),
         (
+            PLAN.placed(ONE, Resources(cores=2, memory=3 << 29)),
+            ["worker 1: moves with 2 cores and 1536m of memory"],
+        ),
+        (
+            replace(PLAN, workers={**PLAN.workers, TWO: Resources("a", memory=1 << 30)}),
+            ["worker 2: starts on host a with 1g of memory"],
+        ),
+        (
             PLAN.scaled([ONE]),
             [
                 "bins 0-1: worker 0 -> worker 1",
@@ -122,6 +130,33 @@ def test_a_worker_moves_where_it_does_not_run_already(
     before = replace(PLAN, places={ONE: actual})
     after = before.placed(ONE, wanted)
     assert difference(before, after) == ([MoveWorker(ONE, wanted)] if moves else [])
+
+
+GIB = 1 << 30
+LARGE = Resources("a", "3", cores=2, memory=GIB)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "moves"),
+    [
+        (Resources("a", cores=2, memory=GIB), False),
+        (Resources(cores=2, memory=GIB), False),
+        (Resources(cores=1, memory=GIB), True),
+        (Resources(cores=3, memory=GIB), True),
+        (Resources(cores=2, memory=2 * GIB), True),
+        (Resources(cores=2), True),
+        (ANYWHERE, True),
+    ],
+)
+def test_a_worker_moves_for_other_cores_or_another_memory(wanted: Resources, moves: bool) -> None:
+    before = replace(PLAN.placed(ONE, LARGE), places={ONE: LARGE})
+    after = before.placed(ONE, wanted)
+    assert difference(before, after) == ([MoveWorker(ONE, wanted)] if moves else [])
+
+
+def test_a_move_to_the_defaults_says_so() -> None:
+    (move,) = difference(PLAN.placed(ONE, LARGE), PLAN)
+    assert str(move) == "worker 1: moves to one core and the memory of the flow's settings"
 
 
 @pytest.mark.parametrize(

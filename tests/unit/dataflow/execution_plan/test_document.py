@@ -62,6 +62,18 @@ def test_new_workers_get_a_share_of_what_the_document_does_not_name() -> None:
     assert [*found.workers.values()] == [ANYWHERE] * 3, "an empty place is anywhere"
 
 
+def test_cores_and_memory_stand_in_the_document_of_a_worker_that_has_them() -> None:
+    large = document(workers={"0": {"cores": 2, "memory": "2G"}, "1": {"memory": "1536m"}})
+    found = updated(PLAN, large)
+    assert found.workers == {
+        ZERO: Resources(cores=2, memory=2 << 30),
+        ONE: Resources(memory=3 << 29),
+    }
+    assert document_of(found).sections["workers"] == {
+        "0": {"cores": 2, "memory": "2g"}, "1": {"memory": "1536m"},
+    }  # fmt: skip
+
+
 def test_bins_of_an_operator_that_moves_alone_stand_apart() -> None:
     found = updated(PLAN, document(bins_of={"alone": {"0": "0", "1": "1"}}))
     assert found.bins == {"": PLAN.bins[""], "alone": (ZERO, ONE)}
@@ -114,6 +126,13 @@ def test_bins_of_an_operator_that_moves_alone_stand_apart() -> None:
             "group 'none': the plan has no such group of bins; name one of '', 'alone'.",
         ),
         ({"workers": {}}, "the plan: it has no worker; name at least one."),
+        (
+            {"workers": {"0": {}, "1": {"memory": "15m"}}},
+            (
+                "worker 1: its memory of 15m is too small; give it 16m or more, or leave it out for"
+                " the flow's settings."
+            ),
+        ),
         (
             {"operators": {"none": {"logic": "Above"}}},
             "operator 'none': it has no logic that can change; name one of 'alert'.",
@@ -176,6 +195,12 @@ def test_a_wrong_document_names_the_object_the_cause_and_the_remedy(
         {"workers": {"a": {}}},
         {"workers": {"0": {"rack": "a"}}},
         {"workers": {"0": {"host": ""}}},
+        {"workers": {"0": {"cores": 0}}},
+        {"workers": {"0": {"cores": "2"}}},
+        {"workers": {"0": {"cores": True}}},
+        {"workers": {"0": {"memory": "much"}}},
+        {"workers": {"0": {"memory": "0g"}}},
+        {"workers": {"0": {"memory": 1024}}},
         {"bins": {"0": "a"}},
         {"bins": {"0": [0, 1]}},
         {"workers": {"0": None}},

@@ -195,3 +195,12 @@ def test_new_ids_of_workers_change_nothing_else(seed: int) -> None:
     assert valid(after)
     assert after.workers.keys() == {*there.values()}
     assert after.renamed({new: old for old, new in there.items()}) == plan
+
+
+def test_a_plan_stays_as_it_is_whatever_becomes_of_the_dicts_that_it_got() -> None:
+    bins = {"": (WorkerId(0),)}
+    plan = ExecutionPlan({WorkerId(0): ANYWHERE}, bins=bins)
+    bins.clear()
+    assert plan.bins == {"": (0,)}
+    with pytest.raises(TypeError, match="a plan never changes"):
+        plan.workers[WorkerId(1)] = ANYWHERE  # type: ignore[index]

@@ -32,6 +32,40 @@ def test_two_workers_do_not_share_the_last_slot() -> None:
     )
 
 
+def test_cores_are_free_slots_of_one_executor() -> None:
+    a, b = (
+        Executor("0", "spark-a", slots=4, running=2),
+        Executor("1", "spark-b", slots=4, running=3),
+    )
+    two = Resources(cores=2)
+    expect_free_slots({"worker 3": two}, [a, b], {})
+    with pytest.raises(SetupError) as refused:
+        expect_free_slots({"worker 3": two, "worker 4": two}, [a, b], {"worker 0": a.place})
+    assert str(refused.value) == (
+        "worker 4: no 2 free slots together on any executor: 7 of 8 slots run worker 0,"
+        " worker 3 (2) and 4 other tasks; free them, or name another host; hosts known: spark-a"
+        " (executor 0: 0 of 4 slots free), spark-b (executor 1: 1 of 4 slots free)."
+    )
+
+
+def test_a_worker_with_many_cores_comes_before_one_that_may_run_elsewhere() -> None:
+    a, b = (
+        Executor("0", "spark-a", slots=2, running=0),
+        Executor("1", "spark-b", slots=1, running=0),
+    )
+    expect_free_slots({"worker 3": Resources(cores=1), "worker 4": Resources(cores=2)}, [a, b], {})
+
+
+def test_more_cores_than_an_executor_has_are_refused_by_their_number() -> None:
+    with pytest.raises(SetupError) as refused:
+        expect_free_slots({"worker 3": Resources("spark-b", cores=3)}, [A0, B1, B2], BUSY)
+    assert str(refused.value) == (
+        "worker 3: its 3 cores are more than the 2 slots of host spark-b; name fewer, or run"
+        " executors with more cores; hosts known: spark-a (executor 0: 1 of 2 slots free), spark-b"
+        " (executor 1: 0 of 2 slots free, executor 2: 1 of 1 slots free)."
+    )
+
+
 def test_tasks_that_are_no_workers_of_the_flow_count_too() -> None:
     with pytest.raises(SetupError, match="2 of 2 slots run worker 1 and another task;"):
         expect_free_slots({"worker 3": Resources(executor="1")}, [B1], {"worker 1": B1.place})
