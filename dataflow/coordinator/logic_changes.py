@@ -82,7 +82,7 @@ class LogicChanges:
         self._defined, self._decided = defined, list(earlier)
         self._decisions, self._clock, self._send = decisions, clock, send
         self._broadcast, self._request_advance = broadcast, request_advance
-        self._numbers = count()
+        self._restarted_at, self._numbers = start, count()
         self._queue = deque[SwitchLogic]()
         self._running: list[RunningChange] = []
         self._events: list[Event] = []
@@ -258,7 +258,9 @@ class LogicChanges:
         elif not (running.awaited or command.part_of):
             assert closed_before is not None
             self._forget_before(closed_before)
-            self._take_effect(running, command.time or closed_before)
+            last = self.last_time(command.updates)
+            next_time = closed_before + 1 if last == closed_before else closed_before
+            self._take_effect(running, command.time or next_time)
 
     def _reject(self, command: SwitchLogic, reason: str) -> None:
         if command.part_of:
@@ -322,8 +324,12 @@ class LogicChanges:
 
     @property
     def soon(self) -> int:
-        """The last time of a change without a time of its own; later commands wait for it."""
-        return max((one.time or 0 for one in self._running if one.is_soon), default=0)
+        """The last time of a change without a time of its own; later commands wait for it. A
+        restart begins at the time of the change that it has completed, if there is one."""
+        restored = max(
+            (one.time for one in self._decided if one.time <= self._restarted_at), default=0
+        )
+        return max((one.time or 0 for one in self._running if one.is_soon), default=restored)
 
     @property
     def idle(self) -> bool:

@@ -234,6 +234,13 @@ CHANGES = [
 ]
 
 
+def test_a_change_without_a_time_follows_the_one_at_which_a_restart_begins() -> None:
+    flow = Preparation(CHANGES[:2], start=6)
+    flow.closed_before = 6
+    flow.prepare("Fourth")
+    assert flow.times == [7]
+
+
 def test_a_change_of_an_earlier_execution_stands_and_is_reported_where_it_was_not() -> None:
     flow = Preparation(CHANGES, start=6)
     assert flow.changes.version("a") == LogicVersion("Fourth")
