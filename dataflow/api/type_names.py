@@ -1,4 +1,4 @@
-"""The classes that a flow names: in `Flow(types=...)`, by its formats, and by annotations.
+"""The classes that a flow names: in `Flow(types=...)`, by its formats, collections and annotations.
 
 Guarantees that a class within another one, such as that of a field, counts as named too. An
 annotation that cannot be read names nothing; the encoder then refuses the objects with an error
@@ -14,6 +14,7 @@ from typing import Protocol, get_args, get_type_hints, is_typeddict, runtime_che
 
 from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
 from meander.dataflow.api.validation import functions_of
+from meander.dataflow.operators.collection.row_type import RowType
 from meander.dataflow.operators.error_policy import failure
 from meander.state.encoding.forms import FORMS
 from meander.state.encoding.named_types import NamedTypes, describe
@@ -72,6 +73,9 @@ def _of_node(node: Node) -> Iterator[type]:
         case SourceNode(spec=spec) | SinkNode(spec=spec) if isinstance(spec, NamesTypes):
             for kind in spec.types:
                 yield from classes_in(kind)
+    if isinstance(row_type := getattr(node, "row_type", None), RowType):
+        yield from classes_in(row_type.key)
+        yield from classes_in(row_type.value)
     for _, function in functions_of(node):
         if isinstance(function, type):
             yield from classes_in(function)

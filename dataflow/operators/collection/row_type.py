@@ -82,8 +82,9 @@ def _remedy(part: object, kind: type, call: str) -> str:
     if kind is not int:
         return f"name a type of all, as in {call}object)"
     # A number beyond 64 bits is an int all the same, and the type of None has no name.
-    has_own_type = part is not None and type(part) is not int
-    return f"name its type, as in {call}{type(part).__name__ if has_own_type else 'object'})"
+    own = object if part is None or type(part) is int else type(part)
+    module = "numpy." if own.__module__ == "numpy" else ""
+    return f"name its type, as in {call}{module}{own.__name__})"
 
 
 def _is_plain(part: object) -> bool:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
@@ -18,6 +19,7 @@ from meander.schemas.errors import MeanderError
 from meander.state.checkpoint import in_flight
 from meander.state.checkpoint.in_flight import Header, InFlightColumns, RecordCorrupt
 from meander.state.encoding.codec import UnencodableError
+from meander.state.encoding.named_types import NamedTypes, use
 from meander.state.encoding.object_column import ObjectColumn
 from meander.state.encoding.record import Record
 from meander.state.encoding.value_columns import ValueColumns, Values
@@ -43,6 +45,18 @@ def columns(
         iterations, numbers + (5 << 20), numbers, numbers + 1, numbers + 2, numbers + 3, keys,
         numbers % 4 if keyed else None, values,
     )  # fmt: skip
+
+
+def test_records_of_objects_come_back_within_containers() -> None:
+    class Size(Enum):
+        SMALL = 1
+
+    record = Record(Size.SMALL, (Size.SMALL,), "in", 0, 7, -1, ())
+    values: list[object] = [record, [record], {"a": record}]
+    use(NamedTypes([Size]))
+    _, read = in_flight.decode(in_flight.encode(HEADER, columns(values)))
+    assert read.values == values
+    assert type(read.values[0]) is Record
 
 
 @pytest.mark.parametrize("keyed", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -59,7 +60,8 @@ class Defined:
         ((1, None, 1), "; name its type, as in collection(read, value=object)"),
         ((1, -(1 << 63) - 1, 1), "ValueError: its value is -9223372036854775809, no integer of"),
         ((1, np.int64(2), 1), "ValueError: its value is np.int64(2), no integer of 64 bits"),
-        ((1, np.int64(2), 1), "; give a plain Python value, such as an int, a str or a tuple"),
+        ((1, np.int64(2), 1), "; name its type, as in collection(read, value=numpy.int64)"),
+        ((1, Fraction(2), 1), "; give a plain Python value, such as an int, a str or a tuple"),
         ((1, 2, True), "ValueError: its diff is True, no integer of 64 bits"),
         ((1, 2, 0), "ValueError: its diff is 0, which changes nothing"),
     ],
