@@ -202,7 +202,7 @@ class LogicChanges:
         """Raise `CommandError` where a command has become invalid in the queue."""
         if closed_before is None:
             raise CommandError(ENDED)
-        self.check(command, closed_before)
+        self.check(command, max(closed_before, self.soon + 1))
 
     def forget(self, worker: WorkerId) -> None:
         """Await nothing of a worker that has left."""

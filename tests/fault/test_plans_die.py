@@ -125,7 +125,10 @@ def until_of(flow: FlowProcess, kind: str, id: str) -> dict[str, object]:
         assert flow.process.poll() is None, flow.said
         return [one for one in flow.of(kind) if one["id"] == id]
 
-    until(lambda: bool(come()), f"{kind} {id}; events: {flow.events[-40:]}; standard error: {flow.said}")
+    until(
+        lambda: bool(come()),
+        f"{kind} {id}; events: {flow.events[-40:]}; standard error: {flow.said}",
+    )
     return come()[0]
 
 

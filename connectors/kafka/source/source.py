@@ -77,6 +77,7 @@ def assigned(
 
     >>> [assigned("flights", 4, worker, workers=2) for worker in (0, 1, 2)]
     [[1, 3], [0, 2], []]
+    >>> from meander.state.keys.ids import WorkerId
     >>> assigned("flights", 4, 1, 2, {Partition(3): WorkerId(1)})
     [0, 2, 3]
     """

@@ -62,6 +62,7 @@ def test_a_function_that_fails_forgets_nothing() -> None:
         feed(run, "a", "bad")
         run.run()
         assert run.states("op") == {"k": 1}
+        assert len(run.dead_letters) == 1
 
 
 def test_a_key_that_never_had_a_state_may_be_forgotten() -> None:

@@ -113,7 +113,7 @@ def test_records_carry_no_own_times_where_no_function_asks() -> None:
     with TestFlow(flow, partitions=1) as run:
         run.feed("in", 1, ms=500)
         run.run()
-    (letter,) = run.dead_letters
+        (letter,) = run.dead_letters
     assert "define the operator with uses=['event_ms']" in letter.reason
 
 
