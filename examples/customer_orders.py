@@ -9,7 +9,7 @@ def ordered(context, customer, order):
 
 
 def changed(context, customer, change):
-    key, customer = change
+    _, customer = change
     return customer  # None where the customer was deleted
 
 

@@ -1,4 +1,5 @@
 from ad_clicks import flow
+
 from meander.testing import TestFlow
 
 MINUTE = 60_000

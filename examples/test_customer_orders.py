@@ -1,4 +1,5 @@
 from customer_orders import flow
+
 from meander.testing import TestFlow
 
 

@@ -1,4 +1,5 @@
 from failed_logins import flow
+
 from meander.testing import TestFlow
 
 MINUTE = 60_000

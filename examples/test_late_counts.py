@@ -1,4 +1,5 @@
 from late_counts import flow
+
 from meander.testing import TestFlow
 
 

@@ -1,5 +1,6 @@
-from meander.testing import TestFlow
 from orders_once import HOUR, flow
+
+from meander.testing import TestFlow
 
 
 def test_an_order_passes_once_an_hour():

@@ -1,5 +1,6 @@
-from meander.testing import TestFlow
 from sales_by_country import flow
+
+from meander.testing import TestFlow
 
 
 def sold(id, country):

@@ -1,5 +1,6 @@
-from meander.testing import TestFlow
 from top_pages import flow
+
+from meander.testing import TestFlow
 
 
 def test_a_minute_has_its_three_pages_with_the_most_views():

@@ -1,5 +1,6 @@
-from meander.testing import TestFlow
 from user_sessions import flow
+
+from meander.testing import TestFlow
 
 MINUTE = 60_000
 
