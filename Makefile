@@ -48,8 +48,8 @@ test: java ## run all tests, with one real broker
 	@$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --max-worker-restart 0 \
 		--durations 12
 
-unit: venv ## run the unit tests and doctests alone (no broker)
-	@$(BIN)/pytest $(CODE) tests/unit
+unit: venv ## run the unit tests, doctests and examples alone (no broker)
+	@$(BIN)/pytest $(CODE) tests/unit examples
 
 soak: java ## try random runs for SECONDS (300) on all cores, rescales for RESCALING (600), all faults on real flows for REAL (1800)
 	@MEANDER_PROPERTY_SECONDS=$(SECONDS) MEANDER_SEED=$(SEED) MEANDER_PARTS=$(CORES) \

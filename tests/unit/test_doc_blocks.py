@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ SHARED = "docs/quickstart.md"
 """The page whose files other pages use."""
 DRAWN = {"docs/architecture.md"}
 """Pages that may show drawings in characters."""
+EXAMPLES = "docs/examples.md"
+"""The page of the files in `examples`."""
 
 
 def of_language(language: str) -> list[Block]:
@@ -89,7 +92,25 @@ def run_page(page: str, folder: Path) -> int:
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_the_python_blocks_of_a_page_run(page: str, folder: Path) -> None:
+    if page == EXAMPLES:
+        for schema in (ROOT / "examples").glob("*.avsc"):
+            shutil.copy(schema, folder)
     assert run_page(page, folder) > 0
+
+
+def test_the_page_of_the_examples_shows_each_example_as_it_is() -> None:
+    shown = {block.file: block.text for block in blocks(EXAMPLES)}
+    files = {
+        file.name: f"# {file.name}\n{file.read_text()}" for file in (ROOT / "examples").glob("*.py")
+    }
+    assert shown == files
+
+
+def test_each_example_has_a_test() -> None:
+    names = {file.stem for file in (ROOT / "examples").glob("*.py")}
+    flows = {name for name in names if not name.startswith("test_")}
+    assert len(flows) == 8
+    assert names == flows | {f"test_{name}" for name in flows}
 
 
 # -- other languages

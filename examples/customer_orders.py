@@ -1,0 +1,22 @@
+"""Orders with the names of their customers, from a changelog of customers."""
+
+from meander import Flow, KafkaSink, KafkaSource
+
+
+def ordered(context, customer, order):
+    context.emit({**order, "name": customer["name"] if customer else None})
+    return customer
+
+
+def changed(context, customer, change):
+    _, customer = change
+    return customer  # None where the customer was deleted
+
+
+flow = Flow("customer-orders")
+orders = flow.source(KafkaSource("orders"), "orders")
+customers = flow.source(KafkaSource("customers", key="str", pairs=True), "customers")
+by_customer = orders.key_by(lambda order: order["customer"])
+by_key = customers.key_by(lambda change: change[0])
+named = by_customer.connect(by_key, "customer", lambda: None, ordered, changed)
+named.sink(KafkaSink("named-orders"))
