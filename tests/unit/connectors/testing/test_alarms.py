@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ def _step(context: Any, state: int, value: Any) -> int:
 
 def _ring(context: Any, state: int) -> int:
     context.emit([context.key, context.timer_name, state])
+    return state
+
+
+def _alarm_in(seconds: float, context: Any, state: int, value: object) -> int:
+    context.alarm(seconds)
     return state
 
 
@@ -117,7 +123,8 @@ def test_an_alarm_may_set_the_next() -> None:
 
     flow = Flow("ticks")
     keyed = flow.source(KafkaSource("in", value="str")).key_by(lambda value: value)
-    keyed.process("p", int, lambda c, s, v: c.alarm(10) or s, on_alarm=ring).sink(KafkaSink("out"))
+    step = partial(_alarm_in, 10)
+    keyed.process("p", int, step, on_alarm=ring).sink(KafkaSink("out"))
     with TestFlow(flow) as run:
         run.feed("in", "a")
         for _ in range(3):
@@ -142,7 +149,7 @@ def test_a_result_of_an_alarm_reaches_sorted_operators_behind_it_without_a_recor
     keyed = flow.source(KafkaSource("in", pairs=True)).key_by(lambda pair: pair[0])
     rung = keyed.process("p", int, lambda c, s, v: _step(c, s, v[1]), on_alarm=_ring)
     counted = rung.key_by(lambda value: value[0]).fold("n", int, lambda n, _: (n + 1, n + 1))
-    again = counted.key_by(str).process("q", int, lambda c, s, v: c.alarm(2) or s, on_alarm=_ring)
+    again = counted.key_by(str).process("q", int, partial(_alarm_in, 2), on_alarm=_ring)
     again.sink(KafkaSink("out"))
     with TestFlow(flow, partitions=3) as run:
         _feed(run, ("a", [None, 5]))
