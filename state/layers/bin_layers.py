@@ -19,7 +19,7 @@ from meander.state.encoding.cells import EncodedState, bytes_of
 from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId, LayerId
 from meander.state.layers.chunk import Head
-from meander.state.layers.compaction import layers_to_merge, needs_base
+from meander.state.layers.compaction import RATIO, layers_to_merge, needs_base
 from meander.state.layers.delta_chains import ChainedDelta, DeltaChains, Link
 from meander.state.layers.layer import DeltaEntries
 from meander.state.layers.layer_input import ChangedInput, MergedLayersInput, WholeBinInput
@@ -91,7 +91,7 @@ class BinLayers:
     def write(self, bin: Bin, upper: int, timers: Timers, *, rebase: bool = False) -> LayerWriter:
         """Write the changes of a bin since its last layer as a further layer, or the whole bin
         where it has none. `timers` are all timers of the bin. With `rebase`, a base replaces the
-        layers where the deltas are too large beside their base.
+        layers where the deltas are too large beside their base, or most of its keys are forgotten.
 
         The manifest names all layers of the bin. A bin without changes gets no further layer. The
         call cancels a running write of the bin.
@@ -203,7 +203,8 @@ class BinLayers:
         self, bin: Bin, upper: int, timers: Timers, keys: Sequence[bytes], rebase: bool
     ) -> LayerWriter:
         layers = self.layers(bin)
-        if rebase and needs_base(layers) and bin not in self._pins:
+        is_sparse = self._store.count_known(bin) * RATIO < layers[0].count
+        if rebase and (is_sparse or needs_base(layers)) and bin not in self._pins:
             return self._write_base(bin, upper, timers, keys)
         timers_hash = hash(tuple(timers))
         unchanged = not keys and timers_hash == self._timer_hashes.get(bin)

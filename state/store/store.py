@@ -422,6 +422,10 @@ class Store:
             self._table.uncounted.remove(bin)
             self._table.live[bin] = count
 
+    def count_known(self, bin: int) -> int:
+        """Return about the number of keys of a bin, as `keys` does."""
+        return self._table.live[bin]
+
     @property
     def keys(self) -> int:
         """Return about the number of keys. A key that several installed layers hold counts in each,

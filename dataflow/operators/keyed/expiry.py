@@ -19,6 +19,7 @@ from meander.dataflow.records.batch import Int64s
 from meander.schemas.control import MAX_MILLIS
 from meander.schemas.errors import SetupError
 from meander.state.encoding.cells import ABSENT
+from meander.state.encoding.codec import encode_sealed
 from meander.state.encoding.expiring import NEVER
 from meander.state.store.store import StateBatch
 from meander.state.times.time import SEQUENCE_BITS, duration, to_millis
@@ -85,13 +86,19 @@ class Lifetimes:
             self._states[slot], self._dues[slot] = ABSENT, NEVER
             self._batch.forgets = True
 
-    def renew(self, slot: int, time: int, changed: bool) -> None:
-        """Renew the due time of a slot after a record or call that may have changed its state."""
-        refresh = self._expiry.refresh
-        if self._states[slot] is ABSENT:
+    def renew(self, slot: int, time: int, before: object) -> None:
+        """Renew the due time of a slot after a record or call, given the sealed state before it."""
+        state = self._states[slot]
+        if state is ABSENT:
             self._dues[slot] = NEVER
-        elif self._dues[slot] == NEVER or refresh == "read" or (refresh == "write" and changed):
+        elif self._dues[slot] == NEVER or self._renews(before, state):
             self._dues[slot] = self._expiry.due(time)
+
+    def _renews(self, before: object, after: object) -> bool:
+        refresh = self._expiry.refresh
+        if refresh != "write" or before is after:
+            return refresh == "read"
+        return before is ABSENT or encode_sealed(before) != encode_sealed(after)
 
     def each(self, times: Int64s) -> Iterator[int]:
         """Yield the slot of each record of a fold, given the records' times. Remove an expired

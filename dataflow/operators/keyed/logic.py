@@ -286,15 +286,6 @@ class _Outcome:
             self.emitted[name].add(row, emitted)
 
 
-def _differ(before: object, after: object) -> bool:
-    """Return whether the bytes of two sealed states differ."""
-    if before is after:
-        return False
-    if before is ABSENT or after is ABSENT:
-        return True
-    return codec.encode_sealed(before) != codec.encode_sealed(after)
-
-
 class Process:
     """A process function that handles records of one or more inputs with a state per key."""
 
@@ -393,7 +384,7 @@ class Process:
         if context._forgotten:
             state_batch.forgets = True
         if lifetimes is not None:
-            lifetimes.renew(slot, context._time, _differ(before, after))
+            lifetimes.renew(slot, context._time, before)
         return None
 
     def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:

@@ -32,7 +32,8 @@ def beat(read: int, sent: dict[int, int], taken: dict[int, int]) -> WorkerHeartb
         backpressure=read / 8,
         operators={
             "count": OperatorStats(
-                received=read, sent=2 * read, busy=0.25, durations=DURATIONS
+                received=read, sent=2 * read, busy=0.25, durations=DURATIONS, keys=5 * read,
+                bytes=50 * read, forgotten=3 * read,
             )
         },
         sources={

@@ -89,6 +89,20 @@ def test_operators_say_what_they_take_and_send_and_how_long_that_takes(seen: See
     assert seen["meander_operator_seconds_count"]["count", "0"] == 5
 
 
+def test_operators_say_how_many_keys_they_have_and_have_forgotten(seen: Seen) -> None:
+    assert seen["meander_operator_keys"] == {("count", "0"): 5, ("count", "1"): 10}
+    assert seen["meander_operator_layer_bytes"] == {("count", "0"): 50, ("count", "1"): 100}
+    assert seen["meander_operator_keys_forgotten_total"]["count", "1"] == 6
+
+
+def test_keys_of_a_worker_that_left_are_others_and_what_it_has_forgotten_counts() -> None:
+    board, one = MetricsCollector(), beat(1, {}, {})
+    board.show(StatusSnapshot(1, 1, WorkerStats({ZERO: one}).without(one), bins={ZERO: 4}), 0, {})
+    seen = read(text(board))
+    assert seen["meander_operator_keys"] == {("count", "0"): 5, ("count", "left"): 0}
+    assert seen["meander_operator_keys_forgotten_total"]["count", "left"] == 3
+
+
 def test_partitions_have_frontiers_lags_and_delays(seen: Seen) -> None:
     assert seen["meander_source_frontier_seconds"] == {
         ("1", "lines", "0"): 5.0, ("11", "lines", "0"): 7.0,

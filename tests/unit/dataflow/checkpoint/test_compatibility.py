@@ -171,3 +171,28 @@ def test_what_is_known_by_its_place_alone_has_to_keep_it() -> None:
     assert said.startswith("sources were 'a', 'b', and are now 'b', 'a'")
     (said,) = renumbered(StartDecision(0, (ONE,), 1, 3, ("b",), (*groups, "n")), now)
     assert said.startswith("groups of operators that move together were")
+
+
+def plan_with_ttl() -> Plan:
+    flow = Flow("words", bins=1)
+    words = flow.source(ListSource([[(1, "a")]])).key_by(lambda word: word)
+    words.fold("n", lambda: 0, lambda n, word: (n, word), ttl=60).sink(ListSink())
+    return Plan(flow)
+
+
+def restorable(codec: str) -> Checkpoint:
+    cut = Cut(members=(ONE,), owners=(ONE, ONE))
+    return replace(checkpoint(manifest("n", codec)), cut=cut)
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "msgpack+ttl"])
+def test_an_operator_may_gain_a_time_to_live(codec: str) -> None:
+    expect_fits(restorable(codec), plan_with_ttl())
+
+
+def test_an_operator_may_not_lose_its_time_to_live() -> None:
+    with pytest.raises(
+        SetupError, match=r"codec 'msgpack\+ttl', and the operator's is 'msgpack'"
+    ) as raised:
+        expect_fits(restorable("msgpack+ttl"), plan("n"))
+    assert "a ttl where the name ends with '+ttl'" in str(raised.value)

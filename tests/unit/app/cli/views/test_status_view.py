@@ -8,7 +8,7 @@ from msgspec import structs, to_builtins
 from rich.console import Console
 
 from meander.app.cli.views.status import fields, tables
-from meander.app.common.output import CommandOutput
+from meander.app.common.output import CommandOutput, size
 from meander.app.status.overview import SILENCE, Overview
 from meander.schemas.status import (
     BlockedFrontier,
@@ -60,6 +60,18 @@ def test_operators_show_how_long_records_are_in_them_as_far_as_that_was_timed() 
     shown = {words[0]: words[1:] for words in map(str.split, lines) if words}
     assert shown["count"] == ["7.0", "8.0", "3.0", "over", "30,000"]
     assert shown["lines"] == ["0.0", "7.0", "-", "-"]
+
+
+def test_operators_with_states_show_their_keys_and_forgotten_keys() -> None:
+    state = {"keys": 12_000, "bytes": 5 << 20, "forgotten": 7}
+    rates = [
+        Throughput(operator=name, received=1.0, sent=1.0, count=0, p50=None, p99=None, **sizes)
+        for name, sizes in (("seen", state), ("lines", {}))
+    ]
+    titled = printed(said(throughput=rates)).partition("states")[2]
+    shown = {words[0]: words[1:] for words in map(str.split, titled.splitlines()) if words}
+    assert shown["seen"] == ["12,000", *size(5 << 20).split(), "7"]
+    assert "lines" not in shown
 
 
 def test_a_migration_of_bins_that_were_there_already_reads_as_complete() -> None:
