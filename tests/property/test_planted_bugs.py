@@ -27,6 +27,7 @@ from meander.dataflow.progress.progress import Progress
 from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.simulation.simulator import LinkKey, SimNetwork
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.timers import tag_of
 from meander.state.keys.ids import WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.antichain import Antichain
@@ -72,6 +73,13 @@ def _unbound(router: Any) -> bool:
 
 def _never_frozen(timers: Any, bin: int, time: int) -> None:
     timers._departures.setdefault(bin, []).append(time)
+
+
+def _cancels_here_alone(timers: Any, key: bytes, name: str) -> None:
+    """A timer that waits for the move of its bin stays, and returns behind it."""
+    tag = tag_of(key, name)
+    timers._here.cancel(tag)
+    timers._leaving._times.pop(tag, None)
 
 
 _close_ended = SourceOperator._close_ended
@@ -122,6 +130,12 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
     ),
     "the old copy stays for ever": (Migrator, "_drop_acknowledged", lambda self: None, "I2"),
     "timers fire where the bin was": (Timers, "start_departure", _never_frozen, f"{DIFFERS}|I2"),
+    "a cancelled timer returns after a move": (
+        Timers,
+        "cancel",
+        _cancels_here_alone,
+        f"{DIFFERS}|a name has one time",
+    ),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
         Exchange,
