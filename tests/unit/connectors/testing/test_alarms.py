@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource, SetupError
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.testing import Jump, TestFlow
 
 
@@ -176,3 +177,34 @@ def test_alarms_in_a_loop_are_refused() -> None:
 
     with pytest.raises(SetupError, match="it sets alarms in scope"):
         keyed.iterate("loop", body)
+
+
+def _first_alone(context: Any, state: int, value: object) -> int:
+    if state == 0:
+        context.alarm(3600, name=str(value))
+    return state + 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("policy", ["aligned", "unaligned"])
+def test_alarms_restart_with_a_checkpoint_and_call_once(
+    workers: int, delivery: Any, policy: Any
+) -> None:
+    """I5: no record sets them again."""
+    sink, words = ListSink(), [(n, f"k{n % 7}") for n in range(3000)]
+    flow = Flow("f", bins=3, delivery=delivery, checkpoints=Checkpointing(0.05, policy))
+    keyed = flow.source(ListSource([words, words])).key_by(lambda word: word)
+    keyed.process("p", int, _first_alone, on_alarm=_ring).sink(sink)
+    with TestFlow(flow, workers=2) as run:
+        while len(run.world.checkpoints) < 3:
+            run.act()
+        world = run.world
+    assert sink.values == []
+    with TestFlow(flow, workers=workers, world=world) as run:
+        while any(worker.loading for worker in run.workers):
+            run.act()
+        run.sim.clock.advance(3601)
+        run.run()
+    called = [cast("list[Any]", value)[:2] for value in sink.values]
+    assert sorted(called) == [[f"k{n}", f"k{n}"] for n in range(7)]
