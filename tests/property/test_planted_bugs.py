@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -19,6 +21,7 @@ from meander.dataflow.operators.keyed.columns import Columnar
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Process
 from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.timer_queue import Timer
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.operators.output_group import Outputs
 from meander.dataflow.operators.source.operator import SourceOperator
@@ -27,7 +30,8 @@ from meander.dataflow.progress.progress import Progress
 from meander.dataflow.runtime.operator_factory import OperatorFactory
 from meander.dataflow.simulation.simulator import LinkKey, SimNetwork
 from meander.schemas.errors import MeanderError
-from meander.state.keys.ids import WorkerId
+from meander.state.encoding.timers import tag_of
+from meander.state.keys.ids import Bin, WorkerId
 from meander.state.store.store import Databases
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME
@@ -121,7 +125,7 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], str]] = {
         f"{DIFFERS}|I3",
     ),
     "the old copy stays for ever": (Migrator, "_drop_acknowledged", lambda self: None, "I2"),
-    "timers fire where the bin was": (Timers, "start_departure", _never_frozen, f"{DIFFERS}|I2"),
+    "timers fire where the bin was": (Timers, "start_departure", _never_frozen, f"{DIFFERS}|I2|I7"),
     "records are applied as they come": (Rows, "sorted", lambda self: self, DIFFERS),
     "records are routed before commands are known": (
         Exchange,
@@ -381,3 +385,47 @@ def test_a_new_reader_that_waits_for_no_frontier_is_caught(
 
     with pytest.raises(AssertionError, match="a partition's own order is kept"):
         tried()
+
+
+_cancel, _departing = Timers.cancel, Timers.departing
+
+
+def test_a_cancelled_timer_that_returns_after_a_move_is_caught(
+    monkeypatch: pytest.MonkeyPatch, databases: Databases
+) -> None:
+    """I2: a bin takes along what has been cancelled there."""
+    cancelled = WeakKeyDictionary[Timers, set[tuple[Bin, Timer]]]()
+
+    def cancel(timers: Timers, key: bytes, name: str) -> None:
+        tag = tag_of(key, name)
+        for queue in (timers._here, timers._leaving):
+            if (time := queue._times.get(tag)) is not None:
+                one = queue.bin_of((time, tag)), (time, tag)
+                cancelled.setdefault(timers, set()).add(one)
+        _cancel(timers, key, name)
+
+    def departing(timers: Timers, bin: Bin) -> list[Timer]:
+        found, since = _departing(timers, bin), timers._departures[bin][0]
+        known = {tag for _, tag in found}
+        lost = (timer for at, timer in cancelled.get(timers, ()) if at == bin)
+        returned = {tag: (time, tag) for time, tag in lost if time >= since and tag not in known}
+        return sorted([*found, *returned.values()])
+
+    namespace = count()
+
+    def check(seed: int) -> None:
+        case = random_case(seed, ("timers", "connect"))
+        CaseRun(case).check(databases, next(namespace))
+
+    for seed in range(RUNS):
+        with monkeypatch.context() as place:
+            plant(place, Timers, "cancel", cancel)
+            plant(place, Timers, "departing", departing)
+            try:
+                check(seed)
+            except AssertionError as error:
+                if re.search(DIFFERS, str(error)):
+                    break
+    else:
+        pytest.fail("no run has caught the bug")
+    check(seed)

@@ -41,7 +41,7 @@ import connectors
 import schemas
 import state
 from app.words import clean
-from meander import Flow, KafkaSink, KafkaSource
+from meander import Context, Flow, KafkaSink, KafkaSource
 
 def count(number: int, word: str) -> tuple[int, str]:
     return number + 1, f"{word} {number + 1}"
@@ -51,6 +51,18 @@ lines = flow.source(KafkaSource[str](connectors.topic("lines"), value="str"))
 words = lines.flat_map(str.split).map(clean).filter(lambda word: len(word) >= schemas.SHORTEST)
 counts = words.key_by(lambda word: word).fold("count", lambda: state.START, count)
 counts.sink(KafkaSink(connectors.topic("counts"), "str"))
+
+def remind(context: Context[str], seen: int, word: str) -> int:
+    context.cancel("long ago")
+    context.timer(context.time_ms + 1000, name="reminder")
+    return seen + len(context.key)
+
+def told(context: Context[str], seen: int) -> int:
+    name: str | None = context.timer_name
+    context.emit(f"{name} {context.key.upper()}")
+    return seen
+
+reminders = words.key_by(lambda word: word).process("reminders", int, remind, told)
 """,
     "test_flow.py": """
 from flow import flow
@@ -69,6 +81,22 @@ def length(number: int, word: bytes) -> tuple[int, int]:
 
 words.key_by(lambda word: word).fold("length", int, length)
 """
+WRONG_CALLS = """
+def by_number(context: Context[int], seen: int, word: str) -> int:
+    return seen + context.key
+
+words.key_by(lambda word: word).process("numbers", int, by_number)
+
+def untimely(context: Context[str], seen: int) -> int:
+    context.timer("tomorrow")
+    context.cancel(7)
+    context.alarm(60, nam="late")
+    return seen + context.key
+"""
+CALL_ERRORS = (
+    'Argument 3 to "process"', 'Argument 1 to "timer"', 'Argument 1 to "cancel"',
+    'Unexpected keyword argument "nam"', "Unsupported operand types",
+)  # fmt: skip
 TEXTS = ["To be, or not to be.", "To sleep, a dream"] * 20
 WANTED = Counter({"to": 60, "be": 40, "or": 20, "not": 20, "sleep": 20, "dream": 20})
 
@@ -153,15 +181,16 @@ def test_a_project_runs_on_a_standalone_cluster(
         check_run(wheel, project, broker, prefix, master)
 
 
-def test_a_type_checker_finds_a_wrong_fold(wheel: Path, project: Path, tmp_path: Path) -> None:
+def test_a_type_checker_finds_wrong_functions(wheel: Path, project: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [
         sys.executable, "-m", "mypy", "--strict", "--python-executable", wheel, "--cache-dir",
         tmp_path / "cache", "flow.py",
     ]  # fmt: skip
     assert "no issues found" in said(command, project)
-    with (project / "flow.py").open("a") as flow:
-        flow.write(WRONG)
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert 'Argument 3 to "fold"' in done.stdout
-    assert "found 1 error" in done.stdout.lower()
+    right = (project / "flow.py").read_text()
+    for wrong, errors in ((WRONG, ('Argument 3 to "fold"',)), (WRONG_CALLS, CALL_ERRORS)):
+        (project / "flow.py").write_text(right + wrong)
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert [error for error in errors if error not in done.stdout] == []
+        assert f"found {len(errors)} error" in done.stdout.lower(), done.stdout

@@ -143,7 +143,7 @@ def name_timers(context: Any, v: int) -> None:
     """Set timers with names anew, near and far, and cancel some."""
     context.timer(context.time_ms + 5 + 7 * v % 60, name=f"n{v % 3}")
     if v % 4 == 1:
-        context.timer(context.time_ms + FAR_MS + v, name=f"far{v % 2}")
+        context.timer(context.time_ms + FAR_MS + v % 50, name=f"far{v % 2}")
     if v % 5 < 2:
         context.cancel(f"n{(v + 1) % 3}")
     if v % 5 == 3:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
 from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource, SetupError
 from meander.dataflow.api.plan import Plan
+from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.testing import Jump, TestFlow
 
 
@@ -22,6 +24,11 @@ def _step(context: Any, state: int, value: Any) -> int:
 
 def _ring(context: Any, state: int) -> int:
     context.emit([context.key, context.timer_name, state])
+    return state
+
+
+def _alarm_in(seconds: float, context: Any, state: int, value: object) -> int:
+    context.alarm(seconds)
     return state
 
 
@@ -48,11 +55,6 @@ def test_an_alarm_calls_once_so_much_time_has_passed_and_no_record_comes(workers
         assert run.values("out") == [["a", None, 1]]
         run.advance(60)
         assert run.values("out") == [["a", None, 1], ["b", "late", 1]]
-
-
-def _alarm(context: Context[Any], state: Any, seconds: float) -> Any:
-    context.alarm(seconds)
-    return state
 
 
 def test_a_flow_that_ends_calls_no_alarm() -> None:
@@ -122,7 +124,8 @@ def test_an_alarm_may_set_the_next() -> None:
 
     flow = Flow("ticks")
     keyed = flow.source(KafkaSource("in", value="str")).key_by(lambda value: value)
-    keyed.process("p", int, lambda c, s, v: _alarm(c, s, 10), on_alarm=ring).sink(KafkaSink("out"))
+    step = partial(_alarm_in, 10)
+    keyed.process("p", int, step, on_alarm=ring).sink(KafkaSink("out"))
     with TestFlow(flow) as run:
         run.feed("in", "a")
         for _ in range(3):
@@ -147,7 +150,7 @@ def test_a_result_of_an_alarm_reaches_sorted_operators_behind_it_without_a_recor
     keyed = flow.source(KafkaSource("in", pairs=True)).key_by(lambda pair: pair[0])
     rung = keyed.process("p", int, lambda c, s, v: _step(c, s, v[1]), on_alarm=_ring)
     counted = rung.key_by(lambda value: value[0]).fold("n", int, lambda n, _: (n + 1, n + 1))
-    again = counted.key_by(str).process("q", int, lambda c, s, v: _alarm(c, s, 2), on_alarm=_ring)
+    again = counted.key_by(str).process("q", int, partial(_alarm_in, 2), on_alarm=_ring)
     again.sink(KafkaSink("out"))
     with TestFlow(flow, partitions=3) as run:
         _feed(run, ("a", [None, 5]))
@@ -174,3 +177,34 @@ def test_alarms_in_a_loop_are_refused() -> None:
 
     with pytest.raises(SetupError, match="it sets alarms in scope"):
         keyed.iterate("loop", body)
+
+
+def _first_alone(context: Any, state: int, value: object) -> int:
+    if state == 0:
+        context.alarm(3600, name=str(value))
+    return state + 1
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("policy", ["aligned", "unaligned"])
+def test_alarms_restart_with_a_checkpoint_and_call_once(
+    workers: int, delivery: Any, policy: Any
+) -> None:
+    """I5: no record sets them again."""
+    sink, words = ListSink(), [(n, f"k{n % 7}") for n in range(3000)]
+    flow = Flow("f", bins=3, delivery=delivery, checkpoints=Checkpointing(0.05, policy))
+    keyed = flow.source(ListSource([words, words])).key_by(lambda word: word)
+    keyed.process("p", int, _first_alone, on_alarm=_ring).sink(sink)
+    with TestFlow(flow, workers=2) as run:
+        while len(run.world.checkpoints) < 3:
+            run.act()
+        world = run.world
+    assert sink.values == []
+    with TestFlow(flow, workers=workers, world=world) as run:
+        while any(worker.loading for worker in run.workers):
+            run.act()
+        run.sim.clock.advance(3601)
+        run.run()
+    called = [cast("list[Any]", value)[:2] for value in sink.values]
+    assert sorted(called) == [[f"k{n}", f"k{n}"] for n in range(7)]

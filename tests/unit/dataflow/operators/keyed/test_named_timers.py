@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +29,7 @@ def _ring(context: Any, state: list[object]) -> list[object]:
     return state
 
 
-def _fired(start: Start, entries: list[Entry], *moves: Any) -> list[Any]:
+def _fired(start: Start, entries: list[Entry], *moves: Any) -> list[object]:
     run, got = run_process(start, [entries], _step, _ring, moves)
     assert run.dead_letters == []
     return [value for _, value, _ in got]
@@ -62,7 +62,8 @@ def test_a_timer_cancelled_around_a_move_does_not_return(start: Start, cancelled
 def test_timers_of_one_key_and_time_fire_in_the_order_of_their_names(start: Start) -> None:
     """I3: the one without a name comes first, and results have this order too."""
     entries: list[Entry] = [(1, (name, 9)) for name in ("b", None, "ab", "a", "ü")]
-    assert [fired[1] for fired in _fired(start, entries)] == [None, "a", "ab", "b", "ü"]
+    names = [cast("tuple[int, str]", value)[1] for value in _fired(start, entries)]
+    assert names == [None, "a", "ab", "b", "ü"]
 
 
 def test_a_timer_function_may_set_its_own_name_anew_and_cancel_others(start: Start) -> None:
