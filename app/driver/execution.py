@@ -41,7 +41,12 @@ from meander.connectors.kafka.sink.record_limits import TopicSettings
 from meander.connectors.links.links import CurveKeys, CurveLinks, LinkBroken, member_name
 from meander.connectors.topics.control import DecisionTopic
 from meander.dataflow.api.dead_letters import DeadLetterCount
-from meander.dataflow.checkpoint.restore_plan import RestorePlan, plan_in_force, resources_of
+from meander.dataflow.checkpoint.restore_plan import (
+    RestorePlan,
+    plan_in_force,
+    remaining_members,
+    resources_of,
+)
 from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.control.resources import ANYWHERE, Resources
 from meander.dataflow.coordinator.worker_change import Change
@@ -208,7 +213,7 @@ def _worker_pool(
     survivors: Survivors | None,
 ) -> WorkerPool:
     options, checkpoint = prepared.options, None if found is None else found.offset
-    members = _members(prepared, found)
+    members = _members(prepared, found, options.workers)
     master, slots = str(spark.master), capacity(spark)
 
     def task_of(worker: WorkerId, resources: Resources) -> SparkTask:
@@ -245,12 +250,14 @@ def _worker_pool(
     return pool
 
 
-def _members(prepared: PreparedFlow, found: StartCheckpoint | None) -> list[WorkerId]:
+def _members(prepared: PreparedFlow, found: StartCheckpoint | None, workers: int) -> list[WorkerId]:
     """Return the former workers in the order of the new ones that take their places."""
     if found is None:
         return []
     decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint)
-    return sorted(found.checkpoint.cut.members if decided is None else decided.members)
+    if decided is None:
+        return remaining_members(found.checkpoint.cut, workers)
+    return sorted(decided.members)
 
 
 def _slots(spark: SparkContext) -> int | None:

@@ -100,7 +100,7 @@ class RestorePlan:
             # Nothing is read before the first checkpoint, so the plan names all readers.
             return replace(plan_start, readers=decided.readers)._with_workers(decided)
         cut = _with_newer_partitions(plan, cut, history)
-        ranks = ranks_of(sorted(cut.members))
+        ranks = ranks_of(remaining_members(cut, workers))
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = redistributed(bins, len(ranks), workers)
@@ -174,7 +174,22 @@ class RestorePlan:
 
     def rank(self, old: WorkerId) -> WorkerId:
         """Return the worker that takes the place of one of the checkpoint's workers."""
-        return WorkerId(ranks_of(sorted(self.cut.members))[old] % self.workers)
+        ranks = ranks_of(remaining_members(self.cut, self.workers))
+        every = ranks_of(sorted(self.cut.members))
+        return WorkerId(ranks.get(old, every[old]) % self.workers)
+
+
+def remaining_members(cut: Cut, workers: int) -> list[WorkerId]:
+    """Return the members of a cut whose places the workers of a restart take, in order.
+
+    Where there are fewer workers than members, a member that owns neither bins nor partitions has
+    no place: it was leaving.
+    """
+    members = sorted(cut.members)
+    owning = {*cut.owners, *(one.worker for one in cut.positions)}
+    idle = [one for one in members if one not in owning]
+    excess = max(0, len(members) - workers)
+    return [one for one in members if one not in idle[:excess]]
 
 
 def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Resources]:

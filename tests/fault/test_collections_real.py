@@ -28,7 +28,7 @@ def compiled_loops() -> None:
     then load them."""
     root, request = ("roots", {"root": 1, "diff": 1}), ("requests", {"node": 1, "diff": 1})
     for flow, (topic, record) in (bfs_flow, root), (triangles_flow, request):
-        with TestFlow(flow, workers=2) as run:
+        with TestFlow(flow, workers=2, dead_letters="allow") as run:
             run.feed("edges", *[{"edge": [n, n % 7], "diff": 1} for n in range(20)])
             run.feed(topic, record)
             run.run()
