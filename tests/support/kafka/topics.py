@@ -14,7 +14,7 @@ from meander.state.times.time import from_millis
 ANYWHERE = -1
 """The producer chooses the partition by the key."""
 
-PATIENCE = 300.0
+PATIENCE = 180.0
 """Seconds that a test waits for what must come: it ends what would hang, and judges no speed."""
 
 Headers = list[tuple[str, str | bytes | None]]

@@ -71,7 +71,7 @@ GOLDEN_CHECKPOINT = replace(
     ),
 )  # fmt: skip
 GOLDEN = """
-    01060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
+    02060e02ac020476310270000000000000f83f000000000000344002b401010c746f74616c730a00
     020e018a8018000e6d73677061636b00000000000004000000000000000904266c617965722f372f
     2d312f3139363631332f30023cc601266c617965722f372f2d312f3139363631332f31023e120000
     00500400020004000200020c746f74616c730a02026b000202730000020252026b0000020c746f74
@@ -83,9 +83,9 @@ GOLDEN = """
     75740a6c696e65730000020c746f74616c735200020c746f74616c73020404020406020002040800
     0000000000
 """
-"""The bytes of `GOLDEN_CHECKPOINT` in format version 1."""
+"""The bytes of `GOLDEN_CHECKPOINT` in format version 2."""
 HEAD = (
-    "01060e02ac020476310270000000000000f83f000000000000344000000000000000000000000000"
+    "02060e02ac020476310270000000000000f83f000000000000344000000000000000000000000000"
     "000406702f3004109a0106702f3104120a00dce6d5a6c2b3dcb9a801"
 )
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_comes_back_from_its_bytes() -> None:
     assert checkpoint.operators == {"totals", "mean"}
 
 
-def test_version_1_has_the_bytes_that_were_agreed_on() -> None:
+def test_version_2_has_the_bytes_that_were_agreed_on() -> None:
     golden = bytes.fromhex(GOLDEN)
     assert GOLDEN_CHECKPOINT.to_bytes() == golden
     assert Checkpoint.from_bytes(golden) == GOLDEN_CHECKPOINT
@@ -141,7 +141,7 @@ def test_parts_that_are_not_what_was_cut_are_no_checkpoint(
 def test_another_format_version_is_refused_by_name() -> None:
     data = CHECKPOINT.to_bytes()
     with pytest.raises(
-        MeanderError, match="'checkpoint': its version is 9, but this program reads 1"
+        MeanderError, match="'checkpoint': its version is 9, but this program reads 2"
     ):
         Checkpoint.from_bytes(b"\x09" + data[1:])
 
@@ -150,7 +150,7 @@ def test_a_bundle_has_the_bytes_that_were_agreed_on() -> None:
     remainder = DeltaEntries([b"a", b"bc"], [b"1", b"2"], [(5, b"a")])
     data = delta_bundles.encode_deltas([Delta("totals", Bin(3), remainder)])
     assert data[8:].hex() == (
-        "01"  # format version
+        "02"  # format version
         "02" + "0c" + b"totals".hex() + "06"  # one bin: of whom, and which
         "04026104626300"  # its keys
         "040231023200"  # and states

@@ -181,8 +181,8 @@ GOLDEN_HEAD = Head(
 def test_a_chunk_has_the_bytes_that_were_agreed_on() -> None:
     payload = LayerChunk([b"k"], [b"s"], [(9, b"t")]).to_bytes(GOLDEN_HEAD, 4)
     assert payload.hex() == (
-        "05c623be77d0704b"  # checksum
-        "01"  # format version
+        "842dd71ce6f300ee"  # checksum
+        "02"  # format version
         "02040a08046f7006000e6d73677061636b000002040e0200000e"  # head
         "0000"  # no table
         "02026b00"  # keys
