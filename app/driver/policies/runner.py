@@ -101,6 +101,7 @@ class PolicyRunner:
         self._told: dict[int, str] = {}
         """The last refusal or dry run of each policy, which the log does not repeat."""
         self._control: PlanControl | None = None
+        self._submitted: _Submitted | None = None
 
     def attach(self, control: PlanControl, window: MetricsWindow) -> None:
         """Work for an execution, which has started."""
@@ -109,7 +110,10 @@ class PolicyRunner:
         self._changed_at = self._clock.monotonic()
         self._warm_at = self._changed_at + self._options.warm_up
         self._round: _Round | None = None
-        self._submitted: _Submitted | None = None
+        if self._submitted is not None:
+            # The last execution may have decided it, so no policy may undo it either.
+            self._history.add(self._changed_at, self._submitted.before, self._submitted.after)
+            self._submitted = None
         window.restart()
 
     @property

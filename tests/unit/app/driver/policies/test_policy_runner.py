@@ -369,3 +369,16 @@ def test_a_later_execution_keeps_suspensions_and_what_may_not_go_back() -> None:
     driven.attach()
     driven.seconds(30)
     assert len(driven.control.submitted) == 1
+
+
+def test_a_change_under_way_in_a_recovery_may_not_go_back_afterwards(
+    logged: Callable[[str], list[str]],
+) -> None:
+    """The plan was decided, and no event of the lost execution said so."""
+    driven = Driven(quick(flapping([4, 2])))
+    driven.seconds(17)
+    driven.control.plan = driven.control.submitted[-1][0]
+    driven.attach()
+    driven.seconds(30)
+    assert len(driven.control.submitted) == 1
+    assert "as the number of workers was 2 until" in logged("policy_refused")[0]
