@@ -7,7 +7,8 @@ import json
 import pytest
 
 from meander.app.driver.commands import OpenCommands
-from meander.schemas.status import Aborted, PlanInForce, Reconfigured, Reconfiguring
+from meander.dataflow.control.decisions import JointDecision
+from meander.schemas.status import Aborted, Checkpointed, PlanInForce, Reconfigured, Reconfiguring
 from meander.testing import TestFlow
 from tests.support.sim.driven_flow import ManualTopic, driven_flow
 from tests.support.sim.plans import apply, joints, state
@@ -100,3 +101,22 @@ def test_a_plan_that_waits_for_new_files_is_aborted() -> None:
         driven.end()
         assert driven.said("p") == ["aborted"]
         assert driven.bins() == {0, 1}
+
+
+def test_no_checkpoint_is_cut_between_a_decided_plan_and_its_receipt() -> None:
+    """I5: it would have the old owners, and a recovery would go on with the new ones."""
+    with driven_flow() as driven:
+        coordinator, log = driven.coordinator, driven.decision_log
+        coordinator.decisions._write = log
+        log.held = True
+        driven.topic.put(
+            {"type": "apply_plan", "id": "p", "plan": {"bins": {"0": "2-3", "1": "0-1"}}}
+        )
+        driven.until(lambda: coordinator.reconfigurations.decided("p") is not None)
+        coordinator.checkpoints.request("c", None, "kept")
+        driven.until(lambda: coordinator.checkpoints.aligned)
+        driven.act()
+        assert coordinator.checkpoints.aligned, "it waits"
+        log.flush()
+        driven.until_told(Checkpointed, "c")
+        assert any(isinstance(one, JointDecision) for one in log.written)
