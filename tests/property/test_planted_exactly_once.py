@@ -212,7 +212,7 @@ SHOWN = {
     "marks are read before others are fenced off": 13, "rulings are not committed": 1,
     "a transaction ends in the midst of a time": 4,
     "what lies on disk while it is being committed is left out of a cut": 5,
-    "marks are forgotten while they are needed": 21, "a decision is sent before it is durable": 110,
+    "marks are forgotten while they are needed": 21,
     "an execution forgets added partitions": 65,
     "repeats count for the latest execution alone": 25,
     "results from before a cut, of earlier executions, come again": 14,

@@ -64,7 +64,7 @@ class KilledFlow(CrampedFlow):
             run.flow, interruption.workers, case.seed, dead_letters="allow", commands=script,
             world=world,
         )  # fmt: skip
-        watch_decisions(self.sim.coordinator.decisions, world.turn)
+        watch_decisions(self.sim.coordinator.decisions, world)
 
     def act(self) -> None:
         """Make one step of this execution."""

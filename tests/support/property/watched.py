@@ -219,13 +219,23 @@ _SENT: dict[str, tuple[Protocol, Action]] = {
 }
 
 
-def watch_decisions(decisions: PendingDecisions, turn: Turn) -> None:
-    """Report the sending of joint decisions as steps."""
-    add = decisions.add
+def watch_decisions(decisions: PendingDecisions, world: WatchedWorld) -> None:
+    """Report the sending of joint decisions as steps, and check that each decision is durable when
+    the current execution sends it: the next execution has to know it (I5)."""
+    add, execution = decisions.add, world.execution
 
     def adding(decision: Decision, send: Callable[[], None]) -> None:
+        is_part = decisions._parts is not None
+
+        def sending() -> None:
+            durable = world.decisions[: world.durable_decisions]
+            known = any(one is decision for _, one in durable)
+            assert is_part or known or execution != world.execution, "what is sent is durable"
+            send()
+
         is_joint = isinstance(decision, JointDecision)
-        add(decision, partial(turn.passing, "joint decision", "send", send) if is_joint else send)
+        passing = partial(world.turn.passing, "joint decision", "send", sending)
+        add(decision, passing if is_joint else sending)
 
     _replace(decisions, "add", adding)
 
