@@ -29,6 +29,7 @@ class ThreadedEventLoop:
         self._ended = deque[tuple[asyncio.Task[Outcome], Callable[[Outcome], None]]]()
         self._failure: BaseException | None = None
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._log_unreported)
         self._thread = threading.Thread(target=self._run, name="event loop", daemon=True)
         self._thread.start()
 
@@ -63,6 +64,11 @@ class ThreadedEventLoop:
         except BaseException as error:  # noqa: BLE001 (the worker raises it)
             self._failure = error
             self._wakeup.set()
+
+    def _log_unreported(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error of asyncio, besides that which `poll` raises."""
+        if self._failure is None or context.get("exception") is not self._failure:
+            loop.default_exception_handler(context)
 
     def _create(
         self, coroutine: Coroutine[Any, Any, Outcome], ended: Callable[[Outcome], None]

@@ -12,6 +12,7 @@ import io
 import logging
 from collections import deque
 from collections.abc import Iterator
+from itertools import count
 
 from meander.app.protocol.messages import Log
 from meander.dataflow.interfaces import Wakeup
@@ -29,22 +30,28 @@ class RemoteLog(logging.Handler):
     def __init__(self, wakeup: Wakeup, level: int) -> None:
         super().__init__(level)
         self._wakeup = wakeup
-        self._lines: deque[Log] = deque(maxlen=MOST)
-        self._lost = 0
+        self._lines: deque[tuple[int, Log]] = deque(maxlen=MOST)
+        """Each line with its number. A gap tells the loop of dropped lines without a lock."""
+        self._numbers = count()
+        self._next = 0
+        """The number of the line that the loop takes next, if none is dropped."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Buffer a record for the loop."""
-        self._lost += len(self._lines) == MOST
-        self._lines.append(_sent(record))
+        line = _sent(record)
+        self._lines.append((next(self._numbers), line))
         self._wakeup.set()
 
     def lines(self) -> Iterator[Log]:
         """Yield the lines logged since the last call."""
+        lost = 0
         while self._lines:
-            yield self._lines.popleft()
-        if self._lost:
-            fields: dict[str, Value] = {"lines": self._lost}
-            self._lost = 0
+            number, line = self._lines.popleft()
+            lost += number - self._next
+            self._next = number + 1
+            yield line
+        if lost:
+            fields: dict[str, Value] = {"lines": lost}
             yield Log(
                 logger=__name__, level=logging.WARNING, event="log_lines_lost", fields=fields,
                 detail="",

@@ -17,6 +17,7 @@ from pyspark import SparkContext
 
 from meander.schemas.status import Event, Failed, Heartbeat, Left, Started
 from tests.support.kafka.brokers import Broker
+from tests.support.kafka.topics import order_of
 from tests.support.process.flow_process import UP
 from tests.support.process.memory_growth import growth, own
 from tests.support.process.rescaled_flow import RescaledFlow
@@ -71,9 +72,7 @@ class Measured(RescaledFlow):
         super().check()
         found = defaultdict(list)
         for record in self._results():
-            headers = dict(record.headers)
-            order = tuple(int(headers[f"meander.{part}"] or b"") for part in ORDER)
-            found[record.key].append(order)
+            found[record.key].append(order_of(record))
         assert all(some == sorted(some) for some in found.values()), "as they lie on the topic (I9)"
 
     def _living(self) -> dict[int, int]:
@@ -81,9 +80,6 @@ class Measured(RescaledFlow):
         gone = {event.worker for event in self.of(Left)}
         up = {int(worker): int(pid) for worker, pid in UP.findall(self._log.text)}
         return {worker: pid for worker, pid in up.items() if worker not in gone}
-
-
-ORDER = ("time", "origin", "partition", "offset", "index")
 
 
 @pytest.mark.soak

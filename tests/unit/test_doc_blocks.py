@@ -49,13 +49,14 @@ def of_language(language: str) -> list[Block]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder whose modules can be imported while the test lasts."""
-    before = set(sys.modules)
+    before = dict(sys.modules)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in set(sys.modules) - before:
-        if (tmp_path / f"{name}.py").is_file():
-            del sys.modules[name]
+    for name in {file.stem for file in tmp_path.glob("*.py")} & sys.modules.keys():
+        del sys.modules[name]
+        if name in before:
+            sys.modules[name] = before[name]
 
 
 def run_page(page: str, folder: Path) -> int:
@@ -65,6 +66,8 @@ def run_page(page: str, folder: Path) -> int:
     for block in [*blocks(SHARED), *own]:
         if block.file is not None:
             (folder / block.file).write_text(block.text)
+            # An example of this name may have been imported.
+            sys.modules.pop(block.file.removesuffix(".py"), None)
     flows, tests, names = list[Flow](), list[Callable[[], None]](), dict[str, object]()
     for block in own:
         if block.file in scripts(blocks(page)):

@@ -48,6 +48,7 @@ from tests.support.kafka.topics import (
     await_records,
     consume_all,
     create_topic,
+    order_of,
     produce,
     until,
 )
@@ -256,18 +257,9 @@ class Rig:
         """Each record with its worker and key."""
         found = []
         for record in consume_all(self.bootstrap, topic):
-            headers = {
-                name: str(value, "ascii")
-                for name, value in record.headers
-                if isinstance(value, bytes)
-            }
-            time, origin, partition, offset, index = (
-                int(headers[f"meander.{part}"])
-                for part in ("time", "origin", "partition", "offset", "index")
-            )
-            value = json.loads(record.value or b"null")
-            entry = reference.Record((time, origin, partition, offset, index), value)
-            found.append((entry, int(headers["meander.worker"]), (record.key or b"").decode()))
+            worker = int(dict(record.headers)["meander.worker"] or b"")
+            entry = reference.Record(order_of(record), json.loads(record.value or b"null"))
+            found.append((entry, worker, (record.key or b"").decode()))
         return found
 
     def timed(self, topic: str) -> list[reference.Record]:

@@ -36,7 +36,17 @@ class Record:
 def time_of(result: Record) -> int:
     """The logical time of a result, by its headers."""
     headers = dict(result.headers)
-    return from_millis(*(int(headers[f"meander.{part}"] or 0) for part in ("time", "sequence")))
+    return from_millis(*(int(headers[f"meander.{part}"] or b"") for part in ("time", "sequence")))
+
+
+def order_of(result: Record) -> tuple[int, int, int, int, int]:
+    """The place of a result in the total order: time, origin, partition, offset, index."""
+    headers = dict(result.headers)
+    origin, partition, offset, index = (
+        int(headers[f"meander.{part}"] or b"")
+        for part in ("origin", "partition", "offset", "index")
+    )
+    return time_of(result), origin, partition, offset, index
 
 
 def admin(bootstrap: str) -> AdminClient:

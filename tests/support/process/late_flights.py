@@ -14,7 +14,7 @@ from meander.app.flows import anomalies
 from meander.app.flows.anomalies import Arrival, Beyond, Delays, Score, score
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
-from tests.support.kafka.topics import Record, consume_all, create_topic, produce, until
+from tests.support.kafka.topics import Record, consume_all, create_topic, order_of, produce, until
 from tests.support.process.flow_process import FlowProcess, meander, run_command
 
 HEARTBEAT_TIMEOUT = 4
@@ -134,9 +134,8 @@ class LateFlights:
         """Return the results on a topic, by the flight that caused each."""
         found: dict[Place, Score] = {}
         for one in consume_all(self._bootstrap, topic):
-            headers = dict(one.headers)
-            of = (headers[f"meander.{name}"] for name in ("time", "partition", "offset"))
-            place = Place(*(int(value or 0) for value in of))
+            time, _, partition, offset, _ = order_of(one)
+            place = Place(time, partition, offset)
             assert place not in found, f"{place} has two results on {topic}"
             found[place] = json.loads(one.value or b"")
         return found

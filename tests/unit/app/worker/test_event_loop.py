@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -77,3 +78,19 @@ def test_error_that_ends_the_event_loop_reaches_the_worker() -> None:
     assert wakeup.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         loop.poll()
+
+
+def test_asyncio_logs_no_error_that_the_worker_raises(caplog: pytest.LogCaptureFixture) -> None:
+    wakeup = threading.Event()
+    loop = ThreadedEventLoop(wakeup)
+
+    async def ends() -> Outcome:
+        raise KeyboardInterrupt
+
+    loop.start(ends(), lambda _: None)
+    assert wakeup.wait(PATIENCE)
+    with pytest.raises(KeyboardInterrupt):
+        loop.poll()
+    del loop
+    gc.collect()
+    assert caplog.records == []

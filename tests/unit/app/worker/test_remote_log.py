@@ -52,10 +52,32 @@ def test_a_line_keeps_its_event_fields_detail_and_traceback() -> None:
 
 def test_lines_beyond_the_bound_are_counted_and_reported() -> None:
     remote = RemoteLog(threading.Event(), logging.INFO)
-    with remote.installed():
-        for number in range(MOST + 3):
-            logging.getLogger("chatty").info("%d", number)
+    for number in range(MOST + 3):
+        remote.handle(record_of(number))
 
     *lines, last = remote.lines()
     assert [line.fields["text"] for line in lines] == [str(number) for number in range(3, MOST + 3)]
     assert (last.event, last.fields) == ("log_lines_lost", {"lines": 3})
+    assert list(remote.lines()) == []
+
+
+def test_a_line_is_not_lost_where_the_loop_takes_lines_while_it_is_logged() -> None:
+    remote, taken = RemoteLog(threading.Event(), logging.INFO), list[Log]()
+
+    class Slow:
+        def __str__(self) -> str:
+            taken.extend(remote.lines())
+            return "slow"
+
+    for number in range(MOST):
+        remote.handle(record_of(number))
+    remote.handle(record_of(Slow()))
+
+    (last,) = remote.lines()
+    assert [line.fields for line in taken] == [{"text": str(number)} for number in range(MOST)]
+    assert last.fields == {"text": "slow"}
+
+
+def record_of(text: object) -> logging.LogRecord:
+    """A record of one logger alone: others may log from any thread."""
+    return logging.LogRecord("chatty", logging.INFO, "", 0, "%s", (text,), None)
