@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from meander.app.cli.flow_options import with_settings
 from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.cli.views.run import Watch, show_dead_letters
-from meander.app.common.output import log_to
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
+from meander.app.loading.flow_code import LoadedFlow
 
 EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
 SIGNALS = Signals()
@@ -20,6 +21,7 @@ SIGNALS = Signals()
 
 
 @connected
+@with_settings
 def run(
     context: typer.Context,
     module: FlowModule,
@@ -141,6 +143,7 @@ def run(
     ] = 0.0,
     *,
     to: FlowConnection,
+    flow: LoadedFlow,
 ) -> None:  # fmt: skip
     """Run a flow until Ctrl-C, or with --until-end to the end of its sources.
 
@@ -155,9 +158,8 @@ def run(
     from meander.app.driver.workers import spark_launcher
 
     output = to.output
-    log_to(output, context.obj)
     options = Options(
-        kafka=to.settings().kafka(), workers=workers, prefix=to.prefix, host=host,
+        kafka=to.settings().kafka(), workers=workers, prefix=to.prefix or "", host=host,
         until_end=until_end, fire_timers=fire_timers, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
@@ -176,7 +178,7 @@ def run(
         spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
         try:
             result = driver.run(
-                module, options, lambda: opened.enter_context(spark), watch.show, SIGNALS
+                flow, options, lambda: opened.enter_context(spark), watch.show, SIGNALS
             )
         except Interrupted:
             output.say("stopped before all workers ran")

@@ -31,6 +31,7 @@ from meander.app.driver.lease import (
 from meander.app.driver.loop import FlowResult
 from meander.app.driver.policies.runner import policy_runner
 from meander.app.driver.restarts import Restarts
+from meander.app.loading.flow_code import LoadedFlow
 from meander.app.loading.preflight import PreparedFlow, prepare
 from meander.app.recovery.restart import (
     StartCheckpoint,
@@ -58,13 +59,13 @@ SPARK = Wait("spark", "its JVM runs and its master has answered")
 
 
 def run(
-    module: Path,
+    module: Path | LoadedFlow,
     options: Options,
     spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
 ) -> FlowResult:
-    """Run the flow of a module to its end, or to a signal; return its result.
+    """Run a flow, or that of a module, to its end or to a signal; return its result.
 
     `spark` is called once the flow has been checked, and is left as it is. Raises SetupError where
     the flow cannot start, and MeanderError for any other failure.

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.loading.flow_code import FlowCode
-from meander.app.loading.loader import Source, load_flow
+from meander.app.loading.flow_code import FlowCode, LoadedFlow, load
+from meander.app.loading.loader import Source
 from meander.app.loading.policies import policies_of
 from meander.connectors.kafka import client
 from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
@@ -121,12 +121,13 @@ LastSources = Callable[[client.Settings, TopicNames], Sequence[str]]
 
 
 def prepare(
-    module: Path, options: Options, last_sources: LastSources = lambda *_: ()
+    module: Path | LoadedFlow, options: Options, last_sources: LastSources = lambda *_: ()
 ) -> PreparedFlow:
-    """Load a flow and check its topics. Raises SetupError for the first failed check."""
+    """Load a flow, unless it is loaded, and check its topics. Raises SetupError for the first
+    failed check."""
     parse_start(options.start)
-    code = FlowCode(module)
-    flow = load_flow(module)
+    loaded = module if isinstance(module, LoadedFlow) else load(module)
+    code, flow = loaded.code, loaded.flow
     plan = Plan(flow, _source_names(flow, options, last_sources))
     use(flow.named_types)
     policies = (*policies_of(plan.flow, options.policies),)
