@@ -74,6 +74,22 @@ SECONDS: dict[str, tuple[str, Callable[[WorkerHeartbeat], float]]] = {
 }
 """The help and the value of each metric of the times of workers."""
 
+CHECKPOINT: dict[str, tuple[str, Callable[[Checkpointed], float]]] = {
+    "meander_checkpoint_seconds": (
+        "Seconds that the last checkpoint of this driver took.",
+        lambda event: event.ms / 1000,
+    ),
+    "meander_checkpoint_state_bytes": (
+        "Bytes of the layers that the last checkpoint of this driver names.",
+        lambda event: event.state_bytes,
+    ),
+    "meander_checkpoint_in_flight_bytes": (
+        "Bytes of in-flight records that the last checkpoint of this driver holds.",
+        lambda event: event.in_flight_bytes,
+    ),
+}
+"""The help and the value of each metric of the last checkpoint."""
+
 
 class MetricsCollector(Collector):
     """A collector that holds the last figures for Prometheus."""
@@ -314,23 +330,7 @@ def _checkpoints(
         [],
         [([], max(0.0, seconds)) for seconds in age],
     )
-    for name, help, value in (
-        (
-            "meander_checkpoint_seconds",
-            "Seconds that the last checkpoint of this driver took.",
-            lambda one: one.ms / 1000,
-        ),
-        (
-            "meander_checkpoint_state_bytes",
-            "Bytes of the layers that the last checkpoint of this driver names.",
-            lambda one: one.state_bytes,
-        ),
-        (
-            "meander_checkpoint_in_flight_bytes",
-            "Bytes of in-flight records that the last checkpoint of this driver holds.",
-            lambda one: one.in_flight_bytes,
-        ),
-    ):
+    for name, (help, value) in CHECKPOINT.items():
         yield _gauge(name, help, [], [([], value(one)) for one in [last] if one is not None])
     for event, name, help in (
         ("checkpointed", "meander_checkpoints", "Checkpoints that are complete."),

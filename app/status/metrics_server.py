@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
+from socket import SOCK_STREAM
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -40,7 +41,7 @@ def serving(
         yield board
         return
     try:
-        server = _server(host, port)
+        server = _Server(host, port)
     except OSError as error:
         raise SetupError(
             f"port {port} for metrics",
@@ -93,6 +94,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
+    def __init__(self, host: str, port: int) -> None:
+        """Listen at a name or address. Raises OSError."""
+        self.address_family, *_, address = socket.getaddrinfo(host, port, type=SOCK_STREAM)[0]
+        super().__init__((str(address[0]), port), _Handler)
+
 
 class _Handler(WSGIRequestHandler):
     """A handler that logs no request."""
@@ -101,17 +107,10 @@ class _Handler(WSGIRequestHandler):
         """Log nothing."""
 
 
-def _server(host: str, port: int) -> _Server:
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    kind = type("_Server", (_Server,), {"address_family": family})
-    server: _Server = kind((address[0], port), _Handler)
-    return server
-
-
 def _app(board: MetricsCollector, silence: float) -> WSGIApplication:
     registry = CollectorRegistry()
     registry.register(board)
-    metrics = make_wsgi_app(registry)
+    metrics: WSGIApplication = make_wsgi_app(registry)
     probes: dict[str, Callable[[MetricsCollector, float], tuple[HTTPStatus, str]]] = {
         "/healthz": alive, "/readyz": ready,
     }  # fmt: skip
