@@ -56,9 +56,13 @@ def run(
     ] = True,
     metrics_port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="The port for metrics on 127.0.0.1; 0 takes a free"
-                     " one."),
+        typer.Option(min=0, max=65535, help="The port for metrics; 0 takes a free one."),
     ] = 0,
+    metrics_host: Annotated[
+        str,
+        typer.Option(help="The address of this machine for metrics; 0.0.0.0 serves them to all"
+                     " others."),
+    ] = "127.0.0.1",
     begin_from: Annotated[
         str | None,
         typer.Option("--from", help="Restart from this checkpoint: a savepoint's name or a number."
@@ -166,7 +170,8 @@ def run(
         wait=not output.console.is_terminal if wait is None else wait,
         restart_attempts=restart_attempts, restart_backoff=restart_backoff,
         restart_window=restart_window, on_stop=on_stop, on_stop_timeout=on_stop_timeout,
-        metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
+        metrics_port=metrics_port if metrics else None, metrics_host=metrics_host,
+        log_level=logging.getLogger().level,
         policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
         policy_interval=policy_interval, plan_cooldown=plan_cooldown,
     )  # fmt: skip

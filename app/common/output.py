@@ -185,6 +185,21 @@ def at_millis(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
+def duration(seconds: float) -> str:
+    """Return a duration as text.
+
+    >>> duration(0.018), duration(24.69), duration(90), duration(86_400), duration(1e6)
+    ('18 ms', '24.7 s', '90 s', '24.0 h', '11.6 d')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 600:
+        return f"{seconds:.0f} s" if seconds >= 60 else f"{seconds:.1f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} d"
+
+
 def size(count: int) -> str:
     """Return a number of bytes as text.
 

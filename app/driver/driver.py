@@ -42,7 +42,7 @@ from meander.app.recovery.restart import (
     last_sources,
     read_decisions,
 )
-from meander.app.status.metrics import serving
+from meander.app.status.metrics_server import serving
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.topics.control import DecisionTopic
@@ -72,7 +72,12 @@ def run(
     """
     prepared = prepare(module, options, last_sources)
     with contextlib.ExitStack() as opened:
-        metrics = opened.enter_context(serving(options.metrics_port))
+        metrics = opened.enter_context(
+            serving(
+                options.metrics_port, options.metrics_host, prepared.flow,
+                options.heartbeat_timeout,
+            )
+        )  # fmt: skip
         prepared, status = opened.enter_context(hold_lease(prepared, show, metrics))
         if metrics.address:
             log.info("metrics_served", address=metrics.address)
@@ -80,6 +85,8 @@ def run(
         fence_older_executions(prepared)
         history = full_history(prepared.plan, options.kafka, prepared.names)
         found = choose_checkpoint(prepared, options.begin_from, history)
+        if found is not None:
+            metrics.restored(found.checkpoint.millis)
         prepared = replace(prepared, joint=_last_joint_decision(prepared))
         decisions = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(decisions))
@@ -90,6 +97,7 @@ def run(
             context, status, decisions, commands, policies, dead_letters, signals
         )
         result = _run_executions(prepared, found, driver)
+        result = replace(result, counters=status.counters(result.counters))
         status.finished(result.counters)
         return result
 
@@ -140,6 +148,7 @@ def _run_executions(
             try:
                 return run_execution(prepared, found, driver, survivors)
             except ExecutionLost as lost:
+                driver.status.execution_lost()
                 ended.close()
                 survivors = lost.survivors
                 ended.callback(survivors.close)

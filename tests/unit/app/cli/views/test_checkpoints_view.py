@@ -10,7 +10,7 @@ from meander.app.cli.views.checkpoints import COLUMNS, CheckpointRow
 from meander.app.common.output import CommandOutput
 
 
-def test_each_checkpoint_takes_one_line_of_120_characters() -> None:
+def test_each_checkpoint_takes_one_line_of_80_characters() -> None:
     rows = [
         CheckpointRow(
             number=12_345 + n, savepoint="before-upgrade", next_run=not n, age_s=86_400,
@@ -20,7 +20,7 @@ def test_each_checkpoint_takes_one_line_of_120_characters() -> None:
         )
         for n in range(2)
     ]  # fmt: skip
-    console = Console(file=StringIO(), width=120)
+    console = Console(file=StringIO(), width=80)
     output = CommandOutput(console, as_json=False)
     output.table("checkpoints of f", COLUMNS, [row.cells() for row in rows])
     assert isinstance(console.file, StringIO)
@@ -29,4 +29,5 @@ def test_each_checkpoint_takes_one_line_of_120_characters() -> None:
     assert head.split() == " ".join(COLUMNS).split()
     for number, line in enumerate((first, second), 12_345):
         assert line.split()[0] == f"{number:,}"
-        assert line.endswith(" 16")
+        assert line.split()[1] == "before-upgrade"
+        assert line.endswith(" 123.5 MB")
