@@ -183,7 +183,7 @@ def run(
         spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
         try:
             result = driver.run(
-                flow, options, lambda: opened.enter_context(spark), watch.show, SIGNALS
+                flow, options, lambda: opened.enter_context(spark), watch.show, SIGNALS, watch.wait
             )
         except Interrupted:
             output.say("stopped before all workers ran")

@@ -33,6 +33,7 @@ from meander.app.driver.policies.runner import policy_runner
 from meander.app.driver.restarts import Restarts
 from meander.app.loading.flow_code import LoadedFlow
 from meander.app.loading.preflight import PreparedFlow, prepare
+from meander.app.recovery.claiming import Waiting
 from meander.app.recovery.restart import (
     StartCheckpoint,
     choose_checkpoint,
@@ -64,10 +65,12 @@ def run(
     spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
+    waiting: Waiting = lambda _: None,
 ) -> FlowResult:
     """Run a flow, or that of a module, to its end or to a signal; return its result.
 
-    `spark` is called once the flow has been checked, and is left as it is. Raises SetupError where
+    `spark` is called once the flow has been checked, and is left as it is. `waiting` gets the
+    seconds for which the driver still waits for the lease of another one. Raises SetupError where
     the flow cannot start, and MeanderError for any other failure.
     """
     prepared = prepare(module, options, last_sources)
@@ -78,7 +81,7 @@ def run(
                 options.heartbeat_timeout,
             )
         )  # fmt: skip
-        prepared, status = opened.enter_context(hold_lease(prepared, show, metrics))
+        prepared, status = opened.enter_context(hold_lease(prepared, show, metrics, waiting))
         if metrics.address:
             log.info("metrics_served", address=metrics.address)
         commands = _open_commands(prepared)

@@ -54,7 +54,7 @@ class Watch:
             disable=output.as_json,
         )
         self._starting = "starting Spark"
-        self._task = self._line.add_task(self._starting)
+        self._task = self._line.add_task("checking the flow")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
         self._summary = RunSummary()
@@ -65,6 +65,11 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._line.stop()
+
+    def wait(self, seconds: float) -> None:
+        """Show for how long the driver still waits for the lease of another one."""
+        left = f"waiting for the lease of another driver, at most {seconds:.0f} s more"
+        self._line.update(self._task, description=left)
 
     def show(self, event: Event) -> None:
         """Print one event as it goes to the status topic."""

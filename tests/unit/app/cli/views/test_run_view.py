@@ -64,6 +64,14 @@ def test_a_recovery_names_the_new_numbers_of_workers() -> None:
     assert said in console.file.getvalue().splitlines()
 
 
+def test_a_terminal_shows_how_long_the_driver_waits_for_the_lease_of_another() -> None:
+    watch = Watch(CommandOutput(Console(file=StringIO(), width=200), as_json=False), bounded=False)
+    assert watch._line.tasks[0].description == "checking the flow"
+    watch.wait(9.4)
+    shown = watch._line.tasks[0].description
+    assert shown == "waiting for the lease of another driver, at most 9 s more"
+
+
 def test_rates_go_on_over_executions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
