@@ -68,7 +68,8 @@ class CommandOutput:
             # The first column holds names to type: they are never cut.
             table.add_column(column, justify=justify, no_wrap=not index, overflow="fold")
         for row in rows:
-            table.add_row(*map(shown, row))
+            # As text: brackets in a name are no markup.
+            table.add_row(*(Text(shown(cell)) for cell in row))
         self.console.print(table)
 
     def line(self, fields: Mapping[str, object]) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from meander.app.cli.flow_options import OTHERS, options_of
 from meander.app.cli.main import app
 from meander.app.cli.options import FlowConnection
+from meander.app.common.output import CommandOutput
 from meander.app.config.options import Options
 from meander.app.driver import driver
 from meander.app.driver.loop import FlowResult
@@ -199,6 +202,14 @@ def test_config_shows_the_origin_of_each_setting_of_a_flow(
     assert shown["master"] == ("", "default")
     assert config("--flow", "other")["host"] == ("a", "meander.toml [flow]")
     assert [*config()] == ["bootstrap.servers"]
+
+
+def test_a_terminal_shows_the_table_of_a_setting_as_it_stands_in_the_file() -> None:
+    console = Console(file=StringIO(), width=200)
+    row = ["workers", "4", "meander.toml [flow.counts]"]
+    CommandOutput(console, as_json=False).table("settings", ["name", "value", "from"], [row])
+    assert isinstance(console.file, StringIO)
+    assert "meander.toml [flow.counts]" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(
