@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,6 +155,9 @@ def test_a_flow_starts_over_where_no_result_has_left_and_skips_no_record(
         assert process.until_event("recovering")["checkpoint"] == 0
         gate.touch()
         await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= 120)
+        (address,) = re.findall(r"metrics_served address=(\S+)", process.said)
+        with urllib.request.urlopen(address) as answer:
+            assert 'meander_restarts_total{flow="counts"} 1.0' in answer.read().decode()
         os.kill(process.workers[1], signal.SIGKILL)
         assert process.exit_code() == 1, "results have left"
         assert len(process.of("recovering")) == 1
