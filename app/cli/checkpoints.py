@@ -86,7 +86,7 @@ def checkpoints(
         for one in found:
             output.line(asdict(one))
     else:
-        output.table(f"checkpoints of {flow}", COLUMNS, [one.cells() for one in found])
+        output.table(f"checkpoints of {flow}", COLUMNS, [one.cells() for one in found], names=2)
     for why in others:
         typer.echo(why, err=True)
 

@@ -55,8 +55,11 @@ class CommandOutput:
         if self.as_json:
             self.line(msgspec.to_builtins(event))
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print rows; columns of numbers are aligned to the right."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], names: int = 1
+    ) -> None:
+        """Print rows; columns of numbers are aligned to the right. The first columns hold `names`
+        to type, which are never cut."""
         if self.as_json:
             for row in rows:
                 self.line(dict(zip(columns, row, strict=True)))
@@ -65,8 +68,7 @@ class CommandOutput:
         for index, column in enumerate(columns):
             numbers = all(isinstance(row[index], int | float) for row in rows)
             justify: Literal["left", "right"] = "right" if numbers and rows else "left"
-            # The first column holds names to type: they are never cut.
-            table.add_column(column, justify=justify, no_wrap=not index, overflow="fold")
+            table.add_column(column, justify=justify, no_wrap=index < names, overflow="fold")
         for row in rows:
             # As text: brackets in a name are no markup.
             table.add_row(*(Text(shown(cell)) for cell in row))

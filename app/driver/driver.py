@@ -43,9 +43,11 @@ from meander.app.recovery.restart import (
     last_sources,
     read_decisions,
 )
+from meander.app.recovery.sink_ends import has_moved, sink_ends
 from meander.app.status.metrics_server import serving
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
+from meander.connectors.kafka.source.source import start_offsets
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
 from meander.dataflow.api.dead_letters import DeadLetterCount
@@ -53,6 +55,7 @@ from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
+from meander.state.checkpoint.checkpoint import INITIAL_CUT
 
 log = LineLogger(__name__)
 
@@ -90,14 +93,18 @@ def run(
         found = choose_checkpoint(prepared, options.begin_from, history)
         if found is not None:
             metrics.restored(found.checkpoint.millis)
-        prepared = replace(prepared, joint=_last_joint_decision(prepared))
+        prepared = replace(
+            prepared, joint=_last_joint_decision(prepared),
+            start_offsets=_start_offsets(prepared, found),
+        )  # fmt: skip
+        ends = sink_ends(prepared) if found is None else None
         decisions = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(decisions))
         context = _await_spark(spark, prepared, status, signals)
         policies = policy_runner(prepared, SystemClock())
         dead_letters = DeadLetterCount(prepared.flow, prepared.plan.flow.dead_letters)
         driver = DriverResources(
-            context, status, decisions, commands, policies, dead_letters, signals
+            context, status, decisions, commands, policies, dead_letters, signals, ends
         )
         result = _run_executions(prepared, found, driver)
         result = replace(result, counters=status.counters(result.counters))
@@ -107,6 +114,14 @@ def run(
 
 def _last_joint_decision(prepared: PreparedFlow) -> JointDecision | None:
     return last_joint_decision(read_decisions(prepared.options.kafka, prepared.names.decisions))
+
+
+def _start_offsets(prepared: PreparedFlow, found: StartCheckpoint | None) -> dict[str, list[int]]:
+    """Return where sources start. A flow that starts over has to read what came since."""
+    if found is not None and found.checkpoint.cut != INITIAL_CUT:
+        return {}
+    options = prepared.options
+    return start_offsets(options.kafka, prepared.plan.sources, options.start)
 
 
 def _open_commands(prepared: PreparedFlow) -> OpenCommands:
@@ -165,6 +180,8 @@ def _run_executions(
                 if not (lost.limits or isinstance(lost.cause, Unreachable)):
                     progressed = _offset(newest) != _offset(found)
                     pause = restarts.pause_after(clock.monotonic(), progressed=progressed)
+                    if not options.restart_attempts:
+                        raise lost.cause from lost
                     if pause is None:
                         raise _failed_too_often(lost, options) from lost
                     _wait(pause, lost, driver, options)
@@ -194,12 +211,24 @@ def _newest_checkpoint(
     try:
         newest = kafka.call(lambda: choose_checkpoint(prepared))
         joint = kafka.call(lambda: _last_joint_decision(prepared))
+        starts_over = newest is None and not lost.nothing_committed
+        refused = starts_over and kafka.call(lambda: _results_left(prepared, driver))
     except MeanderError as error:
         log.warning("checkpoints_unreadable", reason=str(error))
         raise lost.cause from lost
-    if newest is None and not lost.nothing_committed:
+    if refused:
+        log.info("restart_refused", reason="there is no checkpoint, and results may have left")
         raise lost.cause from lost
     return newest, joint
+
+
+def _results_left(prepared: PreparedFlow, driver: DriverResources) -> bool:
+    """Return whether a result may have left since the first execution of this driver.
+
+    A result that a lost worker has sent, and that arrives later, is written twice at most.
+    """
+    before, now = driver.sink_ends, sink_ends(prepared)
+    return before is None or now is None or has_moved(before, now)
 
 
 def _renumbered(ids: Mapping[int, int]) -> str:

@@ -25,7 +25,8 @@ from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, parse_start, source_topics
+from meander.connectors.kafka.source.source import KafkaSource, source_topics
+from meander.connectors.kafka.source.start_positions import parse_start
 from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
@@ -78,6 +79,9 @@ class PreparedFlow:
     """The policies of the run, which survive executions."""
     joint: JointDecision | None = None
     """The last joint decision of earlier executions."""
+    start_offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The offsets at which the partitions of a source start without a checkpoint, by source; those
+    of sources that start at the earliest record are left out."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """The id with which the driver claims the flow; `claiming` returns the first id to use."""

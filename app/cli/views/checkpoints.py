@@ -21,7 +21,7 @@ from meander.connectors.topics.internal_topics import TopicNames, expect_started
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
 
-COLUMNS = ("number", "savepoint", "next", "age", "taken in", "state", "in flight")
+COLUMNS = ("number", "savepoint", "next", "age", "took", "state", "in flight")
 """The columns of the table, which fits 80 characters; JSON lines have further fields."""
 
 
