@@ -1,6 +1,6 @@
 # One image for the flow's driver and for Spark's master and workers: what runs a driver's Python
 # functions must be the same Python with the same packages.
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jre-headless procps \

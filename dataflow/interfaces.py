@@ -218,6 +218,9 @@ class WorkerContext:
     """The ids of the topics that the flow reads, by topic."""
     skip_lost: bool = False
     """Whether the flow continues where a topic has lost records before their reading."""
+    start_offsets: Sequence[int] = ()
+    """The offsets at which the partitions of a source start in a new flow; () where `start` decides
+    it."""
 
 
 class Wakeup(Protocol):

@@ -14,6 +14,7 @@ from rich.progress import Progress, TaskID
 from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.common.output import log_to, size
 from meander.app.config.options import Options
+from meander.app.loading.flow_code import load
 from meander.schemas.errors import SetupError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def bootstrap(
     output = to.output
     log_to(output, context.obj)
     kafka = to.settings().kafka()
-    options = Options(kafka, prefix=to.prefix, host=host, log_level=logging.getLogger().level)
+    prefix = to.prefix_of(load(module).flow.name)
+    options = Options(kafka, prefix=prefix, host=host, log_level=logging.getLogger().level)
     spark_launcher.expect_master(master)
     with contextlib.ExitStack() as opened:
         steps = StepBars(opened.enter_context(output.bar("tasks")))

@@ -11,7 +11,6 @@ from meander.app.cli.follow import new_id, submit
 from meander.app.cli.options import CommandId, Flow, FlowConnection, Wait, connected
 from meander.app.cli.views.checkpoints import COLUMNS, listed, show_checkpoint
 from meander.app.recovery import admin
-from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.control import RequestCheckpoint, Stop
 
 Savepoint = Annotated[
@@ -77,17 +76,17 @@ def checkpoints(
 
     The next run uses the marked one; meander run --from selects another.
     """
-    output, cluster, topics = to.output, to.kafka(), topic_names(to.prefix, flow)
+    output, cluster, topics = to.output, to.kafka(), to.topics_of(flow)
     if drop is not None:
         with output.working("asking Kafka"):
-            admin.drop(cluster, topics, to.prefix, flow, drop)
+            admin.drop(cluster, topics, to.prefix_of(flow), flow, drop)
     with output.working("asking Kafka"):
         found, others = listed(cluster, topics, flow)
     if output.as_json:
         for one in found:
             output.line(asdict(one))
     else:
-        output.table(f"checkpoints of {flow}", COLUMNS, [one.cells() for one in found])
+        output.table(f"checkpoints of {flow}", COLUMNS, [one.cells() for one in found], names=2)
     for why in others:
         typer.echo(why, err=True)
 
@@ -103,13 +102,13 @@ def reset(
 
     The next run starts from scratch. The topics that the flow reads and writes stay.
     """
-    output, cluster, topics = to.output, to.kafka(), topic_names(to.prefix, flow)
+    output, cluster, topics = to.output, to.kafka(), to.topics_of(flow)
     gone = admin.reset_topics(topics)
     if not yes:
-        admin.expect_stopped(cluster, topics, to.prefix, flow)
+        admin.expect_stopped(cluster, topics, to.prefix_of(flow), flow)
         typer.echo("The next run starts from scratch and writes all results again.", err=True)
         typer.confirm(f"Delete {', '.join(gone)}?", abort=True, err=True)
-    admin.reset(cluster, topics, to.prefix, flow)
+    admin.reset(cluster, topics, to.prefix_of(flow), flow)
     stays = [topic for topic in astuple(topics) if topic not in gone]
     rows = [[topic, "deleted"] for topic in gone] + [[topic, "kept"] for topic in stays]
     output.table(f"topics of {flow}", ["topic", "state"], rows)

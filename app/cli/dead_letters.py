@@ -18,7 +18,7 @@ from meander.connectors.topics.dead_letters import (
     ReplayMark,
     read_dead_letters,
 )
-from meander.connectors.topics.internal_topics import expect_started, topic_names
+from meander.connectors.topics.internal_topics import expect_started
 from meander.connectors.topics.original_records import read_originals
 
 EXAMPLE = "Example: meander dead-letters counts"
@@ -203,7 +203,7 @@ def _report(
 
 
 def _topic(flow: str, to: FlowConnection) -> str:
-    topic = topic_names(to.prefix, flow).dead
+    topic = to.topics_of(flow).dead
     expect_started(client.admin(to.kafka()), topic, flow)
     return topic
 

@@ -20,7 +20,7 @@ from meander.app.status.overview import Overview, overview
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.topics import control
-from meander.connectors.topics.internal_topics import TopicNames, expect_started, topic_names
+from meander.connectors.topics.internal_topics import TopicNames, expect_started
 from meander.connectors.topics.status import StatusReader
 from meander.schemas.control import ApplyPlan, ChangeLogic, Command, Rescale, Stop
 from meander.schemas.errors import MeanderError, SetupError
@@ -134,7 +134,7 @@ def submit(
 
     A `quiet` command does not print its id.
     """
-    cluster, output, topics = to.kafka(), to.output, topic_names(to.prefix, flow)
+    cluster, output, topics = to.kafka(), to.output, to.topics_of(flow)
     if show is None:
         produce(cluster, topics, flow, command)
         output.say(f"{command.id}: written to {topics.control}")

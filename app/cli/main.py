@@ -20,6 +20,7 @@ from meander.app.cli import (
     broker,
     change,
     checkpoints,
+    config,
     dead_letters,
     migrate,
     new,
@@ -30,16 +31,8 @@ from meander.app.cli import (
     topics,
     trace,
 )
-from meander.app.cli.options import (
-    Bootstrap,
-    CommandGroup,
-    Config,
-    Connection,
-    Set,
-    connected,
-)
+from meander.app.cli.options import Bootstrap, CommandGroup, Config, Set
 from meander.app.config.settings import Settings
-from meander.connectors.kafka.client import FIXED
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -78,20 +71,7 @@ app.command(epilog="Example: meander checkpoints counts --drop v1")(checkpoints.
 app.command(epilog="Example: meander stop counts --savepoint v1")(checkpoints.stop)
 app.command(epilog="Example: meander reset counts")(checkpoints.reset)
 app.command(epilog=new.EXAMPLE)(new.new)
-
-
-@app.command("config", epilog="Example: meander config --set sasl.username=me")
-@connected
-def show_config(to: Connection) -> None:
-    """Show the settings for Kafka from file, environment and options; secrets are hidden."""
-    rows = map(_in_use, to.settings().shown())
-    to.output.table("settings", ["name", "value", "from"], [[*row] for row in rows])
-
-
-def _in_use(row: tuple[str, str, str]) -> tuple[str, str, str]:
-    name, given, origin = row
-    value = str(FIXED[name]).lower() if name in FIXED else given
-    return row if value == given else (name, value, f"Meander, in place of {origin}")
+app.command(epilog=config.EXAMPLE)(config.config)
 
 
 @app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")

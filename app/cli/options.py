@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -20,7 +21,9 @@ from typer.core import TyperGroup
 from meander.app.common.output import CommandOutput
 from meander.app.common.signals import Interrupted
 from meander.app.config import cluster
+from meander.app.config.flow_settings import flow_settings
 from meander.app.config.settings import Settings
+from meander.connectors.topics.internal_topics import TopicNames, topic_names
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 
@@ -40,7 +43,12 @@ Config = Annotated[
     Path | None,
     typer.Option(help="A file with settings. Default: meander.toml here, if it exists."),
 ]
-Prefix = Annotated[str, typer.Option(help="Begins the names of the flow's internal topics.")]
+Prefix = Annotated[
+    str | None,
+    typer.Option(
+        help="Begins the names of the flow's internal topics. Default: none.", show_default=False
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print JSON lines (the default when stdout is not a terminal)."),
@@ -88,7 +96,19 @@ class Connection:
 class FlowConnection(Connection):
     """A connection of a command that concerns a flow."""
 
-    prefix: Prefix = ""
+    prefix: Prefix = None
+
+    def prefix_of(self, flow: str | None) -> str:
+        """Return the prefix of a flow, or of all flows: that of the command line, else that of the
+        settings, else none."""
+        if self.prefix is not None:
+            return self.prefix
+        found = flow_settings(self.config, os.environ, flow).get("prefix")
+        return found.value if found is not None and isinstance(found.value, str) else ""
+
+    def topics_of(self, flow: str) -> TopicNames:
+        """Return the names of the internal topics of a flow."""
+        return topic_names(self.prefix_of(flow), flow)
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:

@@ -22,7 +22,7 @@ from meander.app.cli.options import (
 from meander.app.cli.plan_file import read_document
 from meander.app.cli.views.plan import plan_table, show_apply, show_difference, show_plan
 from meander.connectors.kafka import client
-from meander.connectors.topics.internal_topics import expect_started, topic_names
+from meander.connectors.topics.internal_topics import expect_started
 from meander.connectors.topics.plans import read_plans
 from meander.schemas.control import ApplyPlan
 from meander.schemas.execution_plan import PlanDocument
@@ -103,7 +103,7 @@ def apply(
 @connected
 def history(flow: Flow, *, to: FlowConnection) -> None:
     """List every plan that was applied: when, by whom, why, its operations and its outcome."""
-    settings, names = to.kafka(), topic_names(to.prefix, flow)
+    settings, names = to.kafka(), to.topics_of(flow)
     expect_started(client.admin(settings), names.plans, flow)
     plan_table(to.output, [*read_plans(settings, names.plans).values()])
 

@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from meander.app.cli.flow_options import with_settings
 from meander.app.cli.options import FlowConnection, FlowModule, connected
 from meander.app.cli.views.run import Watch, show_dead_letters
-from meander.app.common.output import log_to
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
+from meander.app.loading.flow_code import LoadedFlow
 
 EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
 SIGNALS = Signals()
@@ -20,6 +21,7 @@ SIGNALS = Signals()
 
 
 @connected
+@with_settings
 def run(
     context: typer.Context,
     module: FlowModule,
@@ -54,9 +56,13 @@ def run(
     ] = True,
     metrics_port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="The port for metrics on 127.0.0.1; 0 takes a free"
-                     " one."),
+        typer.Option(min=0, max=65535, help="The port for metrics; 0 takes a free one."),
     ] = 0,
+    metrics_host: Annotated[
+        str,
+        typer.Option(help="The address of this machine for metrics; 0.0.0.0 serves them to all"
+                     " others."),
+    ] = "127.0.0.1",
     begin_from: Annotated[
         str | None,
         typer.Option("--from", help="Restart from this checkpoint: a savepoint's name or a number."
@@ -141,6 +147,7 @@ def run(
     ] = 0.0,
     *,
     to: FlowConnection,
+    flow: LoadedFlow,
 ) -> None:  # fmt: skip
     """Run a flow until Ctrl-C, or with --until-end to the end of its sources.
 
@@ -155,16 +162,16 @@ def run(
     from meander.app.driver.workers import spark_launcher
 
     output = to.output
-    log_to(output, context.obj)
     options = Options(
-        kafka=to.settings().kafka(), workers=workers, prefix=to.prefix, host=host,
+        kafka=to.settings().kafka(), workers=workers, prefix=to.prefix or "", host=host,
         until_end=until_end, fire_timers=fire_timers, start=start, begin_from=begin_from,
         allow_dropped_state=allow_dropped_state, allow_nondeterminism=allow_nondeterminism,
         skip_lost=skip_lost, heartbeat_timeout=heartbeat_timeout, startup_timeout=startup_timeout,
         wait=not output.console.is_terminal if wait is None else wait,
         restart_attempts=restart_attempts, restart_backoff=restart_backoff,
         restart_window=restart_window, on_stop=on_stop, on_stop_timeout=on_stop_timeout,
-        metrics_port=metrics_port if metrics else None, log_level=logging.getLogger().level,
+        metrics_port=metrics_port if metrics else None, metrics_host=metrics_host,
+        log_level=logging.getLogger().level,
         policies=tuple(policy or ()), policies_dry_run=policies_dry_run,
         policy_interval=policy_interval, plan_cooldown=plan_cooldown,
     )  # fmt: skip
@@ -176,7 +183,7 @@ def run(
         spark = spark_launcher.spark_context(chosen, f"meander {module.stem}", host)
         try:
             result = driver.run(
-                module, options, lambda: opened.enter_context(spark), watch.show, SIGNALS
+                flow, options, lambda: opened.enter_context(spark), watch.show, SIGNALS, watch.wait
             )
         except Interrupted:
             output.say("stopped before all workers ran")

@@ -13,7 +13,6 @@ from meander.app.cli.options import Flow, FlowConnection, connected
 from meander.app.cli.views.status import fields, tables
 from meander.app.common.output import CommandOutput
 from meander.app.status.overview import overview
-from meander.connectors.topics.internal_topics import topic_names
 from meander.connectors.topics.status import StatusReader, StatusRecord
 
 EXAMPLE = "Example: meander status counts --json"
@@ -30,7 +29,7 @@ def status(
     to: FlowConnection,
 ) -> None:
     """Show a flow's workers, frontiers, lag, bins and migrations."""
-    output, topic = to.output, topic_names(to.prefix, flow).status
+    output, topic = to.output, to.topics_of(flow).status
     with contextlib.ExitStack() as opened:
         with output.working("asking Kafka"):
             reader = StatusReader(to.kafka(), topic, flow)

@@ -36,8 +36,9 @@ def topics(
     if context.invoked_subcommand is not None:
         return
     admin = client.admin(to.kafka())
-    flows = [flow] if flow is not None else _flows(admin, to.prefix)
-    rows = [_row(row) for name in flows for row in describe(admin, to.prefix, name)]
+    prefix = to.prefix_of(flow)
+    flows = [flow] if flow is not None else _flows(admin, prefix)
+    rows = [_row(row) for name in flows for row in describe(admin, prefix, name)]
     output = to.output
     output.table("internal topics", ["topic", "purpose", "partitions", "cleanup", "copies"], rows)
     if not flows:

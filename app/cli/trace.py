@@ -8,7 +8,6 @@ import typer
 
 from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connected
 from meander.app.cli.views.trace import parse_time, show_rows
-from meander.connectors.topics.internal_topics import topic_names
 
 EXAMPLE = "Example: meander trace show distances nearest --as-of 2026-03-01T12:00:00Z"
 commands = typer.Typer(
@@ -66,7 +65,7 @@ def show(
     no longer tells apart earlier times: the command refuses those.
     """
     millis = None if as_of is None else parse_time(as_of)
-    output, settings, names = to.output, to.kafka(), topic_names(to.prefix, flow)
+    output, settings, names = to.output, to.kafka(), to.topics_of(flow)
     # Here, because it brings numba, which no other command waits for.
     from meander.app.recovery.arrangement_rows import read_rows, select_checkpoint
     from meander.dataflow.operators.collection.checkpointed_rows import find_arrangement

@@ -55,8 +55,11 @@ class CommandOutput:
         if self.as_json:
             self.line(msgspec.to_builtins(event))
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Print rows; columns of numbers are aligned to the right."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], names: int = 1
+    ) -> None:
+        """Print rows; columns of numbers are aligned to the right. The first columns hold `names`
+        to type, which are never cut."""
         if self.as_json:
             for row in rows:
                 self.line(dict(zip(columns, row, strict=True)))
@@ -65,10 +68,10 @@ class CommandOutput:
         for index, column in enumerate(columns):
             numbers = all(isinstance(row[index], int | float) for row in rows)
             justify: Literal["left", "right"] = "right" if numbers and rows else "left"
-            # The first column holds names to type: they are never cut.
-            table.add_column(column, justify=justify, no_wrap=not index, overflow="fold")
+            table.add_column(column, justify=justify, no_wrap=index < names, overflow="fold")
         for row in rows:
-            table.add_row(*map(shown, row))
+            # As text: brackets in a name are no markup.
+            table.add_row(*(Text(shown(cell)) for cell in row))
         self.console.print(table)
 
     def line(self, fields: Mapping[str, object]) -> None:
@@ -183,6 +186,21 @@ def at_millis(millis: int) -> str:
     if not millis:
         return "the beginning"
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text.
+
+    >>> duration(0.018), duration(24.69), duration(90), duration(86_400), duration(1e6)
+    ('18 ms', '24.7 s', '90 s', '24.0 h', '11.6 d')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 600:
+        return f"{seconds:.0f} s" if seconds >= 60 else f"{seconds:.1f} s"
+    if seconds < 2 * 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.1f} d"
 
 
 def size(count: int) -> str:

@@ -48,7 +48,9 @@ class Options:
     on_stop_timeout: float = 30.0
     """The time that it may take."""
     metrics_port: int | None = None
-    """The port of the driver's metrics on 127.0.0.1; 0 for any free port, None for no metrics."""
+    """The port of the driver's metrics; 0 for any free port, None for no metrics."""
+    metrics_host: str = "127.0.0.1"
+    """The address of this machine on which the driver serves them."""
     log_level: int = 20
     """The level at which workers log to the driver, as a number of `logging`."""
     policies: tuple[str, ...] = ()

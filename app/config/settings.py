@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +22,10 @@ from typing import Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from meander.app.config.settings_file import read_settings
 from meander.schemas.errors import SetupError
 
-FILE = Path("meander.toml")
-"""The file in the working directory that is read where no other is named."""
 BOOTSTRAP = "bootstrap.servers"
 DEFAULT = "127.0.0.1:9092"
 HIDDEN = "********"
@@ -51,15 +48,6 @@ _quiet.propagate = False
 
 Leaf = str | int | float | bool
 Table = Mapping[str, "Leaf | Table"]
-
-
-class _File(BaseModel):
-    """A content of the file; tables below `kafka` join their names by dots."""
-
-    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
-
-    bootstrap: str | None = None
-    kafka: dict[str, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +80,7 @@ class Settings:
         bootstrap: str | None = None,
         local: str | None = None,
     ) -> Self:
-        """Read file (`FILE` where None is named and it exists), environment and flags.
+        """Read file (`meander.toml` where None is named and it exists), environment and flags.
 
         `flags` are the `key=value` of each `--set`, and `bootstrap` is the value of `--bootstrap`.
         `local` is the address of a running local broker, the default. Raises SetupError for a
@@ -142,30 +130,13 @@ def redacted(name: str, value: str) -> str:
 
 
 def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
-    path = file or FILE
-    if file is None and not path.exists():
+    read = read_settings(file)
+    if read is None:
         return
-    subject = f"file {path}"
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise SetupError(subject, f"it cannot be read ({reason})", "correct --config") from error
-    try:
-        content = _File.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        # The parser's message names a place and at most one character.
-        raise SetupError(subject, f"it is not TOML ({error})") from error
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        unknown = first["type"] == "extra_forbidden"
-        cause = f"'{name}' is not known here" if unknown else f"'{name}': {first['msg'].lower()}"
-        remedy = "it may hold 'bootstrap' and the table [kafka] with librdkafka's settings"
-        raise SetupError(subject, cause, remedy) from error
+    path, content = read
     if content.bootstrap is not None:
         yield str(path), BOOTSTRAP, content.bootstrap
-    for name, value in _flat(subject, "", content.kafka):
+    for name, value in _flat(f"file {path}", "", content.kafka):
         yield str(path), name, value
 
 

@@ -31,7 +31,9 @@ from meander.app.driver.lease import (
 from meander.app.driver.loop import FlowResult
 from meander.app.driver.policies.runner import policy_runner
 from meander.app.driver.restarts import Restarts
+from meander.app.loading.flow_code import LoadedFlow
 from meander.app.loading.preflight import PreparedFlow, prepare
+from meander.app.recovery.claiming import Waiting
 from meander.app.recovery.restart import (
     StartCheckpoint,
     choose_checkpoint,
@@ -41,9 +43,11 @@ from meander.app.recovery.restart import (
     last_sources,
     read_decisions,
 )
-from meander.app.status.metrics import serving
+from meander.app.recovery.sink_ends import has_moved, sink_ends
+from meander.app.status.metrics_server import serving
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
+from meander.connectors.kafka.source.source import start_offsets
 from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
 from meander.dataflow.api.dead_letters import DeadLetterCount
@@ -51,6 +55,7 @@ from meander.dataflow.control.decisions import JointDecision
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
+from meander.state.checkpoint.checkpoint import INITIAL_CUT
 
 log = LineLogger(__name__)
 
@@ -58,43 +63,65 @@ SPARK = Wait("spark", "its JVM runs and its master has answered")
 
 
 def run(
-    module: Path,
+    module: Path | LoadedFlow,
     options: Options,
     spark: Callable[[], SparkContext],
     show: Show = lambda _: None,
     signals: Signals | None = None,
+    waiting: Waiting = lambda _: None,
 ) -> FlowResult:
-    """Run the flow of a module to its end, or to a signal; return its result.
+    """Run a flow, or that of a module, to its end or to a signal; return its result.
 
-    `spark` is called once the flow has been checked, and is left as it is. Raises SetupError where
+    `spark` is called once the flow has been checked, and is left as it is. `waiting` gets the
+    seconds for which the driver still waits for the lease of another one. Raises SetupError where
     the flow cannot start, and MeanderError for any other failure.
     """
     prepared = prepare(module, options, last_sources)
     with contextlib.ExitStack() as opened:
-        metrics = opened.enter_context(serving(options.metrics_port))
-        prepared, status = opened.enter_context(hold_lease(prepared, show, metrics))
+        metrics = opened.enter_context(
+            serving(
+                options.metrics_port, options.metrics_host, prepared.flow,
+                options.heartbeat_timeout,
+            )
+        )  # fmt: skip
+        prepared, status = opened.enter_context(hold_lease(prepared, show, metrics, waiting))
         if metrics.address:
             log.info("metrics_served", address=metrics.address)
         commands = _open_commands(prepared)
         fence_older_executions(prepared)
         history = full_history(prepared.plan, options.kafka, prepared.names)
         found = choose_checkpoint(prepared, options.begin_from, history)
-        prepared = replace(prepared, joint=_last_joint_decision(prepared))
+        if found is not None:
+            metrics.restored(found.checkpoint.millis)
+        prepared = replace(
+            prepared, joint=_last_joint_decision(prepared),
+            start_offsets=_start_offsets(prepared, found),
+        )  # fmt: skip
+        ends = sink_ends(prepared) if found is None else None
         decisions = DecisionTopic(options.kafka, prepared.names.decisions)
         opened.enter_context(contextlib.closing(decisions))
         context = _await_spark(spark, prepared, status, signals)
         policies = policy_runner(prepared, SystemClock())
         dead_letters = DeadLetterCount(prepared.flow, prepared.plan.flow.dead_letters)
         driver = DriverResources(
-            context, status, decisions, commands, policies, dead_letters, signals
+            context, status, decisions, commands, policies, dead_letters, signals, ends
         )
         result = _run_executions(prepared, found, driver)
+        result = replace(result, counters=status.counters(result.counters))
         status.finished(result.counters)
         return result
 
 
 def _last_joint_decision(prepared: PreparedFlow) -> JointDecision | None:
     return last_joint_decision(read_decisions(prepared.options.kafka, prepared.names.decisions))
+
+
+def _start_offsets(prepared: PreparedFlow, found: StartCheckpoint | None) -> dict[str, list[int]]:
+    """Return where sources start. A flow that starts over has to read what came since."""
+    if found is not None and found.checkpoint.cut != INITIAL_CUT:
+        return {}
+    options = prepared.options
+    return start_offsets(options.kafka, prepared.plan.sources, options.start)
 
 
 def _open_commands(prepared: PreparedFlow) -> OpenCommands:
@@ -139,6 +166,7 @@ def _run_executions(
             try:
                 return run_execution(prepared, found, driver, survivors)
             except ExecutionLost as lost:
+                driver.status.execution_lost()
                 ended.close()
                 survivors = lost.survivors
                 ended.callback(survivors.close)
@@ -152,6 +180,8 @@ def _run_executions(
                 if not (lost.limits or isinstance(lost.cause, Unreachable)):
                     progressed = _offset(newest) != _offset(found)
                     pause = restarts.pause_after(clock.monotonic(), progressed=progressed)
+                    if not options.restart_attempts:
+                        raise lost.cause from lost
                     if pause is None:
                         raise _failed_too_often(lost, options) from lost
                     _wait(pause, lost, driver, options)
@@ -181,12 +211,24 @@ def _newest_checkpoint(
     try:
         newest = kafka.call(lambda: choose_checkpoint(prepared))
         joint = kafka.call(lambda: _last_joint_decision(prepared))
+        starts_over = newest is None and not lost.nothing_committed
+        refused = starts_over and kafka.call(lambda: _results_left(prepared, driver))
     except MeanderError as error:
         log.warning("checkpoints_unreadable", reason=str(error))
         raise lost.cause from lost
-    if newest is None and not lost.nothing_committed:
+    if refused:
+        log.info("restart_refused", reason="there is no checkpoint, and results may have left")
         raise lost.cause from lost
     return newest, joint
+
+
+def _results_left(prepared: PreparedFlow, driver: DriverResources) -> bool:
+    """Return whether a result may have left since the first execution of this driver.
+
+    A result that a lost worker has sent, and that arrives later, is written twice at most.
+    """
+    before, now = driver.sink_ends, sink_ends(prepared)
+    return before is None or now is None or has_moved(before, now)
 
 
 def _renumbered(ids: Mapping[int, int]) -> str:

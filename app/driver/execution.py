@@ -35,6 +35,7 @@ from meander.app.recovery.restart import (
     resume_commands,
     start_execution,
 )
+from meander.app.recovery.sink_ends import SinkEnds
 from meander.app.status.publisher import FlowStatus
 from meander.connectors.kafka.client import Unreachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings
@@ -70,6 +71,9 @@ class DriverResources:
     policies: PolicyRunner
     dead_letters: DeadLetterCount
     signals: Signals | None
+    sink_ends: SinkEnds | None
+    """The ends of the sink topics before the first execution of a flow without a checkpoint; None
+    where they tell nothing."""
 
 
 class ExecutionLost(Exception):
@@ -291,6 +295,7 @@ def _arguments(
         until_end=options.until_end,
         fire_timers=options.fire_timers,
         start=options.start,
+        start_offsets={name: [*offsets] for name, offsets in prepared.start_offsets.items()},
         topics=dict(topic.split(" ") for topic in prepared.topics if topic),
         sources=tuple(one.name for one in prepared.plan.sources),
         skip_lost=options.skip_lost,

@@ -15,7 +15,7 @@ from typing import TypeVar
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
 from meander.app.loading.preflight import PreparedFlow
-from meander.app.recovery.claiming import claim
+from meander.app.recovery.claiming import Waiting, claim
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.publisher import FlowStatus, Show
 from meander.connectors.kafka.client import Unreachable
@@ -29,16 +29,20 @@ log = LineLogger(__name__)
 
 @contextlib.contextmanager
 def hold_lease(
-    prepared: PreparedFlow, show: Show, metrics: MetricsCollector
+    prepared: PreparedFlow,
+    show: Show,
+    metrics: MetricsCollector,
+    waiting: Waiting = lambda _: None,
 ) -> Iterator[tuple[PreparedFlow, FlowStatus]]:
     """Claim a flow while the block lasts; yield it with its execution id, and its status.
 
-    The status topic gets the error that ends the block. Raises SetupError while another driver
+    The status topic gets the error that ends the block. `waiting` gets the seconds for which the
+    driver still waits for the lease of another one. Raises SetupError while another driver
     runs the flow.
     """
     topic = StatusTopic(prepared.options.kafka, prepared.names.status)
     with contextlib.closing(topic) as opened:
-        prepared = claim(prepared, opened)
+        prepared = claim(prepared, opened, waiting)
         status = FlowStatus(prepared, opened, show, metrics)
         try:
             yield prepared, status

@@ -8,9 +8,11 @@ command that changes logic.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from meander.app.loading.loader import Source, beside, collect
+from meander.app.loading.loader import Source, beside, collect, load_flow
+from meander.dataflow.api.flow import Flow
 from meander.schemas.errors import SetupError
 
 MAX_ADDED = 4 << 20
@@ -54,3 +56,17 @@ class FlowCode:
         if new:
             self.added |= new
             self.source = Source(self.source.entry, self.source.files | new)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFlow:
+    """A flow of a module, and the code from which it was loaded."""
+
+    code: FlowCode
+    flow: Flow
+
+
+def load(module: Path) -> LoadedFlow:
+    """Collect the code of a module, then load its flow. Raises SetupError where that fails."""
+    code = FlowCode(module)
+    return LoadedFlow(code, load_flow(module))

@@ -17,15 +17,16 @@ from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
-from meander.app.loading.flow_code import FlowCode
-from meander.app.loading.loader import Source, load_flow
+from meander.app.loading.flow_code import FlowCode, LoadedFlow, load
+from meander.app.loading.loader import Source
 from meander.app.loading.policies import policies_of
 from meander.connectors.kafka import client
 from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, parse_start, source_topics
+from meander.connectors.kafka.source.source import KafkaSource, source_topics
+from meander.connectors.kafka.source.start_positions import parse_start
 from meander.connectors.kafka.topic_metadata import (
     group,
     is_compacted,
@@ -78,6 +79,9 @@ class PreparedFlow:
     """The policies of the run, which survive executions."""
     joint: JointDecision | None = None
     """The last joint decision of earlier executions."""
+    start_offsets: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The offsets at which the partitions of a source start without a checkpoint, by source; those
+    of sources that start at the earliest record are left out."""
     driver: str = field(default_factory=lambda: uuid4().hex[:12])
     execution: ExecutionId = field(default_factory=lambda: ExecutionId(SystemClock().now_ms()))
     """The id with which the driver claims the flow; `claiming` returns the first id to use."""
@@ -121,12 +125,13 @@ LastSources = Callable[[client.Settings, TopicNames], Sequence[str]]
 
 
 def prepare(
-    module: Path, options: Options, last_sources: LastSources = lambda *_: ()
+    module: Path | LoadedFlow, options: Options, last_sources: LastSources = lambda *_: ()
 ) -> PreparedFlow:
-    """Load a flow and check its topics. Raises SetupError for the first failed check."""
+    """Load a flow, unless it is loaded, and check its topics. Raises SetupError for the first
+    failed check."""
     parse_start(options.start)
-    code = FlowCode(module)
-    flow = load_flow(module)
+    loaded = module if isinstance(module, LoadedFlow) else load(module)
+    code, flow = loaded.code, loaded.flow
     plan = Plan(flow, _source_names(flow, options, last_sources))
     use(flow.named_types)
     policies = (*policies_of(plan.flow, options.policies),)

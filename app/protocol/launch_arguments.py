@@ -52,6 +52,8 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
     """Whether the end of a bounded run fires the timers behind its last record."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The settings of the topics that sinks write to."""
+    start_offsets: dict[str, list[int]] = field(default_factory=dict)
+    """The offsets at which the partitions of a source start without a checkpoint, by source."""
     resources: Resources = ANYWHERE
     """The executor or host on which the worker must run; None for any."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from msgspec import structs
@@ -32,11 +33,15 @@ ID_GAP = 2
 """The distance of a claim's first execution id from all ids on the topics.
 
 A driver checks its claim before each execution, so at most one of its ids is on no topic yet."""
+Waiting = Callable[[float], None]
+"""A function of the seconds for which a driver still waits for the lease of another."""
 POLL = 0.5
 """Seconds between two polls of a flow that another driver runs."""
 
 
-def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
+def claim(
+    prepared: PreparedFlow, status: StatusTopic, waiting: Waiting = lambda _: None
+) -> PreparedFlow:
     """Claim a prepared flow; return it with the first execution id of the claim.
 
     Raises SetupError while another driver runs it.
@@ -48,23 +53,24 @@ def claim(prepared: PreparedFlow, status: StatusTopic) -> PreparedFlow:
         heartbeat_timeout=options.heartbeat_timeout,
     )
     execution = claim_for(
-        options.kafka, prepared.names, status, prepared.flow, claimed, options.wait
+        options.kafka, prepared.names, status, prepared.flow, claimed, options.wait, waiting
     )
     return prepared.with_execution(execution)
 
 
 def claim_for(
     settings: Settings, names: TopicNames, status: StatusTopic, flow: str, claimed: Claimed,
-    wait: bool | None = None,
+    wait: bool | None = None, waiting: Waiting = lambda _: None,
 ) -> ExecutionId:  # fmt: skip
     """Write a claim of a flow; return the execution id with which its driver starts.
 
     With `wait`, wait for the end of another driver's lease; None means that there is no such
-    option. Raises SetupError while another driver runs the flow.
+    option. `waiting` is called twice a second meanwhile. Raises SetupError while another driver
+    runs the flow.
     """
     holder = status.claim(flow, claimed)
     if wait and holder.driver != claimed.driver:
-        holder = _await(status, flow, claimed, holder)
+        holder = _await(status, flow, claimed, holder, waiting)
     if holder.driver != claimed.driver:
         age = (SystemClock().now_ms() - holder.millis) / 1000
         option = " or give --wait" if wait is False else ""
@@ -88,7 +94,9 @@ def expect_ours(prepared: PreparedFlow, status: StatusTopic) -> None:
         )
 
 
-def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> Holder:
+def _await(
+    status: StatusTopic, flow: str, claimed: Claimed, holder: Holder, waiting: Waiting
+) -> Holder:
     """Claim a flow repeatedly until the lease of its driver ends; return the holder."""
     deadline = time.monotonic() + holder.heartbeat_timeout
     until = datetime.now(UTC) + timedelta(seconds=holder.heartbeat_timeout)
@@ -98,16 +106,17 @@ def _await(status: StatusTopic, flow: str, claimed: Claimed, holder: Holder) -> 
         until=until.strftime("%H:%M:%S"),
         reason="another driver holds the flow, or ended within its heartbeat timeout",
     )
-    waiting = True
-    while waiting and holder.driver != claimed.driver:
+    left = holder.heartbeat_timeout
+    while left > 0 and holder.driver != claimed.driver:
+        waiting(left)
         time.sleep(POLL)
-        waiting = time.monotonic() < deadline
+        left = deadline - time.monotonic()
         found = status.holder(flow)
         # A wrong clock here only makes a claim too early, and that claim fails.
         over = (
             found is None or SystemClock().now_ms() - found.millis >= 1000 * found.heartbeat_timeout
         )
-        if over or not waiting:
+        if over or left <= 0:
             holder = status.claim(flow, claimed)
     return holder
 

@@ -1,18 +1,16 @@
-"""The figures of a running flow as Prometheus reads them, served over HTTP by the driver.
+"""The figures of a running flow as Prometheus reads them.
 
-Guarantees that the driver serves them on 127.0.0.1 alone, that no reader holds up the flow, and
-that the server ends with it. Figures are those of the last heartbeat. Cost: one thread; text is
-made when it is asked for.
+Figures are those of the last heartbeat. Guarantees that each sample has the flow as a label, and
+that a reader in another thread sees figures of one moment. Cost: families are made when a reader
+asks for them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -26,9 +24,7 @@ from meander.app.status.aggregates import partitions, queues
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import WorkerStats
 from meander.dataflow.metrics.histogram import BOUNDS
-from meander.schemas.errors import SetupError
-
-HOST = "127.0.0.1"
+from meander.schemas.status import Checkpointed, Event
 
 COUNTERS = {
     "read": ("meander_records_read", "Records read from the source topics."),
@@ -78,21 +74,72 @@ SECONDS: dict[str, tuple[str, Callable[[WorkerHeartbeat], float]]] = {
 }
 """The help and the value of each metric of the times of workers."""
 
+CHECKPOINT: dict[str, tuple[str, Callable[[Checkpointed], float]]] = {
+    "meander_checkpoint_seconds": (
+        "Seconds that the last checkpoint of this driver took.",
+        lambda event: event.ms / 1000,
+    ),
+    "meander_checkpoint_state_bytes": (
+        "Bytes of the layers that the last checkpoint of this driver names.",
+        lambda event: event.state_bytes,
+    ),
+    "meander_checkpoint_in_flight_bytes": (
+        "Bytes of in-flight records that the last checkpoint of this driver holds.",
+        lambda event: event.in_flight_bytes,
+    ),
+}
+"""The help and the value of each metric of the last checkpoint."""
+
 
 class MetricsCollector(Collector):
     """A collector that holds the last figures for Prometheus."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: str = "") -> None:
+        """`flow` is the label of that name of each sample; '' for no such label."""
         self.address = ""
         """Where they are served; '' for nowhere."""
+        self._flow = flow
         self._shown: tuple[StatusSnapshot, int, Mapping[str, int]] = (StatusSnapshot(0, 0), 0, {})
+        self._shown_at: float | None = None
+        self._newest_ms: int | None = None
+        self._checkpoint: Checkpointed | None = None
+
+    @property
+    def age(self) -> float | None:
+        """Return the seconds since the last heartbeat of the driver; None before the first."""
+        at = self._shown_at
+        return None if at is None else time.monotonic() - at
+
+    @property
+    def ready(self) -> bool:
+        """Return whether all workers run."""
+        return bool(self._shown[0].bins)
 
     def show(self, figures: StatusSnapshot, moving: int, told: Mapping[str, int]) -> None:
         """Replace them, with the number of running commands and that of the events of each type."""
         self._shown = figures, moving, dict(told)
+        self._shown_at = time.monotonic()
+
+    def restored(self, millis: int) -> None:
+        """Note the time of the checkpoint from which the flow starts, milliseconds since 1970."""
+        self._newest_ms = millis
+
+    def note(self, event: Event) -> None:
+        """Note an event of the flow."""
+        if isinstance(event, Checkpointed):
+            self._newest_ms, self._checkpoint = time.time_ns() // 1_000_000, event
 
     def collect(self) -> Iterable[Metric]:
         """As the library asks for them, from threads of its own."""
+        for family in self._families():
+            if self._flow:
+                family.samples = [
+                    sample._replace(labels={"flow": self._flow, **sample.labels})
+                    for sample in family.samples
+                ]
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
         figures, moving, told = self._shown
         yield _gauge("meander_workers", "Workers that the flow has.", [], [([], figures.workers)])
         yield _gauge(
@@ -107,35 +154,7 @@ class MetricsCollector(Collector):
         yield from _links(figures)
         yield from _migrations(moving, told)
         yield from _frontiers(figures)
-
-
-@contextlib.contextmanager
-def serving(port: int | None) -> Iterator[MetricsCollector]:
-    """A board whose figures are served while the block lasts; at 0 on any free port, at None not.
-
-    Raises SetupError where the port is taken.
-    """
-    board = MetricsCollector()
-    if port is None:
-        yield board
-        return
-    registry = CollectorRegistry()
-    registry.register(board)
-    try:
-        server, thread = start_http_server(port, HOST, registry)
-    except OSError as error:
-        raise SetupError(
-            f"port {port} for metrics",
-            f"it cannot be had ({error.strerror})",
-            "name another with --metrics-port, 0 for any free one, or give --no-metrics",
-        ) from error
-    board.address = f"http://{HOST}:{server.server_port}/metrics"
-    try:
-        yield board
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        yield from _checkpoints(self._newest_ms, self._checkpoint, told)
 
 
 def _counters(heard: WorkerStats) -> Iterator[Metric]:
@@ -299,6 +318,26 @@ def _frontiers(figures: StatusSnapshot) -> Iterator[Metric]:
             for held in figures.frontier_blockers
         ],
     )  # fmt: skip
+
+
+def _checkpoints(
+    newest_ms: int | None, last: Checkpointed | None, told: Mapping[str, int]
+) -> Iterator[Metric]:
+    age = [] if newest_ms is None else [time.time_ns() / 1e9 - newest_ms / 1000]
+    yield _gauge(
+        "meander_checkpoint_age_seconds",
+        "Seconds since the newest checkpoint; absent while the flow has none.",
+        [],
+        [([], max(0.0, seconds)) for seconds in age],
+    )
+    for name, (help, value) in CHECKPOINT.items():
+        yield _gauge(name, help, [], [([], value(one)) for one in [last] if one is not None])
+    for event, name, help in (
+        ("checkpointed", "meander_checkpoints", "Checkpoints that are complete."),
+        ("checkpoint_failed", "meander_checkpoints_failed", "Checkpoints that were cancelled."),
+        ("recovering", "meander_restarts", "Restarts of the flow after the loss of a worker."),
+    ):
+        yield CounterMetricFamily(name, help, value=told.get(event, 0))
 
 
 def _number(number: int | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import TypeVar
 
@@ -12,12 +13,15 @@ import msgspec
 from msgspec import structs
 
 from meander.app.loading.preflight import PreparedFlow
+from meander.app.protocol.messages import WorkerHeartbeat
 from meander.app.recovery.claiming import expect_ours
 from meander.app.status.aggregates import latencies, partitions, queues
 from meander.app.status.metrics import MetricsCollector
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.overview import OPEN, note
+from meander.app.status.worker_stats import WorkerStats
 from meander.connectors.topics.status import StatusTopic
+from meander.dataflow.metrics.counters import added
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
 from meander.schemas.status import (
@@ -61,12 +65,16 @@ class FlowStatus:
         self._board = board
         self._migrations: dict[str, Migration] = {}
         self._event_counts: Counter[str] = Counter()
+        self._earlier = WorkerHeartbeat()
+        """The sum over the workers of earlier executions of this driver."""
+        self._heard = WorkerStats()
         self._heartbeat_at = time.monotonic()
 
     def write(self, event: Event) -> None:
         """Write and show an event. The call never blocks."""
         note(self._migrations, event)
         self._event_counts[event.type] += 1
+        self._board.note(event)
         self._status.write(event)
         self._show(event)
 
@@ -85,6 +93,8 @@ class FlowStatus:
     def alive(self, figures: StatusSnapshot) -> None:
         """Write the heartbeat of the driver. Raise SetupError where a heartbeat was so late that
         another driver has claimed the flow."""
+        self._heard = figures.heard.after(self._earlier)
+        figures = replace(figures, heard=self._heard)
         options = self._prepared.options
         last, self._heartbeat_at = self._heartbeat_at, time.monotonic()
         if max(self._heartbeat_at - last, self._status.silence()) >= options.heartbeat_timeout:
@@ -145,6 +155,11 @@ class FlowStatus:
             )
         )  # fmt: skip
 
+    def execution_lost(self) -> None:
+        """Keep the counters of an execution that has ended, before the next heartbeat."""
+        self._earlier = self._heard.total
+        self._heard = WorkerStats(left=self._earlier)
+
     def write_recovering(
         self, prepared: PreparedFlow, checkpoint: int, reason: str, renumbered: dict[int, int]
     ) -> None:
@@ -156,6 +171,10 @@ class FlowStatus:
                 checkpoint=checkpoint, reason=reason, renumbered=renumbered,
             )
         )  # fmt: skip
+
+    def counters(self, counters: Mapping[str, int]) -> dict[str, int]:
+        """Return the counters of the present execution with those of earlier ones added."""
+        return dict(added(self._earlier.counters, counters))
 
     def finished(self, counters: dict[str, int]) -> None:
         """Write that the flow has ended."""

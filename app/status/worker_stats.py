@@ -1,7 +1,7 @@
 """The worker stats: the last heartbeat of each worker of a flow.
 
 Guarantees that totals never shrink because a worker leaves: one sum holds the counts of all workers
-that have left. Cost: one sum per leaving worker.
+that have left. Cost: one sum per leaving worker, and one per heartbeat for earlier executions.
 """
 
 from __future__ import annotations
@@ -34,6 +34,22 @@ class WorkerStats:
     """The sum over the workers that have left."""
     executors: Mapping[WorkerId, Resources] = field(default_factory=dict)
     """The executor of each worker that knows it."""
+
+    def after(self, earlier: WorkerHeartbeat) -> WorkerStats:
+        """Return the stats with the sum of earlier executions, as if their workers had left.
+
+        >>> WorkerStats().after(WorkerHeartbeat(counters={"read": 3})).counters
+        {'read': 3}
+        """
+        return replace(self, left=_summed(earlier, self.left))
+
+    @property
+    def total(self) -> WorkerHeartbeat:
+        """Return the sum over all workers, as if they had left."""
+        total = self.left
+        for heartbeat in self.working.values():
+            total = _summed(total, heartbeat)
+        return total
 
     def without(self, last: WorkerHeartbeat) -> WorkerStats:
         """Return the stats after a worker has left with its last heartbeat."""

@@ -20,6 +20,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -194,7 +195,12 @@ class WorkerProcess:
             dead=dead,
             open_store=database.store,
             open_spill_store=lambda name: SpillStore(database, name),
-            open_reader=lambda node, rests, readers: node.spec.open(context, dead, rests, readers),
+            open_reader=lambda node, rests, readers: node.spec.open(
+                replace(context, start_offsets=arguments.start_offsets.get(node.name, ())),
+                dead,
+                rests,
+                readers,
+            ),
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,

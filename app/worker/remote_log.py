@@ -1,8 +1,9 @@
 """Send the log of a worker to the driver.
 
 Guarantees that any thread can log and never blocks. Lines wait here until the worker's loop sends
-them, at most `MOST` of them; further lines are dropped and counted. Lines that a user's function
-prints or logs as plain text are sent as the field `text`.
+them, at most `MOST` of them; further lines are dropped and counted. Printed lines beyond `PRINTS` a
+second are omitted and counted, because each costs the driver's loop time. Lines that a user's
+function prints or logs as plain text are sent as the field `text`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterator
 from itertools import count
 
+from meander.app.common.clock import SystemClock
 from meander.app.protocol.messages import Log
-from meander.dataflow.interfaces import Wakeup
+from meander.dataflow.interfaces import Clock, Wakeup
 from meander.schemas.log_lines import LineLogger, LogLine, Value
 
 MOST = 10_000
+PRINTS = 100
+"""The printed lines of a worker that are sent in a second."""
 PRINTED = "print"
 """The logger of printed lines."""
 _FORMATTER = logging.Formatter()
@@ -27,9 +32,10 @@ _FORMATTER = logging.Formatter()
 class RemoteLog(logging.Handler):
     """A handler that collects the log lines of this process for its loop."""
 
-    def __init__(self, wakeup: Wakeup, level: int) -> None:
+    def __init__(self, wakeup: Wakeup, level: int, clock: Clock | None = None) -> None:
         super().__init__(level)
         self._wakeup = wakeup
+        self._printed = _Printed(clock or SystemClock())
         self._lines: deque[tuple[int, Log]] = deque(maxlen=MOST)
         """Each line with its number. A gap tells the loop of dropped lines without a lock."""
         self._numbers = count()
@@ -44,6 +50,7 @@ class RemoteLog(logging.Handler):
 
     def lines(self) -> Iterator[Log]:
         """Yield the lines logged since the last call."""
+        self._printed.report()
         lost = 0
         while self._lines:
             number, line = self._lines.popleft()
@@ -65,9 +72,10 @@ class RemoteLog(logging.Handler):
         before = root.level
         root.setLevel(self.level)
         try:
-            with contextlib.redirect_stdout(_Printed()):
+            with contextlib.redirect_stdout(self._printed):
                 yield
         finally:
+            self._printed.report(at_once=True)
             root.setLevel(before)
             root.removeHandler(self)
 
@@ -86,14 +94,37 @@ def _sent(record: logging.LogRecord) -> Log:
 
 
 class _Printed(io.TextIOBase):
-    """A text stream that logs each line."""
+    """A text stream that logs each line, at most `PRINTS` of them in a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.RLock()
         self._unfinished = ""
         self._log = LineLogger(PRINTED)
+        self._second = float("-inf")
+        """The time at which the present second began."""
+        self._count = self._omitted = 0
 
     def write(self, text: str) -> int:
-        *lines, self._unfinished = (self._unfinished + text).split("\n")
-        for line in lines:
-            self._log.info("text_printed", text=line)
+        with self._lock:
+            *lines, self._unfinished = (self._unfinished + text).split("\n")
+            for line in lines:
+                self._report(at_once=False)
+                self._count += 1
+                if self._count <= PRINTS:
+                    self._log.info("text_printed", text=line)
+                else:
+                    self._omitted += 1
         return len(text)
+
+    def report(self, *, at_once: bool = False) -> None:
+        """Log how many lines have been omitted, once their second is over or `at_once`."""
+        with self._lock:
+            self._report(at_once=at_once)
+
+    def _report(self, *, at_once: bool) -> None:
+        now = self._clock.monotonic()
+        if now < self._second + 1 and not at_once:
+            return
+        omitted, self._second, self._count, self._omitted = self._omitted, now, 0, 0
+        if omitted:
+            self._log.warning("prints_omitted", lines=omitted, limit=f"{PRINTS} a second")

@@ -27,6 +27,7 @@ class TurnTimes:
         """The seconds from each turn after which the worker could send or read no more, until the
         next."""
         self._waits_since: float | None = None
+        self._cpu_before = time.process_time()
 
     def note(self, started: float, ended: float, worked: bool, waits: bool) -> None:
         """Note a turn between two times of the clock in seconds. `waits` says whether the worker
@@ -39,5 +40,5 @@ class TurnTimes:
 
     @property
     def cpu(self) -> float:
-        """Return the CPU time of this process in seconds."""
-        return time.process_time()
+        """Return the CPU time of this process in seconds, without that of earlier executions."""
+        return time.process_time() - self._cpu_before

@@ -352,6 +352,7 @@ def test_a_workers_garbage_ends_its_flow_with_a_sentence_that_names_it(
     module = flow_folder(tmp_path, prefix)
     (tmp_path / "counting.py").write_text(EVIL.format(deed=does))
     words = ["run", str(module), "--prefix", prefix, "--startup-timeout", str(PATIENCE)]
+    words += ["--restart-attempts", "0"]
     with meander(tmp_path, broker.bootstrap, *words) as process:
         assert process.exit_code() == 1
         assert re.search(says, process.said.splitlines()[-1]), process.said

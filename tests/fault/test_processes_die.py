@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,16 +60,26 @@ if gate.exists() and not (gate / "open").exists():
 gate.mkdir(exist_ok=True)
 """
 """Stops a worker before it runs. The driver loads the flow first."""
+WAITS = """
+from pathlib import Path
+
+
+def say(line):
+    while not Path({gate!r}).exists():
+        time.sleep(0.01)
+"""
+"""Holds each record until the test opens the gate."""
 
 
 @pytest.fixture
 def running(broker: Broker, prefix: str, tmp_path: Path) -> Iterator[FlowProcess]:
-    """A flow of two workers that have all they need."""
+    """A flow of two workers whose results have left, so a loss ends it."""
     lines(broker.bootstrap, prefix, ["to be or not to be"] * 20)
     module = flow_folder(tmp_path, prefix)
     words = run_command(module, prefix, HEARTBEAT_TIMEOUT, "--startup-timeout", str(PATIENCE))
     with meander(tmp_path, broker.bootstrap, *words) as process:
         process.until_event("started")
+        await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= 120)
         yield process
 
 
@@ -79,6 +91,7 @@ def test_a_killed_worker_ends_the_flow_and_is_named(running: FlowProcess) -> Non
     last = running.said.splitlines()[-1]
     assert f"worker 1 (process {pid} on " in last
     assert "its process was killed, or crashed" in last
+    assert "restart_refused" in running.said
     assert "run the flow again" in last
     assert str(running.until_event("failed")["reason"]) == last
     running.until_gone()
@@ -126,6 +139,33 @@ def test_a_worker_lost_before_the_flow_runs_costs_nothing_at_least_once(
     assert counts == {"to": 40, "be": 40, "or": 20, "not": 20}
 
 
+def test_a_flow_starts_over_where_no_result_has_left_and_skips_no_record(
+    broker: Broker, prefix: str, tmp_path: Path
+) -> None:
+    lines(broker.bootstrap, prefix, ["earlier"] * 20)
+    module, gate = flow_folder(tmp_path, prefix), tmp_path / "gate"
+    functions = tmp_path / "counting.py"
+    functions.write_text(functions.read_text() + WAITS.format(gate=str(gate)))
+    options = "--start", "latest", "--startup-timeout", str(PATIENCE)
+    words = run_command(module, prefix, HEARTBEAT_TIMEOUT, *options)
+    with meander(tmp_path, broker.bootstrap, *words) as process:
+        process.until_event("started")
+        lines(broker.bootstrap, prefix, ["to be or not to be"] * 20, create=False)
+        os.kill(process.workers[1], signal.SIGKILL)
+        assert process.until_event("recovering")["checkpoint"] == 0
+        gate.touch()
+        await_records(broker.bootstrap, prefix + "counts", lambda all: len(all) >= 120)
+        (address,) = re.findall(r"metrics_served address=(\S+)", process.said)
+        with urllib.request.urlopen(address) as answer:
+            assert 'meander_restarts_total{flow="counts"} 1.0' in answer.read().decode()
+        os.kill(process.workers[1], signal.SIGKILL)
+        assert process.exit_code() == 1, "results have left"
+        assert len(process.of("recovering")) == 1
+        process.until_gone()
+    counts = each_once(committed_counts(broker.bootstrap, prefix))
+    assert counts == {"to": 40, "be": 40, "or": 20, "not": 20}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -150,6 +190,7 @@ def test_a_worker_that_hangs_longer_than_the_lease_ends_the_flow_and_is_named(
         prefix=prefix,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         startup_timeout=PATIENCE,
+        restart_attempts=0,
     )  # fmt: skip
     workers: dict[str, str] = {}
 

@@ -8,13 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import certifi
 import pytest
+from typer.testing import CliRunner
 
 from meander import Flow
+from meander.app.cli.main import app
 from meander.app.cli.plan_file import read_document
 from meander.app.config.settings import Settings
 from meander.schemas.control import CommandError, parse_command
@@ -154,6 +157,10 @@ def test_a_toml_block_holds_settings(
     origins = {name: origin for name, _, origin in settings.shown()}
     del origins["sasl.password"]
     assert set(origins.values()) == {"meander.toml"}
+    for flow in tomllib.loads(block.text).get("flow", {}):
+        # This checks the settings of all flows, and of that one where it has a table.
+        shown = CliRunner().invoke(app, ["config", "--flow", flow])
+        assert shown.exit_code == 0, shown.output
 
 
 @pytest.mark.parametrize("block", of_language("yaml"), ids=str)

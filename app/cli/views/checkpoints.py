@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meander.app.cli.follow import show_end
-from meander.app.common.output import CommandOutput, size
+from meander.app.common.output import CommandOutput, duration, size
 from meander.app.recovery.checkpoint_index import CheckpointIndex, retained_checkpoints
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
@@ -21,10 +21,8 @@ from meander.connectors.topics.internal_topics import TopicNames, expect_started
 from meander.schemas.status import Checkpointed, CheckpointFailed, Event, Finished
 from meander.state.checkpoint.checkpoint import Checkpoint
 
-COLUMNS = (
-    "number", "savepoint", "next run", "age", "policy", "taken in", "state", "in flight", "workers"
-)  # fmt: skip
-"""The columns of the table, which fits 120 characters; JSON lines have further fields."""
+COLUMNS = ("number", "savepoint", "next", "age", "took", "state", "in flight")
+"""The columns of the table, which fits 80 characters; JSON lines have further fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,9 @@ class CheckpointRow:
     def cells(self) -> Sequence[object]:
         """Return the cells of a table with `COLUMNS`."""
         return (
-            self.number, self.savepoint, "yes" if self.next_run else "", f"{self.age_s:,.0f} s",
-            self.policy, f"{self.alignment_ms + self.write_ms:,.0f} ms", size(self.state_bytes),
-            size(self.in_flight_bytes), self.workers,
+            self.number, self.savepoint, "yes" if self.next_run else "", duration(self.age_s),
+            duration((self.alignment_ms + self.write_ms) / 1000), size(self.state_bytes),
+            size(self.in_flight_bytes),
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from meander.app.cli.follow import show_end
 from meander.app.cli.views.rescale import sentence
 from meander.app.cli.views.summary import MoveSummary
 from meander.app.common.output import CommandOutput, at_millis, size
+from meander.dataflow.execution_plan.bin_ranges import ranges
 from meander.schemas.errors import SetupError
 from meander.schemas.status import (
     Aborted,
@@ -197,13 +198,12 @@ def show_plan(output: CommandOutput, events: Iterator[Event]) -> int:
 def _print_plan(
     output: CommandOutput, planned: Planned, moves: Sequence[tuple[int, int, int, int, int]]
 ) -> None:
-    """Print all moves of a plan, then its estimate."""
-    columns = ["round", "bin", "from", "to", "bytes"]
+    """Print the moves of a plan by the two workers, in JSON one by one; then its estimate."""
     if not output.as_json:
-        rows = [[*map(str, move), size(count) if count else None] for *move, count in moves]
-        output.table("plan", columns, rows)
-        output.say(_estimate(planned, len(rows)))
+        output.table("plan", ["from", "to", "bins", "rounds", "bytes"], _between_workers(moves))
+        output.say(_estimate(planned, len(moves)))
         return
+    columns = ["round", "bin", "from", "to", "bytes"]
     for move in moves:
         output.line({"type": "move"} | dict(zip(columns, move, strict=True)))
     output.line(
@@ -212,6 +212,25 @@ def _print_plan(
             "bytes": sum(count for *_, count in moves), "estimate_s": planned.estimate,
         }
     )  # fmt: skip
+
+
+def _between_workers(moves: Sequence[tuple[int, int, int, int, int]]) -> list[list[object]]:
+    """Return a row for each two workers, with ranges of the bins and of the rounds between them.
+
+    >>> _between_workers([(0, 7, 1, 0, 100), (0, 8, 1, 0, 62), (1, 9, 1, 2, 0)])
+    [['1', '0', '7-8', '0', '162 B'], ['1', '2', '9', '1', None]]
+    """
+    between: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for round, bin, source, target, count in moves:
+        between.setdefault((source, target), []).append((round, bin, count))
+    return [
+        [
+            str(source), str(target), ranges(bin for _, bin, _ in those),
+            ranges(round for round, _, _ in those),
+            size(total) if (total := sum(count for *_, count in those)) else None,
+        ]
+        for (source, target), those in sorted(between.items())
+    ]  # fmt: skip
 
 
 def _estimate(planned: Planned, bins: int) -> str:

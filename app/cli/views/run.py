@@ -53,7 +53,8 @@ class Watch:
             transient=True,
             disable=output.as_json,
         )
-        self._task = self._line.add_task("starting Spark")
+        self._starting = "starting Spark"
+        self._task = self._line.add_task("checking the flow")
         self._passed: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self._open: dict[str, tuple[int, int]] = {}
         self._summary = RunSummary()
@@ -64,6 +65,11 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._line.stop()
+
+    def wait(self, seconds: float) -> None:
+        """Show for how long the driver still waits for the lease of another one."""
+        left = f"waiting for the lease of another driver, at most {seconds:.0f} s more"
+        self._line.update(self._task, description=left)
 
     def show(self, event: Event) -> None:
         """Print one event as it goes to the status topic."""
@@ -92,6 +98,9 @@ class Watch:
             case Failed() | Finished():
                 self._line.stop()
             case _:
+                if isinstance(event, Recovering):
+                    self._starting = "restarting"
+                    self._passed.clear()
                 if said := _sentence(event):
                     self._output.say(said)
 
@@ -104,7 +113,7 @@ class Watch:
     def _state(self, heartbeat: Heartbeat) -> str:
         if not heartbeat.bins:
             registered, workers = heartbeat.registered, heartbeat.workers
-            return f"starting Spark: {registered} of {workers} workers registered"
+            return f"{self._starting}: {registered} of {workers} workers registered"
         counters = heartbeat.counters
         read = counters.get("read", 0)
         self._passed.append((time.monotonic(), read))

@@ -19,7 +19,6 @@ from meander.schemas.status import (
     Event,
     Heartbeat,
     RescaleProgress,
-    Started,
 )
 
 EVERY = 10.0
@@ -38,9 +37,6 @@ class RunSummary:
         """Follow one more event; return the fields of a line where one is due."""
         if isinstance(event, Checkpointed):
             self._checkpoints += 1
-        if isinstance(event, Started):
-            # The counters of an execution begin at 0.
-            self._at, self._counts = time.monotonic(), (0, 0)
         if not isinstance(event, Heartbeat) or time.monotonic() < self._next:
             return None
         return self._line(event)

@@ -12,11 +12,10 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import xxhash
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer
 from typing_extensions import TypeVar
 
 from meander.connectors.kafka import client, topic_metadata
@@ -35,6 +34,7 @@ from meander.connectors.kafka.source.chunks import ChunkReader
 from meander.connectors.kafka.source.deserializer import Deserializer, Shape
 from meander.connectors.kafka.source.lost_records import LostRecords
 from meander.connectors.kafka.source.reader import Bounds, KafkaReader
+from meander.connectors.kafka.source.start_positions import offset_at, parse_start
 from meander.connectors.kafka.topic_ids import TopicIds, recreated
 from meander.connectors.kafka.topic_names import (
     check_pattern,
@@ -56,12 +56,10 @@ from meander.dataflow.interfaces import (
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.source.silence import DEFAULT_SECONDS
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.times.time import checked_millis
 
 T = TypeVar("T", default=Any)
 """The type of its values."""
 DEFAULT_OPTIONS = SourceOptions()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 NO_READERS: Final[Readers] = {}
@@ -218,15 +216,22 @@ class KafkaSource(SourceSpec[T]):
         group = topic_metadata.group(context.topic_prefix, context.flow)
         ids = TopicIds(context.settings.get("debug", ""))
         consumer = client.consumer(context.settings, group, ids=ids)
+        skip_lost = context.skip_lost
         try:
             if rests is not None:
                 # A running flow learns of later partitions, except in a bounded run.
                 share = [p for p in share if p not in rests] if context.until_end else []
-            # Partitions that came after a checkpoint are new, so all their records count.
-            start = "earliest" if rests is not None else self.start
+            elif offsets := context.start_offsets:
+                rests = {p: Rest(offsets[p], None) for p in share if p < len(offsets)}
+                share = [p for p in share if p not in rests]
+                # A start that chose its offsets now would not read them either.
+                skip_lost = True
+            # Partitions that came later are new, so all their records count.
+            own = context.start if self.start is None else self.start
+            start = own if rests is None else "earliest"
             bounds = [_bounds(consumer, self._topic, one, context, start) for one in share]
             bounds += [
-                _rest_bounds(consumer, self._topic, partition, rest, context)
+                _rest_bounds(consumer, self._topic, partition, rest, context.until_end, skip_lost)
                 for partition, rest in (rests or {}).items()
                 if rest is not None
             ]
@@ -258,33 +263,50 @@ def source_topics(sources: Iterable[SourceNode]) -> dict[str, str]:
     return {node.name: node.spec._topic for node in sources if isinstance(node.spec, KafkaSource)}
 
 
+def start_offsets(
+    settings: client.Settings, sources: Iterable[SourceNode], start: str
+) -> dict[str, list[int]]:
+    """Return the offset at which each partition of a source starts, by source.
+
+    `start` is the position of sources without one of their own. Sources that start at the earliest
+    record are left out, because retention moves it. Raises MeanderError where a topic cannot be
+    read.
+    """
+    found = dict[str, list[int]]()
+    for node in sources:
+        spec = node.spec
+        if not isinstance(spec, KafkaSource):
+            continue
+        position = start if spec.start is None else spec.start
+        if parse_start(position) == "earliest":
+            continue
+        count = topic_metadata.partitions_of(client.admin(settings), spec._topic)
+        with contextlib.closing(client.consumer(settings, "meander.offsets")) as consumer:
+            found[node.name] = [
+                offset_at(consumer, spec._topic, one, position)[0] for one in range(count)
+            ]
+    return found
+
+
 def _bounds(
-    consumer: Consumer, topic: str, partition: Partition, context: WorkerContext,
-    own: str | int | None,
-) -> Bounds:  # fmt: skip
-    """Return the bounds of a partition that is read from the `own` start of its source, or from
-    that of the run."""
-    low, high = client.watermarks(consumer, topic, partition)
-    match parse_start(context.start if own is None else own):
-        case "earliest":
-            start = low
-        case "latest":
-            start = high
-        case millis:
-            start = _offset_at(consumer, topic, partition, millis, high)
-    return Bounds(partition, start, high if context.until_end else None)
+    consumer: Consumer, topic: str, partition: Partition, context: WorkerContext, start: str | int
+) -> Bounds:
+    """Return the bounds of a partition that is read from a position."""
+    first, end = offset_at(consumer, topic, partition, start)
+    return Bounds(partition, first, end if context.until_end else None)
 
 
 def _rest_bounds(
-    consumer: Consumer, topic: str, partition: Partition, rest: Rest, context: WorkerContext
-) -> Bounds:
+    consumer: Consumer, topic: str, partition: Partition, rest: Rest, until_end: bool,
+    skip_lost: bool,
+) -> Bounds:  # fmt: skip
     """Return the bounds of a rest. A bounded run ends at the partition's present end, whatever the
     end of an earlier run. Raise SetupError where the next records are lost and may not be passed
     over."""
     low, high = client.watermarks(consumer, topic, partition)
     if not low <= rest.offset <= high:
-        LostRecords(topic, partition, rest.offset, low, high).skip(context.skip_lost)
-    return Bounds(partition, max(low, rest.offset), high if context.until_end else None)
+        LostRecords(topic, partition, rest.offset, low, high).skip(skip_lost)
+    return Bounds(partition, max(low, rest.offset), high if until_end else None)
 
 
 def lost_records(
@@ -302,55 +324,3 @@ def lost_records(
             if not low <= offset <= high:
                 found.append(LostRecords(topic, partition, offset, low, high))
     return found, [partition for partition in sorted(offsets) if partition >= count]
-
-
-def parse_start(
-    start: str | int, subject: str = "start position"
-) -> Literal["earliest", "latest"] | int:
-    """Return the start of a flow without a past: an end of each log, or milliseconds since 1970.
-    Raise SetupError for another value.
-
-    >>> parse_start("latest"), parse_start("1357034400000"), parse_start("2013-01-01T10:00Z")
-    ('latest', 1357034400000, 1357034400000)
-    """
-    if start == "earliest":
-        return "earliest"
-    if start == "latest":
-        return "latest"
-    try:
-        return checked_millis(_millis_of(start))
-    except (ValueError, OverflowError):
-        raise SetupError(
-            f"{subject} {start!r}",
-            "it is none that a flow can start from",
-            "give earliest, latest, milliseconds since 1970, or a time with a zone such as"
-            " 2013-01-01T10:00Z",
-        ) from None
-
-
-def _millis_of(start: object) -> object:
-    """Return the milliseconds that a start names. Raise ValueError where it names none."""
-    if not isinstance(start, str):
-        if isinstance(start, int) and start < 0:
-            raise ValueError("it is before 1970")
-        return start
-    if start.isdecimal():
-        return int(start)
-    moment = datetime.fromisoformat(start)
-    if moment.tzinfo is None:
-        raise ValueError("it has no zone")
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _offset_at(consumer: Consumer, topic: str, partition: int, millis: int, high: int) -> int:
-    """Return the first offset with a timestamp at or after a time; the end if there is none."""
-
-    def ask() -> int:
-        place = TopicPartition(topic, partition, millis)
-        (found,) = consumer.offsets_for_times([place], timeout=client.REQUEST_TIMEOUT)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return found.offset
-
-    offset = client.retry_request(ask, f"topic {topic!r}")
-    return offset if offset >= 0 else high

@@ -161,9 +161,14 @@ def test_a_driver_whose_heartbeats_reach_the_broker_too_late_has_lost_the_flow(
 def test_a_driver_waits_for_the_lease_of_one_that_died(
     first: PreparedFlow, waiting: PreparedFlow
 ) -> None:
+    told = list[float]()
     with status_of(first) as status:
-        claim(first, status)
-        assert claim(waiting, status).driver == waiting.driver
+        claim(first, status, told.append)
+        assert told == [], "no driver held the flow"
+        assert claim(waiting, status, told.append).driver == waiting.driver
+    assert told[0] == HEARTBEAT_TIMEOUT
+    assert told == sorted(told, reverse=True)
+    assert all(left > 0 for left in told)
 
 
 def test_a_driver_waits_no_longer_than_the_first_lease_that_it_sees(

@@ -48,18 +48,20 @@ class Running:
         """Another command about this flow."""
         return call(self.folder, self.bootstrap, *words, "--prefix", self.prefix)
 
-    def on_terminal(self, *words: str) -> str:
-        """What a command shows on a terminal."""
+    def on_terminal(self, *words: str, until_shown: str | None = None) -> str:
+        """What a command shows on a terminal, to its end or until it has shown a text."""
         ours, theirs = pty.openpty()
         with subprocess.Popen(
             [MEANDER, *words, "--prefix", self.prefix],
             env=environment(self.bootstrap) | {"COLUMNS": "160", "TERM": "xterm"},
             stdin=theirs, stdout=theirs, stderr=theirs, cwd=self.folder,
-        ):  # fmt: skip
+        ) as process:  # fmt: skip
             os.close(theirs)
             shown = bytearray()
             while chunk := _read(ours):
                 shown += chunk
+                if until_shown is not None and until_shown.encode() in shown:
+                    process.kill()
         os.close(ours)
         return shown.decode()
 
@@ -200,7 +202,7 @@ def test_a_second_driver_is_refused_while_the_first_holds_the_lease(running: Run
     shown = running.on_terminal("run", str(running.module))
     assert "flow 'counts': a driver runs it" in shown
     assert "or give --wait" in shown
-    assert "waits until" not in shown
+    assert "claim_deferred" not in shown
     assert running.process.process.poll() is None
     assert (status_of(running)["state"], status_of(running)["reason"]) == ("running", "")
 
@@ -211,6 +213,13 @@ def test_a_second_driver_without_a_terminal_waits_for_the_lease_of_the_first(
     words = "run", str(running.module), "--prefix", running.prefix
     with meander(running.folder, running.bootstrap, *words) as second:
         second.until_said("claim_deferred flow=counts")
+
+
+def test_a_driver_that_waits_shows_on_a_terminal_for_how_long(running: Running) -> None:
+    text = "waiting for the lease of another driver, at most"
+    shown = running.on_terminal("run", str(running.module), "--wait", until_shown=text)
+    assert text in shown
+    assert "claim_deferred" in shown, "the log says until when, and why"
 
 
 def test_topics_are_listed_with_their_purpose(running: Running) -> None:

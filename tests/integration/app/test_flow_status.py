@@ -124,6 +124,25 @@ def test_heartbeats_tell_of_what_is_under_way_and_of_nothing_that_has_ended(
     assert (known.state, known.omitted) == ("running", 0)
 
 
+def test_counters_go_on_over_executions(
+    prepared: PreparedFlow, topic: StatusTopic, told: FlowStatus
+) -> None:
+    def worked(read: int) -> StatusSnapshot:
+        heard = WorkerStats({WorkerId(0): WorkerHeartbeat(counters={"read": read})})
+        return StatusSnapshot(1, 1, heard, bins=BINS)
+
+    told.alive(worked(5))
+    for _ in range(2):
+        told.execution_lost()
+        told.starting()
+        told.alive(worked(2))
+    topic.flush(30)
+
+    beats, _ = seen(prepared)
+    assert [one.counters["read"] for one in beats] == [5, 5, 7, 7, 9]
+    assert told.counters({"read": 3}) == {"read": 10}
+
+
 def test_heartbeats_stay_small_however_much_is_under_way(
     prepared: PreparedFlow, topic: StatusTopic, told: FlowStatus
 ) -> None:

@@ -62,11 +62,12 @@ class Rig:
         outside: Mapping[str, Mapping[str, str]] | None = None,
         topics: Mapping[str, str] | None = None,
         skip_lost: bool = False,
+        start_offsets: Sequence[int] = (),
     ) -> WorkerContext:
         return WorkerContext(
             flow, self.prefix, WorkerId(worker), workers, self.settings | (settings or {}),
             until_end, start, self.wakeup, max_waiting, pulse, outside or {},
-            topics or {}, skip_lost,
+            topics or {}, skip_lost, start_offsets,
         )  # fmt: skip
 
     @contextmanager

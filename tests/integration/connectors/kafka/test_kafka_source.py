@@ -7,18 +7,28 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
-from meander import KafkaSource, header
+from meander import Flow, KafkaSource, header
 from meander.connectors.kafka import topic_metadata
 from meander.connectors.kafka.formats import TimeExtractor
 from meander.connectors.kafka.source import reader
-from meander.connectors.kafka.source.source import assigned
+from meander.connectors.kafka.source.source import assigned, start_offsets
+from meander.dataflow.api.plan import Plan
 from meander.dataflow.interfaces import Partition
 from meander.dataflow.keepalive import Keepalive
 from meander.schemas.errors import MeanderError, SetupError
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.connector_rig import Rig
-from tests.support.kafka.topics import PATIENCE, Record, admin, consume_all, produce, until
+from tests.support.kafka.topics import (
+    PATIENCE,
+    Record,
+    admin,
+    consume_all,
+    partitions_of,
+    produce,
+    until,
+)
 
 NOON = 1_357_041_600_000
 """Noon of 1 January 2013."""
@@ -183,6 +193,30 @@ def test_a_source_with_a_start_does_not_follow_that_of_the_run(
     context = rig.context(start="earliest" if own == "latest" else "latest")
     with rig.reading(KafkaSource(topic, start=own), context) as reading:
         assert len(reading.to_end().values) == count
+
+
+def test_a_run_keeps_the_offsets_that_it_chose_first(rig: Rig) -> None:
+    topic, other = rig.topic("in"), rig.topic("other")
+    produce(rig.bootstrap, topic, numbers(10))
+    flow = Flow("flow")
+    for name, source in (
+        ("late", KafkaSource(topic)), ("timed", KafkaSource(topic, start=NOON + 1000)),
+        ("early", KafkaSource(other, start="earliest")),
+    ):  # fmt: skip
+        flow.source(source, name=name)
+    chosen = start_offsets(rig.settings, Plan(flow).sources, "latest")
+    assert chosen == {"late": [10], "timed": [10]}
+
+    produce(rig.bootstrap, topic, numbers(3))
+    client = admin(rig.bootstrap)
+    client.create_partitions([NewPartitions(topic, 2)])[topic].result(PATIENCE)
+    until(lambda: partitions_of(client, topic) == [0, 1], "there are two")
+    produce(rig.bootstrap, topic, [Record(b"7", partition=1)])
+    context = rig.context(start="latest", start_offsets=chosen["late"])
+    with rig.reading(KafkaSource(topic), context) as reading:
+        reading.to_end()
+        assert [[*one.offsets] for one in reading.of(0)] == [[10, 11, 12]]
+        assert [[*one.offsets] for one in reading.of(1)] == [[0]], "a new partition has no start"
 
 
 @pytest.mark.parametrize("start", ["noon", "", "-5", "1.5", "9" * 14, "9" * 5000])

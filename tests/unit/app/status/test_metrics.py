@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import urllib.request
-
 import msgpack
 import pytest
 from msgspec import structs
 
 from meander.app.protocol.messages import FROM_WORKER, SourceStats
-from meander.app.status.metrics import COUNTERS, MetricsCollector, serving
+from meander.app.status.metrics import COUNTERS, MetricsCollector
 from meander.app.status.observer import StatusSnapshot
 from meander.app.status.worker_stats import WorkerStats
-from meander.schemas.errors import SetupError
-from meander.schemas.status import BlockedFrontier
+from meander.schemas.status import BlockedFrontier, Checkpointed
 from meander.state.times.time import from_millis
 from tests.support.status.heartbeats import ONE, ZERO, beat, durations, read, text
 
@@ -144,27 +141,38 @@ def test_a_flow_that_has_only_begun_has_workers_and_no_more() -> None:
     assert "meander_records_read_total" not in seen
 
 
-def test_they_are_served_on_this_machine_alone_while_the_flow_runs() -> None:
-    with serving(0) as board:
-        board.show(FIGURES, 0, {})
-        assert board.address.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(board.address) as answer:
-            served = read(answer.read().decode())
-        assert served["meander_bins"] == {("0",): 100, ("1",): 156}
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(board.address)
+CHECKPOINTED = Checkpointed(
+    id="", number=3, savepoint="", policy="unaligned", ms=250.0, alignment_ms=0.0, write_ms=9.1,
+    state_bytes=2048, in_flight_bytes=100, in_flight=2,
+)  # fmt: skip
 
 
-def test_a_port_that_is_taken_is_named() -> None:
-    with serving(0) as board:
-        port = int(board.address.split(":")[2].split("/")[0])
-        with pytest.raises(SetupError, match=f"port {port} for metrics: it cannot be had"):
-            serving(port).__enter__()
+def test_each_sample_has_the_flow_as_a_label() -> None:
+    board = MetricsCollector("counts")
+    board.show(FIGURES, 3, {})
+    families = [*board.collect()]
+    assert {sample.labels["flow"] for one in families for sample in one.samples} == {"counts"}
+    bins = next(one for one in families if one.name == "meander_bins")
+    assert bins.samples[1].labels == {"flow": "counts", "worker": "1"}
 
 
-def test_without_a_port_nothing_is_served() -> None:
-    with serving(None) as board:
-        assert board.address == ""
+def test_the_last_checkpoint_has_an_age_a_duration_and_sizes() -> None:
+    board = MetricsCollector()
+    told = {"checkpointed": 4, "checkpoint_failed": 1, "recovering": 2}
+    board.show(FIGURES, 0, told)
+    seen = read(text(board))
+    assert not [name for name in seen if name.startswith("meander_checkpoint_")]
+    board.restored(1_700_000_000_000)
+    restored = read(text(board))["meander_checkpoint_age_seconds"][()]
+    board.note(CHECKPOINTED)
+    seen = read(text(board))
+    assert seen["meander_checkpoint_age_seconds"][()] < restored
+    assert seen["meander_checkpoint_seconds"] == {(): 0.25}
+    assert seen["meander_checkpoint_state_bytes"] == {(): 2048}
+    assert seen["meander_checkpoint_in_flight_bytes"] == {(): 100}
+    assert seen["meander_checkpoints_total"] == {(): 4}
+    assert seen["meander_checkpoints_failed_total"] == {(): 1}
+    assert seen["meander_restarts_total"] == {(): 2}
 
 
 def test_a_beat_whose_lists_do_not_fit_together_is_none() -> None:

@@ -8,7 +8,7 @@ import threading
 import msgspec
 
 from meander.app.protocol.messages import Log
-from meander.app.worker.remote_log import MOST, RemoteLog
+from meander.app.worker.remote_log import MOST, PRINTS, RemoteLog
 from meander.schemas.log_lines import LineLogger
 
 
@@ -48,6 +48,43 @@ def test_a_line_keeps_its_event_fields_detail_and_traceback() -> None:
     assert (second.event, second.fields) == ("worker_failed", {})
     assert second.detail == "ValueError: no number"
     assert msgspec.msgpack.decode(first.to_bytes(), type=Log) == first
+
+
+class HandClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_prints_beyond_the_rate_are_omitted_and_counted() -> None:
+    clock = HandClock()
+    remote = RemoteLog(threading.Event(), logging.INFO, clock)
+    with remote.installed():
+        for number in range(PRINTS + 40):
+            print(number)
+        logging.getLogger("a.module").warning("a log line is no print")
+        first = [*remote.lines()]
+        clock.now += 1
+        (omitted,) = remote.lines()
+        print("the next second")
+        (later,) = remote.lines()
+        for number in range(PRINTS + 2):
+            print(number)
+    *_, last = remote.lines()
+
+    texts = [line.fields["text"] for line in first]
+    assert texts == [*map(str, range(PRINTS)), "a log line is no print"]
+    assert (omitted.event, omitted.level) == ("prints_omitted", logging.WARNING)
+    assert omitted.fields == {"lines": 40, "limit": f"{PRINTS} a second"}
+    assert later.fields == {"text": "the next second"}
+    assert last.fields["lines"] == 3, "the end of the worker reports them at once"
 
 
 def test_lines_beyond_the_bound_are_counted_and_reported() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from io import StringIO
 
 import pytest
 from rich.console import Console
@@ -42,6 +43,21 @@ def test_a_dry_run_prints_numbers_and_its_estimate(capsys: pytest.CaptureFixture
         {"type": "move", "round": 1, "bin": 9, "from": 1, "to": 0, "bytes": 0},
         {"type": "plan", "id": "m", "rounds": 2, "bins": 2, "bytes": 162, "estimate_s": 1.5},
     ]
+
+
+def test_a_dry_run_shows_ranges_of_bins_within_80_characters() -> None:
+    console = Console(file=StringIO(), width=80)
+    moves = [(bin // 16, bin, bin % 2, 2, 5_000) for bin in range(256)]
+    planned = Planned(id="m", offset=0, moves=moves, rounds=16, estimate=None, last=True)
+    assert show_plan(CommandOutput(console, as_json=False), iter([planned])) == 0
+    moves = [(0, bin, 0, 1, 5_000) for bin in range(256)]
+    planned = Planned(id="m", offset=0, moves=moves, rounds=1, estimate=None, last=True)
+    assert isinstance(console.file, StringIO)
+    scattered = console.file.getvalue()
+    assert max(map(len, scattered.splitlines())) <= 80
+    assert show_plan(CommandOutput(console, as_json=False), iter([planned])) == 0
+    joined = console.file.getvalue().removeprefix(scattered)
+    assert ["0", "1", "0-255", "0", "1.3", "MB"] in [line.split() for line in joined.splitlines()]
 
 
 def test_a_rejected_dry_run_prints_the_reason(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,15 @@ def test_a_recovery_names_the_new_numbers_of_workers() -> None:
     assert said in console.file.getvalue().splitlines()
 
 
-def test_rates_begin_again_with_each_execution(
+def test_a_terminal_shows_how_long_the_driver_waits_for_the_lease_of_another() -> None:
+    watch = Watch(CommandOutput(Console(file=StringIO(), width=200), as_json=False), bounded=False)
+    assert watch._line.tasks[0].description == "checking the flow"
+    watch.wait(9.4)
+    shown = watch._line.tasks[0].description
+    assert shown == "waiting for the lease of another driver, at most 9 s more"
+
+
+def test_rates_go_on_over_executions(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 1000.0
@@ -74,9 +82,35 @@ def test_rates_begin_again_with_each_execution(
         now += EVERY - 2
         watch.show(STARTED)
         now += 2
-        watch.show(structs.replace(RUNNING, counters={"read": 80}))
+        watch.show(structs.replace(RUNNING, counters={"read": 5_080}))
     *_, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert last["records_in_per_second"] == 40.0
+    assert last["records_in_per_second"] == 8.0
+
+
+def test_a_recovery_restarts_workers_and_shows_no_negative_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watch = Watch(CommandOutput(Console(file=StringIO(), width=200), as_json=False), bounded=True)
+
+    def shown() -> str:
+        return watch._line.tasks[0].description
+
+    watch.show(structs.replace(SILENCE, workers=2, registered=1))
+    assert shown() == "starting Spark: 1 of 2 workers registered"
+    for read in (0, 500):
+        now += 1
+        watch.show(structs.replace(RUNNING, counters={"read": read}))
+    assert shown().startswith("500 records read (500/s)")
+    watch.show(Recovering(driver="d", execution=2, checkpoint=7, reason="it died", renumbered={}))
+    now += 30
+    watch.show(structs.replace(SILENCE, workers=2, counters={"read": 500}))
+    assert shown() == "restarting: 0 of 2 workers registered"
+    for read in (500, 600):
+        now += 1
+        watch.show(structs.replace(RUNNING, counters={"read": read}))
+    assert shown().startswith("600 records read (100/s)")
 
 
 def test_run_with_dead_letters_says_so_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
