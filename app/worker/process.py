@@ -143,10 +143,10 @@ class WorkerProcess:
 
         Raises MeanderError where the driver cannot receive it any more.
         """
-        keys = CurveKeys.generate()
-        host = own_host(self._arguments.server)
-        self._links = CurveLinks(self._me, keys, host, 2 * self._arguments.heartbeat_timeout)
-        self._log = RemoteLog(self._links.wakeup, self._arguments.log_level)
+        keys, arguments = CurveKeys.generate(), self._arguments
+        host = own_host(arguments.server)
+        self._links = CurveLinks(self._me, keys, host, 2 * arguments.heartbeat_timeout)
+        self._log = RemoteLog(self._links.wakeup, arguments.log_level, arguments.workers)
         try:
             with self._log.installed():
                 with open_concurrently() as opening:

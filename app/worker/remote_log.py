@@ -1,9 +1,10 @@
 """Send the log of a worker to the driver.
 
 Guarantees that any thread can log and never blocks. Lines wait here until the worker's loop sends
-them, at most `MOST` of them; further lines are dropped and counted. Printed lines beyond `PRINTS` a
-second are omitted and counted, because each costs the driver's loop time. Lines that a user's
-function prints or logs as plain text are sent as the field `text`.
+them, at most `MOST` of them; further lines are dropped and counted. Printed lines beyond the
+worker's share of `PRINTS` a second are omitted and counted, because each costs the driver's loop up
+to a millisecond. Lines that a user's function prints or logs as plain text are sent as the field
+`text`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from meander.dataflow.interfaces import Clock, Wakeup
 from meander.schemas.log_lines import LineLogger, LogLine, Value
 
 MOST = 10_000
-PRINTS = 100
-"""The printed lines of a worker that are sent in a second."""
+PRINTS = 200
+"""The printed lines of all workers that are sent in a second."""
 PRINTED = "print"
 """The logger of printed lines."""
 _FORMATTER = logging.Formatter()
@@ -32,10 +33,13 @@ _FORMATTER = logging.Formatter()
 class RemoteLog(logging.Handler):
     """A handler that collects the log lines of this process for its loop."""
 
-    def __init__(self, wakeup: Wakeup, level: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self, wakeup: Wakeup, level: int, workers: int = 1, clock: Clock | None = None
+    ) -> None:
+        """`workers` is the number of workers among which `PRINTS` is shared."""
         super().__init__(level)
         self._wakeup = wakeup
-        self._printed = _Printed(clock or SystemClock())
+        self._printed = _Printed(max(1, PRINTS // workers), clock or SystemClock())
         self._lines: deque[tuple[int, Log]] = deque(maxlen=MOST)
         """Each line with its number. A gap tells the loop of dropped lines without a lock."""
         self._numbers = count()
@@ -94,10 +98,10 @@ def _sent(record: logging.LogRecord) -> Log:
 
 
 class _Printed(io.TextIOBase):
-    """A text stream that logs each line, at most `PRINTS` of them in a second."""
+    """A text stream that logs each line, at most `limit` of them in a second."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._lock = clock, threading.RLock()
+    def __init__(self, limit: int, clock: Clock) -> None:
+        self._limit, self._clock, self._lock = limit, clock, threading.RLock()
         self._unfinished = ""
         self._log = LineLogger(PRINTED)
         self._second = float("-inf")
@@ -110,7 +114,7 @@ class _Printed(io.TextIOBase):
             for line in lines:
                 self._report(at_once=False)
                 self._count += 1
-                if self._count <= PRINTS:
+                if self._count <= self._limit:
                     self._log.info("text_printed", text=line)
                 else:
                     self._omitted += 1
@@ -127,4 +131,4 @@ class _Printed(io.TextIOBase):
             return
         omitted, self._second, self._count, self._omitted = self._omitted, now, 0, 0
         if omitted:
-            self._log.warning("prints_omitted", lines=omitted, limit=f"{PRINTS} a second")
+            self._log.warning("prints_omitted", lines=omitted, limit=f"{self._limit} a second")

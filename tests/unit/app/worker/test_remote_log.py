@@ -64,10 +64,10 @@ class HandClock:
 
 
 def test_prints_beyond_the_rate_are_omitted_and_counted() -> None:
-    clock = HandClock()
-    remote = RemoteLog(threading.Event(), logging.INFO, clock)
+    clock, share = HandClock(), PRINTS // 4
+    remote = RemoteLog(threading.Event(), logging.INFO, workers=4, clock=clock)
     with remote.installed():
-        for number in range(PRINTS + 40):
+        for number in range(share + 40):
             print(number)
         logging.getLogger("a.module").warning("a log line is no print")
         first = [*remote.lines()]
@@ -75,14 +75,14 @@ def test_prints_beyond_the_rate_are_omitted_and_counted() -> None:
         (omitted,) = remote.lines()
         print("the next second")
         (later,) = remote.lines()
-        for number in range(PRINTS + 2):
+        for number in range(share + 2):
             print(number)
     *_, last = remote.lines()
 
     texts = [line.fields["text"] for line in first]
-    assert texts == [*map(str, range(PRINTS)), "a log line is no print"]
+    assert texts == [*map(str, range(share)), "a log line is no print"]
     assert (omitted.event, omitted.level) == ("prints_omitted", logging.WARNING)
-    assert omitted.fields == {"lines": 40, "limit": f"{PRINTS} a second"}
+    assert omitted.fields == {"lines": 40, "limit": f"{share} a second"}
     assert later.fields == {"text": "the next second"}
     assert last.fields["lines"] == 3, "the end of the worker reports them at once"
 
