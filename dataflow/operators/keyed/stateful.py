@@ -114,9 +114,7 @@ class StatefulOperator(BaseOperator):
         """Return the handoff of a bin at the time `at`, which the output frontier has reached.
         Return None where the delta is not small."""
         self._write_back(bin)
-        remainder = self.bin_layers.pop_delta(
-            bin, self.timers.near(bin), self._max_handoff_bytes
-        )
+        remainder = self.bin_layers.pop_delta(bin, self.timers.near(bin), self._max_handoff_bytes)
         if remainder is None:
             return None
         return BinHandoff(Manifest(self.name, bin, at, self.bin_layers.layers(bin)), remainder)

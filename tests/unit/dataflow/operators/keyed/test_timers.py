@@ -133,9 +133,7 @@ KEYS = st.sampled_from([b"\xa2a0", b"\xa2a1", b"\xa2b0"])
 NAMES = st.sampled_from(["x", "xy", "ü"])
 
 
-@given(
-    NEAR, st.lists(st.tuples(KEYS, NAMES, st.integers(0, 9) | st.none())), st.integers(0, 10)
-)
+@given(NEAR, st.lists(st.tuples(KEYS, NAMES, st.integers(0, 9) | st.none())), st.integers(0, 10))
 def test_a_name_has_the_time_of_its_last_timer_and_none_once_cancelled(
     near: int | None, changes: list[tuple[bytes, str, int | None]], departure: int
 ) -> None:
