@@ -47,7 +47,9 @@ class Table:
         self.dirty = np.zeros(len(cells), np.bool_)
         """Whether the key of each slot is known to have changed; false for a free slot."""
         self.live: Counter[int] = Counter()
-        """About the number of keys of each bin, in memory or on disk."""
+        """About the number of keys and rows of each bin, in memory or on disk."""
+        self.rows: Counter[int] = Counter()
+        """The number of rows of each bin (`Store.write_rows`)."""
         self.uncounted: set[int] = set()
         """The bins in whose number a key may count more than once."""
         self.forgotten = 0

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from meander.schemas.errors import MeanderError
 from meander.state.encoding.cells import ABSENT, Cells, EncodedState, SealedCells, Slots, pick
-from meander.state.encoding.codec import PLAIN, StateCodec, encode_sealed
+from meander.state.encoding.codec import PLAIN, Sealed, StateCodec, encode_sealed
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.expiring import ExpiringCells, codec_name, split_due
 from meander.state.encoding.timers import Timers
@@ -35,6 +35,8 @@ from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
 
 Bins = npt.NDArray[np.int64]
+ROW_BYTES: Final = 64
+"""The bytes of a row's value in memory."""
 SPILL_KEYS: Final = 256
 """The keys that leave the memtable at once; small ones take well under a millisecond."""
 
@@ -329,6 +331,40 @@ class Store:
         self.install(bin, keys, states)
         self.restore_changes(bin, keys)
 
+    def read_rows(self, rows: Sequence[tuple[int, bytes]]) -> list[bytes | None]:
+        """Return the values of rows, each given by its bin and key; None for an absent one."""
+        return self._database.rocks.read(self._prefixes[bin] + key for bin, key in rows)
+
+    def rows(self, bin: int, prefix: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return the rows of a bin under a prefix and from a key on, in key order, as of the
+        call."""
+        found = self._database.rocks.entries(self._prefixes[bin] + prefix, first[len(prefix) :])
+        return ((prefix + key, value) for key, value in found)
+
+    def write_rows(self, rows: Sequence[RowChange]) -> None:
+        """Change different rows, past the memtable. Before images and changes record them as they
+        record states. Callers may hold an open batch."""
+        if not rows:
+            return
+        keys, bins = [row.key for row in rows], np.array([row.bin for row in rows], np.int64)
+        if self._frozen or self._undo:
+            before = [ABSENT if row.before is None else Sealed(row.before) for row in rows]
+            self._frozen.record(keys, bins, before)
+            if self._undo:
+                self._undo.record(keys, bins, before, ROW_BYTES)
+        self._changes.add(keys, bins)
+        prefixes = self._prefixes
+        self._database.prefixes.update({prefixes[row.bin] for row in rows})
+        self._database.rocks.put((prefixes[row.bin] + row.key, row.after) for row in rows)
+        for row in rows:
+            more = (row.after is not None) - (row.before is not None)
+            self._table.live[row.bin] += more
+            self._table.rows[row.bin] += more
+
+    def note_rows(self, bin: int, count: int) -> None:
+        """Note the number of rows of an installed bin."""
+        self._table.rows[bin] = count
+
     def due_keys(self, bin: int, until: int, count: int) -> Iterator[list[bytes]]:
         """Yield the keys of a bin whose due times are at most `until`, for each slice of `count`
         entries as of its turn. `forget_due` checks them again, as entries change meanwhile."""
@@ -360,6 +396,7 @@ class Store:
         them."""
         self._database.memtable.drop(self._table, bin)
         self._table.live.pop(bin, None)
+        self._table.rows.pop(bin, None)
         self._table.uncounted.discard(bin)
         self._changes.drop(bin)
         self._frozen.drop(bin)
@@ -431,8 +468,8 @@ class Store:
     @property
     def keys(self) -> int:
         """Return about the number of keys. A key that several installed layers hold counts in each,
-        until a base of its bin is written."""
-        return max(0, self._table.live.total())
+        until a base of its bin is written. Rows are no keys."""
+        return max(0, self._table.live.total() - self._table.rows.total())
 
     @property
     def forgotten(self) -> int:
@@ -450,6 +487,18 @@ class Store:
         return sorted(
             {*map(Bin, self._table.bins), *(_bin(prefix[len(stem) :]) for prefix in on_disk)}
         )
+
+
+class RowChange(NamedTuple):
+    """A change of a row: an entry of a bin that is no state of a key, such as a far timer."""
+
+    bin: int
+    key: bytes
+    """No key of a state equals it."""
+    before: bytes | None
+    """The value before the change, None for an absent row."""
+    after: bytes | None
+    """The value after it, None for a removed row."""
 
 
 class IncomingTable(NamedTuple):

@@ -8,8 +8,11 @@ import pytest
 
 from meander.dataflow.backpressure import inflight
 from meander.dataflow.checkpoint import checkpoint_writer, in_flight_restore, state_writer
+from meander.dataflow.operators.keyed import operator
+from meander.dataflow.operators.keyed.timer_queue import TIMER_BYTES
 from meander.dataflow.progress.capability import Capability
 from meander.state.layers import layer_writer, parts
+from meander.state.store import timer_rows
 from meander.state.store.store import Databases
 from tests.support.property import shrinking
 
@@ -30,6 +33,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "LEAST_BYTES", 200)
     # A turn writes little, so that states change meanwhile.
     monkeypatch.setattr(state_writer, "ENTRIES", 1)
+
+
+@pytest.fixture(autouse=True)
+def few_near_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two timers of an operator are near, where nothing else is asked for; the others are rows."""
+    monkeypatch.setattr(operator, "NEAR_BYTES", 2 * TIMER_BYTES)
+    monkeypatch.setattr(timer_rows, "PENDING_ROWS", 3)
 
 
 @pytest.fixture(autouse=True)

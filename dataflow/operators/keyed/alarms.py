@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from meander.dataflow.interfaces import Clock
-from meander.dataflow.operators.keyed.timer_queue import Timer
 from meander.dataflow.operators.keyed.timers import Timers
+from meander.state.encoding.timers import Timer
 
 RETRY_SECONDS: Final = 0.01
 """The seconds until the next look at an alarm that is due, and whose bin moves."""

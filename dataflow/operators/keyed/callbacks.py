@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meander.dataflow.operators.keyed.notifications import Notifications
-from meander.dataflow.operators.keyed.timer_queue import Timer
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.dataflow.records.batch import Batch, Int64s
 from meander.dataflow.records.loop_times import Iterations, iterations_of, nested_time, outer_time
 from meander.schemas.errors import MeanderError
+from meander.state.encoding.timers import Timer
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin
 from meander.state.times.antichain import Antichain
@@ -135,14 +135,14 @@ class Calls:
         self, key: bytes, now: int, changes: Sequence[TimerChange], notification: bool
     ) -> None:
         """Change the timers of a key, and with `notification` request a notification for `now`."""
+        bin = Bin(self._space.bin_of(key)) if changes else Bin(0)
         for kind, time, name in changes:
             if kind == "timer":
-                self._timers.set(Bin(self._space.bin_of(key)), time, key, name)
+                self._timers.set(bin, time, key, name)
             elif kind == "alarm":
-                due = self._now_ms() + time
-                self._timers.set_alarm(Bin(self._space.bin_of(key)), due, key, name)
+                self._timers.set_alarm(bin, self._now_ms() + time, key, name)
             else:
-                self._timers.cancel(key, name)
+                self._timers.cancel(bin, key, name)
         if notification:
             self._notifications.request(nested_time(now, self.iterations), key)
 

@@ -305,7 +305,7 @@ class IncomingBins:
         self, bin: Bin, remainder: DeltaEntries, timers: Sequence[tuple[int, bytes]]
     ) -> None:
         """Install the delta that the layers of a bin lack; the next layer will hold it. `timers`
-        are those of the last layer."""
+        are those of the last layer. Far timers are among the entries."""
         if remainder.keys:
             self._store.install_changed(bin, remainder.keys, remainder.states)
         if remainder.timers is not None:

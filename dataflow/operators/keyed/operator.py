@@ -28,6 +28,7 @@ from meander.dataflow.operators.keyed.alarms import AlarmClock
 from meander.dataflow.operators.keyed.callbacks import AlarmCalls, Calls, without_function
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
+from meander.dataflow.operators.keyed.spilling_queue import NEAR_BYTES
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort, least_of
 from meander.dataflow.operators.retries import Retries
@@ -42,6 +43,7 @@ from meander.dataflow.records.loop_times import (
     total_order_key,
 )
 from meander.state.encoding.codec import Sealed
+from meander.state.encoding.timers import ROW
 from meander.state.keys.ids import Bin
 from meander.state.store.store import Store
 from meander.state.times.antichain import Antichain
@@ -50,6 +52,8 @@ from meander.state.times.time import END_TIME, MIN_TIME, Time, to_millis
 Order = Literal["event", "processing"]
 SLICE = 3072
 """Records applied per turn, so that no turn is long."""
+NEAR_SHARE = 16
+"""The part of the bound of waiting records that bounds near timers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class KeyedOperator(StatefulOperator):
         super().__init__(
             context, handoffs, outputs, store, max_handoff_bytes, downstream_passed, held
         )
+        self.timers.set_max_bytes(min(NEAR_BYTES, context.max_waiting // NEAR_SHARE))
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
         self._timeline, self._order, self._retries = logic, order, retries
@@ -139,6 +144,11 @@ class KeyedOperator(StatefulOperator):
             some, _ = rows.split(rows.inputs == number)
             yield InFlight(self._inputs[number].location, some.least_time, some.batch)
 
+    def states(self, bin: Bin, now: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys of a bin with their encoded states, without those that have expired at
+        a time."""
+        return (one for one in super().states(bin, now) if not one[0].startswith(ROW))
+
     @property
     def notifications(self) -> list[tuple[Time, bytes]]:
         """Return the notifications in order."""
@@ -186,11 +196,11 @@ class KeyedOperator(StatefulOperator):
 
     def _spill(self) -> bool:
         """Spill records where too many wait. Return whether any record was spilled. Raises
-        MeanderError for too many timers, which stay in memory."""
-        calls = self.timers.size + self._notifications.size
-        if calls > self._memory_limit.max_bytes and not self.timers.retired:
-            since = to_millis(min(map(outer_time, self._call_times())))
-            self._memory_limit.check(calls, f"timers wait for its time to pass {since} ms")
+        MeanderError for too many notifications, which stay in memory."""
+        calls = self._notifications.size
+        if calls > self._memory_limit.max_bytes:
+            since = to_millis(min(map(outer_time, self._notifications.least_times)))
+            self._memory_limit.check(calls, f"notifications wait for its time to pass {since} ms")
         waiting = self._waiting.size + self._queued_bytes + self.incoming.size
         self._over_limit = waiting > self._max_waiting
         return self._over_limit and (bool(self._waiting.spill_some()) or self.incoming.spill_some())
@@ -305,7 +315,7 @@ class KeyedOperator(StatefulOperator):
 
     def _expect_alarms(self) -> None:
         """Raise MeanderError for alarms without a function for them."""
-        if self._alarms is None and len(self.timers.alarms):
+        if self._alarms is None and self.timers.alarms.bins:
             raise without_function(self.name, "alarm")
 
     def wait_seconds(self) -> float | None:

@@ -26,6 +26,7 @@ from meander.state.layers.bin_layers import BinLayers
 from meander.state.layers.layer_writer import LayerWriter
 from meander.state.layers.manifest import Manifest
 from meander.state.store.store import Store
+from meander.state.store.timer_rows import TimerRows
 from meander.state.times.antichain import Antichain
 from meander.state.times.time import MIN_TIME, Time
 
@@ -45,7 +46,7 @@ class StatefulOperator(BaseOperator):
     ) -> None:
         """At `held` it holds times for the wall clock. `downstream_passed` returns whether the
         sinks that write its results on arrival have passed a time."""
-        self.name, self.store, self.timers = context.name, store, Timers()
+        self.name, self.store, self.timers = context.name, store, Timers(TimerRows(store))
         self.heat: Int64s = np.zeros(context.space.count, np.int64)
         """The number of applied records, by bin."""
         self._outputs, self._control = Outputs(outputs, held), context.control
@@ -81,7 +82,8 @@ class StatefulOperator(BaseOperator):
         """Do what an operator does with the complete state of a bin that has moved at a time."""
 
     def _write_back(self, bin: Bin | None = None) -> None:
-        """Write to the store what an operator still buffers of the states of a bin, or of all."""
+        """Write to the store what an operator still buffers of a bin, or of all."""
+        self.timers.settle(bin)
 
     def _downgrade(self) -> None:
         """Give up the times at which nothing can be sent any more."""
@@ -112,9 +114,7 @@ class StatefulOperator(BaseOperator):
         """Return the handoff of a bin at the time `at`, which the output frontier has reached.
         Return None where the delta is not small."""
         self._write_back(bin)
-        remainder = self.bin_layers.pop_delta(
-            bin, self.timers.departing(bin), self._max_handoff_bytes
-        )
+        remainder = self.bin_layers.pop_delta(bin, self.timers.near(bin), self._max_handoff_bytes)
         if remainder is None:
             return None
         return BinHandoff(Manifest(self.name, bin, at, self.bin_layers.layers(bin)), remainder)
@@ -122,7 +122,7 @@ class StatefulOperator(BaseOperator):
     def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
         """Return a layer writer for a bin that leaves at the time `at`, for any size of delta."""
         self._write_back(bin)
-        return self.bin_layers.write(bin, at, self.timers.departing(bin))
+        return self.bin_layers.write(bin, at, self.timers.near(bin))
 
     def small_delta_manifest(self, bin: Bin) -> Manifest | None:
         """Return the manifest of a bin, or None where its delta does not fit a bin handoff."""
@@ -134,7 +134,7 @@ class StatefulOperator(BaseOperator):
     def snapshot_writer(self, bin: Bin) -> LayerWriter:
         """Return a layer writer for the current state of a bin."""
         self._write_back(bin)
-        return self.bin_layers.write(bin, self._now, self.timers.all(bin), rebase=True)
+        return self.bin_layers.write(bin, self._now, self.timers.near(bin), rebase=True)
 
     @property
     def _now(self) -> int:
@@ -142,9 +142,9 @@ class StatefulOperator(BaseOperator):
 
     def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
         """Release a bin that moves to its new owner at the time `at`. Return the timers that move
-        with it."""
+        with it beside its store."""
         self.bin_layers.release(bin)
-        timers = self.timers.departing(bin)
+        timers = self.timers.near(bin)
         self.timers.remove_departed(bin)
         self._downgrade()
         return timers
@@ -157,7 +157,7 @@ class StatefulOperator(BaseOperator):
         self._write_back()
         incoming = {handoff.manifest.bin for handoff in self.incoming.handoffs}
         bins = sorted(self._bins_here - incoming - self.incoming.prefetched - set(excluded))
-        timers = {bin: self.timers.all(bin) for bin in self.timers.bins}
+        timers = {bin: self.timers.near(bin) for bin in self.timers.bins}
         self.bin_layers.freeze(at, bins, timers, self._now)
         self.store.record_checkpoint(at, {bin: timers.get(bin, ()) for bin in bins})
 
@@ -168,7 +168,7 @@ class StatefulOperator(BaseOperator):
 
     def note_restored(self, at: CheckpointId) -> None:
         """Note that the states of all bins are those of a checkpoint."""
-        self.store.record_checkpoint(at, {bin: self.timers.all(bin) for bin in self._bins_here})
+        self.store.record_checkpoint(at, {bin: self.timers.near(bin) for bin in self._bins_here})
 
     @property
     def _bins_here(self) -> set[Bin]:

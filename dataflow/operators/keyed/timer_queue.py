@@ -9,16 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection
 
-from meander.state.encoding.timers import split_tag
+from meander.state.encoding.timers import Timer, split_tag
 from meander.state.keys.ids import Bin
 
 TIMER_BYTES = 300
 """The approximate bytes of a timer in memory, beside its key."""
 HEAP_SLACK = 1024
 """The number of removed timers that the heap may always hold."""
-
-Timer = tuple[int, bytes]
-"""A time, and the tag of the timer: the encoded key that is called then, and the timer's name."""
 
 
 class TimerQueue:

@@ -21,6 +21,7 @@ from meander.dataflow.coordinator.events import NotDecided
 from meander.dataflow.migration.incremental_snapshots import Snapshots
 from meander.dataflow.operators.buffer.spill import SpillBudget
 from meander.dataflow.operators.keyed.operator import KeyedOperator
+from meander.dataflow.operators.keyed.timer_queue import TIMER_BYTES
 from meander.dataflow.records import loop_times
 from meander.dataflow.runtime.worker import Worker
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
@@ -51,6 +52,10 @@ def encoded(states: States) -> dict[str, dict[bytes, bytes]]:
         name: {key: codec.encode(state) for key, state in keyed.items()}
         for name, keyed in states.items()
     }
+
+
+NEAR = 0, 2 * TIMER_BYTES, 1 << 20
+"""The bytes of near timers: none, a few and all."""
 
 
 class CrampedFlow(TestFlow):
@@ -85,6 +90,7 @@ class CrampedFlow(TestFlow):
             router._max_waiting = self._room
         for keyed in keyed_operators(worker):
             keyed._max_waiting = self._room
+            keyed.timers.set_max_bytes(NEAR[self._room % len(NEAR)])
         for sink in worker.parts.operators.ordered_sinks:
             sink._most = self._room
         for loop in loops(worker):

@@ -40,6 +40,7 @@ from meander.state.store.spill import SpillStore
 from meander.state.store.store import Database, Store
 from meander.state.times.antichain import EMPTY_ANTICHAIN, Antichain
 from meander.state.times.time import MIN_TIME, Time
+from tests.support.state.timers import new_timers
 
 
 class Bench:
@@ -215,7 +216,7 @@ def calls(
     most: int = 1000,
 ) -> Calls:
     """What a stateful operator calls back in one pass, where a frontier has passed that."""
-    of = timers or Timers(), notices or Notifications()
+    of = timers or new_timers(), notices or Notifications()
     until = passed_frontier(passed, rounds)
     return Calls("op", 9, BinSpace(), *of, answers, rounds, until, most, lambda: 0)
 

@@ -1,16 +1,22 @@
-"""Timers: one per key and time, in order, and with their bin wherever it goes (I2, I4)."""
+"""Timers: one per key and time, in order, and with their bin wherever it goes (I2, I4).
+
+Most tests run with all timers in memory, and with so few that most are far."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meander.dataflow.operators.keyed.timer_queue import HEAP_SLACK, Timer
+from meander.dataflow.operators.keyed.timer_queue import HEAP_SLACK
 from meander.dataflow.operators.keyed.timers import Timers
-from meander.state.encoding.timers import tag_of
+from meander.state.encoding.timers import Timer, tag_of
 from meander.state.keys.ids import Bin
+from tests.support.state.timers import carried, new_store, new_timers
 
 A, B = Bin(0), Bin(1)
+NEAR = st.sampled_from([None, 1, 700])
+"""The bytes of near timers: all, none and two."""
 
 
 def fired(timers: Timers, before: int | None = None) -> list[Timer]:
@@ -30,12 +36,12 @@ def bin_of(key: bytes) -> Bin:
     return A if key.startswith(b"\xa2a") else B
 
 
-@given(st.lists(TIMER), st.integers(0, 10))
+@given(NEAR, st.lists(TIMER), st.integers(0, 10))
 def test_timers_fire_once_in_the_order_of_time_and_key_when_their_time_has_passed(
-    given_: list[tuple[int, bytes]], frontier: int
+    near: int | None, given_: list[tuple[int, bytes]], frontier: int
 ) -> None:
     """I3: setting one twice is setting it once."""
-    timers = Timers()
+    timers = new_timers(near)
     for time, key in given_:
         timers.set(bin_of(key), time, key)
     assert timers.least == min((time for time, _ in given_), default=None)
@@ -45,19 +51,24 @@ def test_timers_fire_once_in_the_order_of_time_and_key_when_their_time_has_passe
     assert timers.least is None
 
 
-def test_a_timer_may_be_set_again_after_it_has_fired() -> None:
-    timers = Timers()
+@pytest.mark.parametrize("near", [None, 1])
+def test_a_timer_may_be_set_again_after_it_has_fired(near: int | None) -> None:
+    timers = new_timers(near)
     for _ in range(2):
         timers.set(A, 5, b"a")
         assert fired(timers) == [(5, b"a")]
 
 
-@given(st.lists(TIMER), st.lists(TIMER), st.integers(0, 10))
+@given(NEAR, st.lists(TIMER), st.lists(TIMER), st.integers(0, 10))
 def test_timers_from_the_departure_on_travel_and_the_others_fire_here(
-    before: list[tuple[int, bytes]], after: list[tuple[int, bytes]], departure: int
+    near: int | None,
+    before: list[tuple[int, bytes]],
+    after: list[tuple[int, bytes]],
+    departure: int,
 ) -> None:
     """I2: none fires at the old owner from t on, and none is lost, whenever it was set."""
-    timers = Timers()
+    store = new_store()
+    timers = new_timers(near, store)
     for time, key in before:
         timers.set(bin_of(key), time, key)
     timers.start_departure(A, departure)
@@ -67,29 +78,39 @@ def test_timers_from_the_departure_on_travel_and_the_others_fire_here(
     travels = {timer for timer in every if bin_of(timer[1]) == A and timer[0] >= departure}
     assert timers.least == min((time for time, _ in every), default=None), "held until they leave"
     assert fired(timers) == sorted(every - travels)
-    assert timers.departing(A) == sorted(travels)
-    assert timers.departing(B) == []
-    timers.remove_departed(A)
-    assert timers.departing(A) == [] and timers.least is None
-    arrived = Timers()
-    arrived.install(A, sorted(travels))
+    assert timers.near(A) == [] and timers.least_of(A) == min((t for t, _ in travels), default=None)
+    rest, there = carried(timers, store, A)
+    assert timers.least is None
+    arrived = new_timers(near, there)
+    arrived.install(A, rest)
+    assert arrived.least == min((time for time, _ in travels), default=None)
     assert fired(arrived) == sorted(travels)
 
 
-def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> None:
+@pytest.mark.parametrize("near", [None, 1])
+def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time(
+    near: int | None,
+) -> None:
     """I2: departures at 3 and 9 are known at once, and the bin is back from 6 on."""
-    timers = Timers()
+    timers = new_timers(near, store := new_store())
     for time in (1, 4, 7, 12):
         timers.set(A, time, b"a")
     timers.start_departure(A, 3)
     timers.start_departure(A, 9)
     assert fired(timers) == [(1, b"a")]
-    assert timers.departing(A) == [(4, b"a"), (7, b"a"), (12, b"a")]
-    timers.remove_departed(A)
-    timers.install(A, [(7, b"a"), (12, b"a")])
+    _, elsewhere = carried(timers, store, A)
+    arrived = new_timers(near, elsewhere)
+    arrived.install(A, [])
+    assert fired(arrived, 6) == [(4, b"a")]
+    arrived.start_departure(A, 6)
+    rest, back = carried(arrived, elsewhere, A)
+    store.drop(A)
+    entries = [*back.scan(A)]
+    store.install(A, [key for key, _ in entries], [state for _, state in entries])
+    timers.install(A, rest)
     assert timers.least == 7
     assert fired(timers) == [(7, b"a")]
-    assert timers.departing(A) == [(12, b"a")]
+    timers.settle(A)
     timers.remove_departed(A)
     timers.set(A, 20, b"a")
     assert fired(timers) == [(20, b"a")]
@@ -97,10 +118,10 @@ def test_a_bin_that_comes_back_and_leaves_again_takes_its_timers_each_time() -> 
 
 def test_timers_that_travel_to_and_fro_take_no_more_room_each_time() -> None:
     """I6, and each fires once."""
-    timers, every = Timers(), [(time, b"\xa2a%d" % (time % 7)) for time in range(3000)]
+    timers, every = new_timers(), [(time, b"\xa2a%d" % (time % 7)) for time in range(3000)]
     timers.install(A, every)
     for _ in range(20):
-        timers.start_departure(A, 0)
+        timers.start_departure(A, 3000)
         timers.remove_departed(A)
         timers.install(A, every)
     assert len(timers._here._heap) <= 2 * len(every) + HEAP_SLACK
@@ -112,41 +133,45 @@ KEYS = st.sampled_from([b"\xa2a0", b"\xa2a1", b"\xa2b0"])
 NAMES = st.sampled_from(["x", "xy", "ü"])
 
 
-@given(st.lists(st.tuples(KEYS, NAMES, st.integers(0, 9) | st.none())), st.integers(0, 10))
+@given(NEAR, st.lists(st.tuples(KEYS, NAMES, st.integers(0, 9) | st.none())), st.integers(0, 10))
 def test_a_name_has_the_time_of_its_last_timer_and_none_once_cancelled(
-    changes: list[tuple[bytes, str, int | None]], departure: int
+    near: int | None, changes: list[tuple[bytes, str, int | None]], departure: int
 ) -> None:
     """I2: also where the bin leaves, and has arrived again."""
-    timers, expected = Timers(), dict[bytes, int]()
-    timers.start_departure(A, departure)
+    timers, expected = new_timers(near, store := new_store()), dict[bytes, int]()
+    if changes:
+        timers.start_departure(A, departure)
     for n, (key, name, time) in enumerate(changes):
         if n == len(changes) // 2:
-            leaving = timers.departing(A)
-            timers.remove_departed(A)
-            timers.install(A, leaving)
+            rest, there = carried(timers, store, A)
+            timers.settle()
+            entries = [*store.scan(B)]
+            there.install(B, [key for key, _ in entries], [state for _, state in entries])
+            others = timers.near(B)
+            timers = new_timers(near, there)
+            timers.install(A, rest)
+            timers.install(B, others)
         if time is None:
-            timers.cancel(key, name)
+            timers.cancel(bin_of(key), key, name)
             expected.pop(tag_of(key, name), None)
         else:
             timers.set(bin_of(key), time, key, name)
             expected[tag_of(key, name)] = time
-    assert [*timers.all(A), *timers.all(B)] == [
-        *sorted((time, tag) for tag, time in expected.items() if bin_of(tag) == A),
-        *sorted((time, tag) for tag, time in expected.items() if bin_of(tag) == B),
-    ]
+    assert fired(timers) == sorted((time, tag) for tag, time in expected.items())
 
 
-def test_an_alarm_moves_with_its_bin_whenever_it_is_due() -> None:
+@pytest.mark.parametrize("near", [None, 1])
+def test_an_alarm_moves_with_its_bin_whenever_it_is_due(near: int | None) -> None:
     """I2"""
-    timers, arrived = Timers(), Timers()
+    timers = new_timers(near, store := new_store())
     timers.set_alarm(A, 7, b"a")
     timers.set_alarm(A, 9, b"a", "late")
     timers.set_alarm(B, 8, b"b")
     timers.start_departure(A, 3)
     assert (timers.may_ring(A, 2), timers.may_ring(A, 3)) == (True, False)
-    leaving = timers.departing(A)
-    timers.remove_departed(A)
-    arrived.install(A, leaving)
+    rest, there = carried(timers, store, A)
+    arrived = new_timers(near, there)
+    arrived.install(A, rest)
     arrived.note_arrival(A, 3)
     assert (arrived.may_ring(A, 2), arrived.may_ring(A, 3)) == (False, True)
     assert fired_alarms(timers) == [(8, b"b")]
@@ -155,16 +180,20 @@ def test_an_alarm_moves_with_its_bin_whenever_it_is_due() -> None:
 
 
 def fired_alarms(timers: Timers) -> list[Timer]:
-    return [timers.alarms.pop() for _ in range(len(timers.alarms))]
+    found = []
+    while timers.alarms.first is not None:
+        found.append(timers.alarms.pop())
+    return found
 
 
-def test_a_timer_and_an_alarm_of_one_name_replace_each_other() -> None:
-    timers = Timers()
+@pytest.mark.parametrize("near", [None, 1])
+def test_a_timer_and_an_alarm_of_one_name_replace_each_other(near: int | None) -> None:
+    timers = new_timers(near)
     timers.set(A, 5, b"a", "x")
     timers.set_alarm(A, 9, b"a", "x")
     assert (timers.first, fired_alarms(timers)) == (None, [(9, b"ax")])
     timers.set_alarm(A, 9, b"a", "x")
     timers.set(A, 5, b"a", "x")
-    assert (timers.first, len(timers.alarms)) == ((5, b"ax"), 0)
-    timers.cancel(b"a", "x")
-    assert timers.all(A) == []
+    assert (timers.first, fired_alarms(timers)) == ((5, b"ax"), [])
+    timers.cancel(A, b"a", "x")
+    assert (timers.first, timers.alarms.first) == (None, None)

@@ -1,0 +1,123 @@
+"""Bugs planted in far timers, to see that flows that move, fail and start again catch them.
+
+`test_spilling_timers.py` meets them in the structure alone, and more of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from meander.dataflow.operators.keyed.spilling_queue import SpillingQueue
+from meander.dataflow.progress.capability import CapabilityError
+from meander.state.encoding.timers import Timer
+from meander.state.keys.ids import Bin
+from meander.state.store import timer_rows
+from meander.state.store.store import Databases, RowChange, Store
+from meander.state.store.timer_rows import TimerRows
+from tests.support.property.case_run import run_of
+from tests.support.property.cases import (
+    Case,
+    random_case,
+    with_aborts,
+    with_some_comings_and_goings,
+)
+from tests.support.property.planted import expect_caught, runs
+from tests.support.property.recovery_run import RecoveryRun
+
+RUNS = 60
+"""The most runs of one bug."""
+
+
+def case_of(seed: int) -> Case:
+    """A case whose timers are all far, or nearly so."""
+    case = with_some_comings_and_goings(with_aborts(random_case(seed, ("timers", "connect"))))
+    return replace(case, room=300)
+
+
+add, set_horizon, write_rows = TimerRows.add, SpillingQueue._set_horizon, Store.write_rows
+
+
+def _lost(rows: TimerRows, bin: Bin | None = None) -> None:
+    """A bin leaves, and a checkpoint begins, ahead of the last rows."""
+
+
+def _unseen(rows: TimerRows, bin: Bin) -> bool:
+    """The rows of a bin that arrives, or restarts, are not seen."""
+    return False
+
+
+def _stays(queue: SpillingQueue, bin: Bin, timer: Timer) -> None:
+    if queue._horizon(bin) is None:
+        set_horizon(queue, bin, timer)
+
+
+def _unindexed(rows: TimerRows, bin: Bin, clock: Any, timer: Timer, **options: Any) -> None:
+    """A timer with a name gets a row, and no index row."""
+    if options["named"]:
+        key, value = timer_rows.row_key(clock, *timer), timer_rows._NAMED[True]
+        rows._set(RowChange(bin, key, None, value))
+    else:
+        add(rows, bin, clock, timer, **options)
+
+
+def _left(rows: TimerRows, *_: Any, **__: Any) -> None:
+    """Timers that become near stay far as well."""
+
+
+def _silent(store: Store, rows: Any) -> None:
+    """Rows count as no changes, so no delta has them."""
+    store._changes.add, add = (lambda *_: None), store._changes.add  # type: ignore[method-assign]
+    write_rows(store, rows)
+    store._changes.add = add  # type: ignore[method-assign]
+
+
+def _without_images(store: Store, rows: Any) -> None:
+    """A rollback leaves rows as they are."""
+    undo, store._undo = store._undo, type(store._undo)()
+    write_rows(store, rows)
+    store._undo = undo
+
+
+MOVES: dict[str, tuple[Any, str, Any]] = {
+    "rows are lost where a bin leaves": (TimerRows, "settle", _lost),
+    "rows are lost where a bin arrives": (TimerRows, "open", _unseen),
+    "the horizon is not moved": (SpillingQueue, "_set_horizon", _stays),
+    "an index row is forgotten": (TimerRows, "add", _unindexed),
+    "rows are left after timers have fired": (TimerRows, "_remove", _left),
+}
+RECOVERIES: dict[str, tuple[Any, str, Any]] = {
+    "rows are lost at a restart": (TimerRows, "open", _unseen),
+    "rows are lost in a delta": (Store, "write_rows", _silent),
+    "rows are lost in a rollback": (Store, "write_rows", _without_images),
+}
+SHOWN = {
+    "rows are lost where a bin leaves": 2, "rows are lost where a bin arrives": 2,
+    "rows are lost in a delta": 2, "rows are lost in a rollback": 11,
+}  # fmt: skip
+"""The seeds that show them, as it is now."""
+
+
+@pytest.mark.parametrize("bug", MOVES)
+def test_a_planted_bug_is_caught_where_bins_move(
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = count(98_000_000 + 1000 * list(MOVES).index(bug))
+
+    def move(seed: int) -> None:
+        run_of(case_of(seed)).check(databases, next(namespace))
+
+    expect_caught(monkeypatch, MOVES[bug], move, runs(SHOWN.get(bug, 0), RUNS))
+
+
+@pytest.mark.parametrize("bug", RECOVERIES)
+def test_a_planted_bug_is_caught_by_a_recovery(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recover(seed: int) -> None:
+        try:
+            RecoveryRun(case_of(seed)).recover()
+        except CapabilityError as error:
+            raise AssertionError("a timer fires late") from error
+
+    expect_caught(monkeypatch, RECOVERIES[bug], recover, runs(SHOWN.get(bug, 0), RUNS))
