@@ -189,8 +189,11 @@ class KeyedOperator(StatefulOperator):
         MeanderError for too many timers, which stay in memory."""
         calls = self.timers.size + self._notifications.size
         if calls > self._memory_limit.max_bytes and not self.timers.retired:
-            since = to_millis(min(map(outer_time, self._call_times())))
-            self._memory_limit.check(calls, f"timers wait for its time to pass {since} ms")
+            since = min(map(outer_time, self._call_times()), default=None)
+            what = "alarms wait for the clock"
+            if since is not None:
+                what = f"timers wait for its time to pass {to_millis(since)} ms"
+            self._memory_limit.check(calls, what)
         waiting = self._waiting.size + self._queued_bytes + self.incoming.size
         self._over_limit = waiting > self._max_waiting
         return self._over_limit and (bool(self._waiting.spill_some()) or self.incoming.spill_some())

@@ -10,6 +10,7 @@ import pytest
 from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource, SetupError
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
+from meander.schemas.errors import MeanderError
 from meander.testing import Jump, TestFlow
 
 
@@ -208,3 +209,24 @@ def test_alarms_restart_with_a_checkpoint_and_call_once(
         run.run()
     called = [cast("list[Any]", value)[:2] for value in sink.values]
     assert sorted(called) == [[f"k{n}", f"k{n}"] for n in range(7)]
+
+
+@pytest.mark.parametrize(("kind", "found"), [("timer", "timers wait for"), ("alarm", "alarms")])
+def test_too_many_timers_or_alarms_end_the_flow_with_their_bound(kind: str, found: str) -> None:
+    """Without a bound they fill the memory (I6)."""
+
+    def step(context: Context[str], state: int, value: object) -> int:
+        if kind == "timer":
+            context.timer(context.time_ms + 3_600_000)
+        else:
+            context.alarm(3600)
+        return state
+
+    flow = Flow("many", bins=2, max_waiting=20_000)
+    keyed = flow.source(KafkaSource("in", value="str")).key_by(lambda word: word)
+    keyed.process("p", int, step, _ring, on_alarm=_ring).sink(KafkaSink("out"))
+    with TestFlow(flow, 1, partitions=1) as run:
+        for n in range(200):
+            run.feed("in", f"k{n}", ms=1000)
+        with pytest.raises(MeanderError, match=f"bytes of {found}"):
+            run.run_until_idle()
