@@ -29,7 +29,7 @@ class Timers:
 
     def __init__(self) -> None:
         self.retired = False
-        """Whether no timer fires any more: the run has ended before their times."""
+        """Whether no timer fires any more: the run has ended before their times (`run_end.py`)."""
         self.alarms = TimerQueue()
         """The alarms of bins that are here, by milliseconds of the wall clock."""
         self._here = TimerQueue()
@@ -106,7 +106,10 @@ class Timers:
             self._leaving.add(bin, timer, named=named)
 
     def departing(self, bin: Bin) -> list[Timer]:
-        """Return the timers and alarms that move with a departing bin, in order."""
+        """Return the timers and alarms that move with a departing bin, in order. Retired timers
+        move whenever they are due."""
+        if self.retired:
+            return self.all(bin)
         return [*self._alarms_of(bin), *self._leaving.of(bin)]
 
     def all(self, bin: Bin) -> list[Timer]:
@@ -124,6 +127,8 @@ class Timers:
 
     def remove_departed(self, bin: Bin) -> None:
         """Remove the timers of a bin that has left."""
+        if self.retired:
+            self._here.drop(bin)
         self._leaving.drop(bin)
         self.alarms.drop(bin)
         self._arrivals.pop(bin, None)

@@ -106,6 +106,7 @@ class Bench:
             space=BinSpace(),
             max_waiting=max_waiting,
             fires_timers=lambda: True,
+            furthest=lambda: None,
             buffer=lambda _: buffer,
         )
 

@@ -168,3 +168,18 @@ def test_a_timer_and_an_alarm_of_one_name_replace_each_other() -> None:
     assert (timers.first, len(timers.alarms)) == ((5, b"ax"), 0)
     timers.cancel(b"a", "x")
     assert timers.all(A) == []
+
+
+def test_retired_timers_do_not_fire_and_stay_until_they_are_cancelled_or_replaced() -> None:
+    """They go into the last checkpoint as the functions left them."""
+    timers = Timers()
+    for time, key, name in ((5, b"a", "x"), (6, b"b", "x"), (7, b"c", "x"), (8, b"d", "")):
+        timers.set(A, time, key, name)
+    timers.start_departure(A, 7)
+    timers.retired = True
+    assert (timers.first, timers.least, timers.peek(None, 9)) == (None, None, [])
+    timers.cancel(b"a", "x")
+    timers.cancel(b"c", "x")
+    timers.set(A, 9, b"b", "x")
+    assert timers.all(A) == [(8, b"d"), (9, tag_of(b"b", "x"))] == timers.departing(A)
+    assert (timers.first, timers.least) == (None, None)
