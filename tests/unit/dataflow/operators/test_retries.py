@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from meander import Flow, KafkaSink, KafkaSource, Retry, SetupError
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.keyed import columns
+from meander.dataflow.operators.retries import Fallback
 from meander.schemas.errors import MeanderError
 from meander.testing import TestFlow
 
@@ -270,3 +272,63 @@ def test_results_with_failures_are_those_without(seed: int) -> None:
             run.run()
         results.append(run.values("out"))
     assert results[0] == results[1]
+
+
+def _lives(policy: Retry, failures: dict[int, int]) -> Flow:
+    """A fold that fails so often on each value, and whose keys live for ten milliseconds."""
+
+    def step(state: int, value: int) -> tuple[int, list[int]]:
+        if failures.get(value, 0) > 0:
+            failures[value] -= 1
+            raise ConnectionError(value)
+        return state + 1, [value, state + 1]
+
+    flow = Flow("lives", bins=1)
+    numbers = flow.source(KafkaSource("numbers")).key_by(lambda n: n % 2)
+    numbers.fold("seen", int, step, ttl=0.01, on_error=policy).sink(KafkaSink("out"))
+    return flow
+
+
+def _counts(
+    flow: Flow, *records: tuple[int, int]
+) -> tuple[list[object], dict[object, object], list[object]]:
+    with TestFlow(flow, workers=1, partitions=1) as run:
+        for value, ms in records:
+            run.feed("numbers", value, ms=ms)
+        run.run()
+        return run.values("out"), run.states("seen"), [one.value for one in run.dead_letters]
+
+
+def test_key_that_expires_at_a_record_on_which_a_fold_fails_begins_anew() -> None:
+    found = _counts(_lives(Retry(2, 0.1), {4: 2}), (0, 1000), (2, 1009), (4, 1019), (6, 1028))
+    assert found == ([[0, 1], [2, 2], [4, 1], [6, 2]], {0: 2}, [])
+
+
+@pytest.mark.parametrize(("then", "letters"), [("skip", []), ("dead_letter", [2, 5])])
+def test_record_on_which_all_calls_of_a_fold_fail_renews_no_key(
+    then: Fallback, letters: list[object]
+) -> None:
+    """It changes no state either, as with a process function."""
+    found = _counts(
+        _lives(Retry(1, 0.1, then), {2: 9, 5: 9}), (0, 1000), (1, 1002), (2, 1009), (5, 1011),
+        (3, 1011), (4, 1011), (7, 1020),
+    )  # fmt: skip
+    assert found == ([[0, 1], [1, 1], [3, 2], [4, 1], [7, 3]], {0: 1, 1: 3}, letters)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_live_as_long_with_failures_as_without(seed: int) -> None:
+    results = []
+    for failures in (0, 3):
+        flow = _lives(Retry(times=9, wait=0.05), dict.fromkeys(range(0, 90, 3), failures))
+        with TestFlow(flow, workers=3, seed=seed) as run:
+            for n in range(90):
+                run.feed("numbers", n, ms=1000 + 3 * n + 7 * (n % 5 == 0), partition=n % 2)
+            run.run_until_idle()
+            run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
+            run.run()
+            assert not run.dead_letters
+        found: list[Any] = [*run.values("out")]
+        results.append(found)
+    assert results[0] == results[1]
+    assert 2 < sum(count == 1 for _, count in results[0]) < 60, "keys expire"
