@@ -362,7 +362,7 @@ class Process:
                 error = apply(slots[key], context, function, deepest)
                 if error is not None:
                     at = (batch, place) if call is None else (calls.batch([call]), 0)
-                    if self._guard.stops(*at):
+                    if self._guard.stops(*at, None if call is None else call.due):
                         break
                 if call is None:
                     row += 1

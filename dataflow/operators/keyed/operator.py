@@ -92,7 +92,7 @@ class KeyedOperator(StatefulOperator):
         self._max_waiting, self._over_limit = context.max_waiting, False
         self._end = RunEnd(context, self.timers)
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
-        self._alarms = None if held is None else AlarmClock(self.timers, self._clock)
+        self._alarms = None if held is None else AlarmClock(self.timers, self._clock, retries)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -249,6 +249,8 @@ class KeyedOperator(StatefulOperator):
         applied = False
         if not self._queue and self.timers.first is None and self._notifications.first is None:
             return False
+        if self._alarms is not None and self._alarms.failed:
+            return False
         budget = self._batch_size.rows
         while budget > 0 and not self._rests:
             done = self._apply_some(frontier, budget)
@@ -263,7 +265,7 @@ class KeyedOperator(StatefulOperator):
         send. Return whether there were any."""
         assert self._alarms is not None
         time = self._reached(frontier)
-        due = [] if time is None else self._alarms.due(time, self._batch_size.rows)
+        due = self._alarms.due(time, self._batch_size.rows)
         if time is None or not due:
             return False
         version = self._version_at(time)
@@ -273,6 +275,7 @@ class KeyedOperator(StatefulOperator):
             version.logic.call_kinds, time, due, self._clock.now_ms,
         )  # fmt: skip
         self._run(version.logic, EMPTY, calls)
+        self._alarms.note_called()
         return True
 
     def _alarm_times(self, frontier: Antichain) -> tuple[Time, ...]:
@@ -306,7 +309,7 @@ class KeyedOperator(StatefulOperator):
         until a function is called again on a record."""
         again = None if self._retries is None else self._retries.wait_seconds()
         alarm = None
-        if self._alarms is not None and self._outputs.held:
+        if self._alarms is not None and self._outputs.held and again is None:
             alarm = self._alarms.wait_seconds()
         waits = (super().wait_seconds(), again, alarm)
         return min((wait for wait in waits if wait is not None), default=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, Retry, SetupError
+from meander import Context, Flow, KafkaSink, KafkaSource, Retry, SetupError
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.keyed import columns
 from meander.dataflow.operators.retries import Fallback
@@ -332,3 +332,94 @@ def test_keys_live_as_long_with_failures_as_without(seed: int) -> None:
         results.append(found)
     assert results[0] == results[1]
     assert 2 < sum(count == 1 for _, count in results[0]) < 60, "keys expire"
+
+
+class _Bell:
+    """An operator whose records set alarms a second later, which fail so often."""
+
+    def __init__(self, failures: int, policy: Retry) -> None:
+        self.failures, self.calls, self._policy = failures, list[str](), policy
+
+    def flow(self) -> Flow:
+        flow = Flow("bells", bins=2)
+        words = flow.source(KafkaSource("words", value="str")).key_by(lambda word: word[0])
+        rung = words.process("bell", int, self._step, on_alarm=self._ring, on_error=self._policy)
+        rung.sink(KafkaSink("out"))
+        return flow
+
+    def _step(self, context: Context[str], state: int, word: str) -> int:
+        self.calls.append(word)
+        if not state:
+            context.alarm(1, name="bell")
+        return state + 1
+
+    def _ring(self, context: Context[str], state: int) -> int:
+        self.calls.append(f"ring {context.key}")
+        context.emit([context.key, state])
+        context.alarm(3600)
+        if context.key == "a" and self.failures:
+            self.failures -= 1
+            raise ConnectionError
+        context.cancel("bell")
+        return state
+
+
+def _keys(run: TestFlow) -> list[str]:
+    values: list[Any] = [*run.values("out")]
+    return [key for key, _ in values]
+
+
+def _ring(run: TestFlow, bell: _Bell) -> None:
+    """Run until the function has failed on the alarm."""
+    run.feed("words", "a1", ms=1000)
+    run.run_until_idle()
+    run.sim.clock.advance(1.1)
+    while "ring a" not in bell.calls:
+        run.act()
+
+
+def test_alarm_that_fails_is_called_again_before_later_records_and_alarms() -> None:
+    bell = _Bell(2, Retry(times=2, wait=5))
+    with TestFlow(bell.flow(), workers=1) as run:
+        _ring(run, bell)
+        run.feed("words", "b1", "a2", ms=2000)
+        run.advance(2)
+        assert bell.calls == ["a1", *["ring a"] * 3, "b1", "a2", "ring b"]
+        assert run.values("out") == [["a", 1], ["b", 1]]
+    assert (run.counters["retries"], run.dead_letters) == (2, [])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("wait", [0.0, 0.3])
+def test_alarm_on_which_all_calls_fail_gets_the_fallback_while_records_come(
+    workers: int, wait: float
+) -> None:
+    """Its calls have other times, and still count as calls of one alarm."""
+    bell = _Bell(99, Retry(times=3, wait=wait))
+    with TestFlow(bell.flow(), workers=workers) as run:
+        for n in range(20):
+            run.feed("words", f"a{n}", f"b{n}", ms=1000 + 500 * n)
+            run.advance(0.2)
+        assert bell.calls.count("ring a") == 1 + 3
+        (letter,) = run.dead_letters
+        assert _keys(run) == ["b"]
+    assert (letter.reason, letter.key) == ("ConnectionError", "a")
+    assert len([call for call in bell.calls if call[0] in "ab"]) == 40
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_alarm_that_waits_for_another_call_moves_with_its_key(first: int) -> None:
+    """I7: the worker that had it applies records again."""
+    bell = _Bell(1, Retry(times=1, wait=30))
+    with TestFlow(bell.flow(), workers=2) as run:
+        _ring(run, bell)
+        for n in range(3):
+            target = (first + n) % 2
+            run.control({"type": "migrate", "id": f"m{n}", "bins": "all", "worker": target})
+            run.feed("words", "b", ms=5000 + 5000 * n)
+            for _ in range(500):
+                run.act()
+        run.advance(31)
+        assert bell.calls.count("ring a") == 2
+        assert _keys(run).count("a") == 1
+        assert bell.calls.count("b") == 3
