@@ -204,7 +204,7 @@ class WorkerProcess:
             open_writer=lambda node: _writer(plan, node, context, transactions),
             execution=ExecutionId(arguments.execution),
             joins=arguments.joins,
-            fires_timers=lambda: arguments.fire_timers,
+            fires_timers=lambda: arguments.fire_timers or not arguments.until_end,
             start=starting.result(),
             in_flight=topics.in_flight.result(),
             open_event_loop=lambda: ThreadedEventLoop(self._links.wakeup),

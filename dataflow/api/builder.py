@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meander.dataflow.api.nodes import ExchangeNode, Guarantee, Node, Output, group_of
+from meander.dataflow.api.nodes import (
+    ExchangeNode,
+    Guarantee,
+    Node,
+    Output,
+    SinkNode,
+    SourceNode,
+    group_of,
+)
 from meander.dataflow.api.validation import check, check_upstreams
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.operators.retries import OnError, fallback
@@ -61,7 +69,20 @@ class Definition:
 
     def unused_name(self, name: str) -> str:
         """Return the name of a state. Raises SetupError where another node has it."""
-        if name in {node.name for node in self.nodes}:
-            raise SetupError(f"operator {name!r}", "another operator of the flow has its name",
-                             "give each stateful operator a name of its own")  # fmt: skip
+        for node in self.nodes:
+            if node.name == name:
+                raise SetupError(
+                    f"operator {name!r}", f"{_kind(node)} {name!r} of the flow has its name",
+                    "sources, operators and sinks share their names: give one of the two another",
+                )  # fmt: skip
         return name
+
+
+def _kind(node: Node) -> str:
+    """Return what users call a node."""
+    match node:
+        case SourceNode():
+            return "source"
+        case SinkNode():
+            return "sink"
+    return "another operator"

@@ -447,6 +447,12 @@ class Plan:
         """Return the locations at which sources hold read records, sent or not."""
         return [at for source in self.sources for at in self.ports[source.name].outputs[:2]]
 
+    @cached_property
+    def reading_locations(self) -> list[Location]:
+        """Return the locations at which a source reads, or gets a partition from another worker."""
+        inputs = [self.ports[source.name].inputs[0] for source in self.sources]
+        return [*self.read_locations, *inputs]
+
     @property
     def follows_clock(self) -> bool:
         """Return whether logical time follows the wall clock while all sources are silent."""

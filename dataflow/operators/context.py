@@ -42,5 +42,7 @@ class OperatorContext:
     """The most bytes of waiting records in the memory of the operator."""
     fires_timers: Callable[[], bool]
     """Returns whether the end of a bounded run fires the timers behind its last record."""
+    furthest: Callable[[], int | None]
+    """Returns the furthest time that a source has read; None once all sources have ended."""
     buffer: Callable[[str], SpillBuffer]
     """Opens a spill buffer of the operator by its name."""

@@ -117,10 +117,10 @@ class Guard:
         change it before it fails."""
         return batch.values if self.retries is None else map(own_value, batch.values)
 
-    def stops(self, batch: Batch, row: int) -> bool:
+    def stops(self, batch: Batch, row: int, due: int | None = None) -> bool:
         """Return whether a function that has failed is called again on this record, so the pass
-        stops here."""
-        return self.retries is not None and self.retries.again(batch, row)
+        stops here. `due` is the time of the clock at which an alarm was due."""
+        return self.retries is not None and self.retries.again(batch, row, due)
 
     def end_pass(self, rows: int) -> int:
         """Return how many of the `rows` records of a pass are done. The others wait."""

@@ -75,11 +75,12 @@ class Retries:
         self.pending = False
         """Whether a record waits for another call."""
 
-    def again(self, batch: Batch, row: int) -> bool:
+    def again(self, batch: Batch, row: int, due: int | None = None) -> bool:
         """Note a failed call on a record. Return whether another call is to follow: then the pass
-        stops at its row."""
-        columns = batch.times, batch.origins, batch.partitions, batch.offsets, batch.indexes
-        place = tuple(int(column[row]) for column in columns)
+        stops at its row. An alarm has the same `due` in all its calls, whose times differ."""
+        columns = batch.origins, batch.partitions, batch.offsets, batch.indexes
+        time = int(batch.times[row]) if due is None else due
+        place = (time, *(int(column[row]) for column in columns))
         self._failures = self._failures + 1 if place == self._place else 1
         self._place = place
         if self._failures > self._retry.times:

@@ -341,7 +341,7 @@ class Progress:
         """Return the greatest outer time at these very locations; None without a pointstamp
         there."""
         if not self.ready:
-            return None
+            return MIN_TIME
         times = [
             outer_time(t) for at in locations for t in self._tracker.pointstamps(at).positive()
         ]

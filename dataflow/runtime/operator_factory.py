@@ -624,6 +624,7 @@ class OperatorFactory:
             space=flow.space,
             max_waiting=self.memory.waiting,
             fires_timers=environment.fires_timers,
+            furthest=partial(self.progress.furthest, self.plan.reading_locations),
             buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
         )
 

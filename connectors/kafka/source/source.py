@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 import xxhash
 from confluent_kafka import Consumer
@@ -56,9 +56,17 @@ from meander.dataflow.interfaces import (
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.source.silence import DEFAULT_SECONDS
 from meander.schemas.errors import MeanderError, SetupError
+from meander.state.encoding.record import Record
 
 T = TypeVar("T", default=Any)
 """The type of its values."""
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+"""The types of keys and values in pairs and records."""
+Typed = Callable[[bytes], T] | ValueFormat[T]
+"""A format that names the type of its values."""
+AnyFormat = Format | Decoder | ValueFormat[Any]
+Idle = Literal["wait", "advance"]
 DEFAULT_OPTIONS = SourceOptions()
 
 
@@ -120,6 +128,40 @@ class KafkaSource(SourceSpec[T]):
     pattern: str = ""
     start: str | int | None = None
     idle: Literal["wait", "advance"] = "wait"
+
+    if TYPE_CHECKING:
+        # A format that names a type gives that of the values: T, a pair of K and V, or a record
+        # of V. For other formats the type is what the user says.
+
+        @overload  # type: ignore[no-overload-impl]
+        def __init__(
+            self, topic: str | Sequence[str] = ..., value: Format = ..., key: AnyFormat = ...,
+            time: TimeExtractor | None = ..., options: SourceOptions = ..., fail_fast: bool = ...,
+            pairs: bool = ..., metadata: bool = ..., pattern: str = ...,
+            start: str | int | None = ..., idle: Idle = ...,
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self: KafkaSource[tuple[K, V]], topic: str | Sequence[str] = ..., value: Typed[V] = ...,
+            key: Format | Typed[K] = ..., time: TimeExtractor | None = ...,
+            options: SourceOptions = ..., fail_fast: bool = ..., *, pairs: Literal[True],
+            metadata: Literal[False] = ..., pattern: str = ..., start: str | int | None = ...,
+            idle: Idle = ...,
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self: KafkaSource[Record[V]], topic: str | Sequence[str] = ..., value: Typed[V] = ...,
+            key: AnyFormat = ..., time: TimeExtractor | None = ..., options: SourceOptions = ...,
+            fail_fast: bool = ..., pairs: Literal[False] = ..., *, metadata: Literal[True],
+            pattern: str = ..., start: str | int | None = ..., idle: Idle = ...,
+        ) -> None: ...  # fmt: skip
+        @overload
+        def __init__(
+            self, topic: str | Sequence[str] = ..., value: Typed[T] = ..., key: AnyFormat = ...,
+            time: TimeExtractor | None = ..., options: SourceOptions = ..., fail_fast: bool = ...,
+            pairs: bool = ..., metadata: bool = ..., pattern: str = ...,
+            start: str | int | None = ..., idle: Idle = ...,
+        ) -> None: ...  # fmt: skip
 
     def __post_init__(self) -> None:
         name = f"source topic {self.topic!r}"

@@ -1,7 +1,9 @@
 """The alarms of a stateful operator that are due by the wall clock.
 
 Guarantees that an alarm is due no earlier than asked, and only where its bin is at that logical
-time (I2). Cost: a look at the clock per turn while alarms are pending, O(log n) per alarm.
+time (I2). Invariant: while a function is to be called again on an alarm, the operator applies no
+record, and while on a record, it calls no alarm. Cost: a look at the clock per turn while alarms
+are pending, O(log n) per alarm.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Final
 
 from meander.dataflow.interfaces import Clock
 from meander.dataflow.operators.keyed.timers import Timers
+from meander.dataflow.operators.retries import Retries
 from meander.state.encoding.timers import Timer
 
 RETRY_SECONDS: Final = 0.01
@@ -19,17 +22,33 @@ RETRY_SECONDS: Final = 0.01
 class AlarmClock:
     """A clock that tells which alarms of an operator are due."""
 
-    def __init__(self, timers: Timers, clock: Clock) -> None:
-        self._timers, self._clock = timers, clock
+    def __init__(self, timers: Timers, clock: Clock, retries: Retries | None) -> None:
+        self._timers, self._clock, self._retries = timers, clock, retries
+        self.failed = False
+        """Whether the function is to be called again on an alarm."""
 
     @property
     def pending(self) -> bool:
         """Return whether an alarm is pending."""
         return self._timers.alarms.first is not None
 
-    def due(self, time: int, max_count: int) -> list[Timer]:
+    def due(self, time: int | None, max_count: int) -> list[Timer]:
         """Return alarms that are due, of bins that are here at a logical time, in order and at most
-        `max_count`."""
+        `max_count`; none where the inputs have ended. Call `note_called` after their calls."""
+        if self._retries is not None and self._retries.pending and not self.failed:
+            return []
+        due = [] if time is None else self._due(time, max_count)
+        if not due and self.failed and self._retries is not None:
+            # The bin of the failed alarm has left, or the inputs have ended.
+            self._retries.end_pass(0)
+            self.failed = False
+        return due
+
+    def note_called(self) -> None:
+        """Note that the function has been called on due alarms, and may have failed on one."""
+        self.failed = self._retries is not None and self._retries.pending
+
+    def _due(self, time: int, max_count: int) -> list[Timer]:
         alarms = self._timers.alarms
         now, first = self._clock.now_ms(), alarms.first
         if first is None or first[0] > now:

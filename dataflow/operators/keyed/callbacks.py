@@ -45,6 +45,8 @@ class Call(NamedTuple):
     key: bytes
     name: str = ""
     """The name of the timer or alarm."""
+    due: int | None = None
+    """The time of the clock at which an alarm was due, in milliseconds."""
 
     @property
     def offset(self) -> int:
@@ -225,4 +227,5 @@ class AlarmCalls(Calls):
             self._next += 1
         if self._next == len(self._due):
             return None
-        return Call(self._time, "alarm", *alarms.split(self._due[self._next][1]))
+        due, tag = self._due[self._next]
+        return Call(self._time, "alarm", *alarms.split(tag), due)

@@ -98,8 +98,9 @@ class Context(Generic[K]):
     @property
     def event_ms(self) -> int:
         """Return the record's own time, in milliseconds since 1970. It is earlier than `time_ms` if
-        the record is late, and later if the record was too far in the future. A timer or
-        notification has no other time than `time_ms`. The operator names "event_ms" in its `uses`.
+        the record is late, and later if the record was too far in the future. A timer, an alarm
+        or a notification has no other time than `time_ms`. The operator names "event_ms" in its
+        `uses`.
         """
         return cast(int, self._used(EVENT_MS))
 

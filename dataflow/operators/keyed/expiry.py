@@ -8,7 +8,7 @@ users see times. Cost: two look-ups per record of an operator with a time to liv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Self, cast, get_args
@@ -100,16 +100,19 @@ class Lifetimes:
             return refresh == "read"
         return before is ABSENT or encode_sealed(before) != encode_sealed(after)
 
-    def each(self, times: Int64s) -> Iterator[int]:
+    def each(self, times: Int64s, failed: Sequence[int]) -> Iterator[int]:
         """Yield the slot of each record of a fold, given the records' times. Remove an expired
-        state before its record, and renew the due time behind it."""
+        state before its record, and renew the due time behind it. A record whose row is in
+        `failed` by then changes no state, so it renews nothing."""
         # A fold calls this for each record, so it repeats `expire` and `renew` in short.
         dues, states, renews = self._dues, self._states, self._expiry.refresh != "create"
         slots, renewed = self._batch.slots.tolist(), self._expiry.dues(times).tolist()
-        for slot, time, due in zip(slots, times.tolist(), renewed, strict=True):
+        for row, (slot, time, due) in enumerate(zip(slots, times.tolist(), renewed, strict=True)):
             if dues[slot] <= time:
                 self.expire(slot, time)
             yield slot
+            if failed and failed[-1] == row:
+                continue
             if states[slot] is ABSENT:
                 dues[slot] = NEVER
             elif renews or dues[slot] == NEVER:

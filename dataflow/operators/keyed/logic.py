@@ -208,13 +208,13 @@ class Fold:
             return Applied(results, self._guard.end_pass(len(rows)))
 
     def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
-        return self._fold(state_batch.sealed, state_batch.slots.tolist(), batch)
+        return self._fold(state_batch.sealed, state_batch.slots.tolist(), batch, [])
 
-    def _fold(self, states: States, slots: Iterable[int], batch: Batch) -> Batch:
+    def _fold(self, states: States, slots: Iterable[int], batch: Batch, failed: list[int]) -> Batch:
+        """Return the results. Add the rows on which the function has failed to `failed`."""
         seal, unseal, step = self.sealing.seal, self.sealing.unseal, self._step
         assert batch.keys is not None
         keys = batch.keys
-        failed: list[int] = []
         results: list[object] = []
         keepalive, append, plain = self._guard.keepalive, results.append, self._plain
         as_is = self._as_is
@@ -254,7 +254,9 @@ class ExpiringFold(Fold):
 
     def _results(self, state_batch: StateBatch, batch: Batch) -> Batch:
         with Lifetimes(self._expiry, state_batch) as lifetimes:
-            return self._fold(state_batch.sealed, lifetimes.each(batch.times), batch)
+            failed = list[int]()
+            slots = lifetimes.each(batch.times, failed)
+            return self._fold(state_batch.sealed, slots, batch, failed)
 
 
 def _with_value(on_value: OnValue, value: object, context: Context, state: object) -> object:
@@ -360,7 +362,7 @@ class Process:
                 error = apply(slots[key], context, function, deepest)
                 if error is not None:
                     at = (batch, place) if call is None else (calls.batch([call]), 0)
-                    if self._guard.stops(*at):
+                    if self._guard.stops(*at, None if call is None else call.due):
                         break
                 if call is None:
                     row += 1

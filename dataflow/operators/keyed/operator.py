@@ -28,6 +28,7 @@ from meander.dataflow.operators.keyed.alarms import AlarmClock
 from meander.dataflow.operators.keyed.callbacks import AlarmCalls, Calls, without_function
 from meander.dataflow.operators.keyed.logic import Logic
 from meander.dataflow.operators.keyed.notifications import Notifications
+from meander.dataflow.operators.keyed.run_end import RunEnd
 from meander.dataflow.operators.keyed.spilling_queue import NEAR_BYTES
 from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.operators.ports import InFlight, InputPort, OutputPort, least_of
@@ -94,9 +95,9 @@ class KeyedOperator(StatefulOperator):
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
-        self._fires_timers = context.fires_timers
+        self._end = RunEnd(context, self.timers)
         self._clock, self._batch_size = context.clock, AdaptiveBatch(context.clock, SLICE)
-        self._alarms = None if held is None else AlarmClock(self.timers, self._clock)
+        self._alarms = None if held is None else AlarmClock(self.timers, self._clock, retries)
         self._queue: deque[tuple[int, Rows]] = deque()
         self._queued_bytes = 0
 
@@ -104,7 +105,7 @@ class KeyedOperator(StatefulOperator):
         """Install bins, receive records, apply ready ones, and make due calls. Return whether the
         operator worked."""
         frontier = self._complete_frontier()
-        retired = self._retire_timers()
+        retired = self._end.step()
         if self.incoming.is_ordering:
             self.incoming.note_passed(outer_frontier(self._call_frontier(frontier)))
         installed = self.incoming.schedule(self._outputs.retain)
@@ -170,18 +171,6 @@ class KeyedOperator(StatefulOperator):
         for port in self._inputs:
             passed = passed.meet(port.frontier)
         return passed
-
-    def _retire_timers(self) -> bool:
-        """Let no timer fire where a bounded run has ended and is not to fire them. They stay in
-        the state. Return whether that has just come.
-
-        Sources give up their last times once all sinks have passed the last record, so all timers
-        up to that record have fired.
-        """
-        if self.timers.retired or any(port.frontier for port in self._inputs):
-            return False
-        self.timers.retired = not self._fires_timers()
-        return self.timers.retired
 
     def _receive(self) -> bool:
         received = False
@@ -267,6 +256,8 @@ class KeyedOperator(StatefulOperator):
         applied = False
         if not self._queue and self.timers.first is None and self._notifications.first is None:
             return False
+        if self._alarms is not None and self._alarms.failed:
+            return False
         budget = self._batch_size.rows
         while budget > 0 and not self._rests:
             done = self._apply_some(frontier, budget)
@@ -281,7 +272,7 @@ class KeyedOperator(StatefulOperator):
         send. Return whether there were any."""
         assert self._alarms is not None
         time = self._reached(frontier)
-        due = [] if time is None else self._alarms.due(time, self._batch_size.rows)
+        due = self._alarms.due(time, self._batch_size.rows)
         if time is None or not due:
             return False
         version = self._version_at(time)
@@ -291,6 +282,7 @@ class KeyedOperator(StatefulOperator):
             version.logic.call_kinds, time, due, self._clock.now_ms,
         )  # fmt: skip
         self._run(version.logic, EMPTY, calls)
+        self._alarms.note_called()
         return True
 
     def _alarm_times(self, frontier: Antichain) -> tuple[Time, ...]:
@@ -310,6 +302,7 @@ class KeyedOperator(StatefulOperator):
 
     def _on_installed(self, bin: Bin, time: int) -> None:
         self._expect_alarms()
+        self._end.note_arrival(bin, time)
         if self._alarms is not None:
             self.timers.note_arrival(bin, time)
 
@@ -323,7 +316,7 @@ class KeyedOperator(StatefulOperator):
         until a function is called again on a record."""
         again = None if self._retries is None else self._retries.wait_seconds()
         alarm = None
-        if self._alarms is not None and self._outputs.held:
+        if self._alarms is not None and self._outputs.held and again is None:
             alarm = self._alarms.wait_seconds()
         waits = (super().wait_seconds(), again, alarm)
         return min((wait for wait in waits if wait is not None), default=None)
@@ -404,9 +397,11 @@ class KeyedOperator(StatefulOperator):
     def _calls(
         self, bound: Antichain, iterations: Iterations, max_count: int, version: _Version
     ) -> Calls:
-        until = passed_frontier(bound, iterations)
+        until, limits = passed_frontier(bound, iterations), self._end.limits
         if version.until is not None:
-            until = Antichain.of(*map(outer_time, until), version.until)
+            limits = *limits, version.until
+        if limits:
+            until = Antichain.of(*map(outer_time, until), *limits)
         return Calls(
             self.name, self._origin, self._space, self.timers, self._notifications,
             version.logic.call_kinds, iterations, until, max_count, self._clock.now_ms,

@@ -37,7 +37,7 @@ class Timers:
     def __init__(self, rows: TimerRows) -> None:
         """`rows` are those of the operator's store."""
         self.retired = False
-        """Whether no timer fires any more: the run has ended before their times."""
+        """Whether no timer fires any more: the run has ended before their times (`run_end.py`)."""
         self.alarms = SpillingQueue(rows, ALARM)
         """The alarms of bins that are here, by milliseconds of the wall clock."""
         self._here = SpillingQueue(rows, TIMER)

@@ -64,6 +64,25 @@ def told(context: Context[str], seen: int) -> int:
 
 reminders = words.key_by(lambda word: word).process("reminders", int, remind, told)
 """,
+    "sources.py": """
+from typing import NamedTuple
+
+from meander import Flow, KafkaSource, Record, Stream, typed
+
+class Order(NamedTuple):
+    id: int
+
+flow = Flow("sources")
+order = typed(Order)
+plain: Stream[Order] = flow.source(KafkaSource("plain", order))
+pairs: Stream[tuple[str, Order]] = flow.source(
+    KafkaSource("pairs", order, bytes.decode, pairs=True), "pairs")
+records: Stream[Record[Order]] = flow.source(KafkaSource("r", order, metadata=True), "records")
+said: Stream[tuple[str, int]] = flow.source(
+    KafkaSource[tuple[str, int]]("said", pairs=True), "said")
+noted: Stream[Record[int]] = flow.source(KafkaSource[Record[int]]("noted", metadata=True), "noted")
+ids = flow.merge(pairs.map(lambda pair: pair[1].id), records.map(lambda record: record.value.id))
+""",
     "test_flow.py": """
 from flow import flow
 from meander.testing import TestFlow
@@ -93,6 +112,15 @@ def untimely(context: Context[str], seen: int) -> int:
     context.alarm(60, nam="late")
     return seen + context.key
 """
+WRONG_SOURCES = """
+wrong: Stream[Order] = flow.source(KafkaSource("wrong", order, metadata=True))
+pairs.map(lambda pair: pair.id)
+records.map(lambda record: record.id)
+"""
+SOURCE_ERRORS = (
+    'Argument 1 to "source"', '"tuple[str, Order]" has no attribute "id"',
+    'Record[Order]" has no attribute "id"',
+)  # fmt: skip
 CALL_ERRORS = (
     'Argument 3 to "process"', 'Argument 1 to "timer"', 'Argument 1 to "cancel"',
     'Unexpected keyword argument "nam"', "Unsupported operand types",
@@ -184,13 +212,17 @@ def test_a_project_runs_on_a_standalone_cluster(
 def test_a_type_checker_finds_wrong_functions(wheel: Path, project: Path, tmp_path: Path) -> None:
     command: list[str | Path] = [
         sys.executable, "-m", "mypy", "--strict", "--python-executable", wheel, "--cache-dir",
-        tmp_path / "cache", "flow.py",
+        tmp_path / "cache", "flow.py", "sources.py",
     ]  # fmt: skip
     assert "no issues found" in said(command, project)
-    right = (project / "flow.py").read_text()
-    for wrong, errors in ((WRONG, ('Argument 3 to "fold"',)), (WRONG_CALLS, CALL_ERRORS)):
-        (project / "flow.py").write_text(right + wrong)
+    for module, wrong, errors in (
+        ("flow.py", WRONG, ('Argument 3 to "fold"',)), ("flow.py", WRONG_CALLS, CALL_ERRORS),
+        ("sources.py", WRONG_SOURCES, SOURCE_ERRORS),
+    ):  # fmt: skip
+        right = (project / module).read_text()
+        (project / module).write_text(right + wrong)
         done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert [error for error in errors if error not in done.stdout] == []
         assert f"found {len(errors)} error" in done.stdout.lower(), done.stdout
+        (project / module).write_text(right)

@@ -107,6 +107,7 @@ class Bench:
             space=BinSpace(),
             max_waiting=max_waiting,
             fires_timers=lambda: True,
+            furthest=lambda: None,
             buffer=lambda _: buffer,
         )
 

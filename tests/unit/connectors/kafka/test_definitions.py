@@ -12,18 +12,18 @@ from meander import KafkaSink, KafkaSource, SetupError
 REFUSED: dict[str, Callable[[], Any]] = {
     "source topic '': Kafka allows no such name; a name has": lambda: KafkaSource(),
     "source topic 'a b': Kafka allows no such name": lambda: KafkaSource("a b"),
-    "source topics: they are 5; give a list of topics": lambda: KafkaSource(5),  # type: ignore[arg-type]
+    "source topics: they are 5; give a list of topics": lambda: KafkaSource(5),  # type: ignore[call-overload]
     "source topics: they are []; give a list of topics": lambda: KafkaSource([]),
     "source topics: they are ['a', 'a']; name each topic once": lambda: KafkaSource(["a", "a"]),
     "source topics, 5: it is of type int": lambda: KafkaSource(["a", 5]),  # type: ignore[list-item]
     "source pattern '(': it is no regular expression": lambda: KafkaSource(pattern="("),
-    "source pattern: it is 5; give a pattern": lambda: KafkaSource(pattern=5),  # type: ignore[arg-type]
+    "source pattern: it is 5; give a pattern": lambda: KafkaSource(pattern=5),  # type: ignore[call-overload]
     "source of topics 'a.*': it has a topic beside": lambda: KafkaSource("a", pattern="a.*"),
     "source topic 'a', time: it is 'at'; give header('name'), field('name') or a function": (
-        lambda: KafkaSource("a", time="at")  # type: ignore[arg-type]
+        lambda: KafkaSource("a", time="at")  # type: ignore[call-overload]
     ),
-    "source topic 'a', options: it is 5": lambda: KafkaSource("a", options=5),  # type: ignore[arg-type]
-    "source topic 'a', pairs: it is 'x'": lambda: KafkaSource("a", pairs="x"),  # type: ignore[arg-type]
+    "source topic 'a', options: it is 5": lambda: KafkaSource("a", options=5),  # type: ignore[call-overload]
+    "source topic 'a', pairs: it is 'x'": lambda: KafkaSource("a", pairs="x"),  # type: ignore[call-overload]
     "source topic 'a': it has both pairs and metadata": (
         lambda: KafkaSource("a", pairs=True, metadata=True)
     ),

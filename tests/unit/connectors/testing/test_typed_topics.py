@@ -103,7 +103,7 @@ def test_topics_of_a_pattern_share_the_format_of_their_source(
     form = Registry(served.url).avro(schema, columns=["count", "country"])
     data = writer(Registry(served.url).avro(schema, Order)).encode(order(2))
     flow = Flow("counts")
-    source = KafkaSource[Record[tuple[int, str]]](pattern="in-.", value=form, metadata=True)  # type: ignore[arg-type]
+    source = KafkaSource[Record[tuple[int, str]]](pattern="in-.", value=form, metadata=True)
     flow.source(source).map(lambda one: [one.topic, *one.value]).sink(KafkaSink("out"))
     with TestFlow(flow, topics=["in-a", "in-b", "other"]) as run:
         run.feed("in-a", data, b"{}")

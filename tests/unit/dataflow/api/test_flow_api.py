@@ -213,6 +213,15 @@ def test_two_operators_cannot_keep_state_under_one_name(
         second(keyed)
 
 
+def test_an_operator_of_the_name_of_a_source_or_sink_is_told_of_it() -> None:
+    keyed = Flow("f").source(words(), "n").key_by(lambda v: v)
+    with pytest.raises(SetupError, match=r"operator 'n': source 'n' .* has its name; sources, .*"):
+        keyed.fold("n", lambda: 0, _count)
+    keyed.sink(ListSink(), "end")
+    with pytest.raises(SetupError, match=r"operator 'end': sink 'end' of the flow has its name"):
+        keyed.probe("end")
+
+
 def test_a_fold_without_a_step_is_refused_when_it_is_defined() -> None:
     keyed = Flow("f").source(ListSource([])).key_by(lambda v: v)
     with pytest.raises(SetupError, match=r"operator 'x': a fold needs .* give it a step"):

@@ -78,9 +78,9 @@ def test_a_source_that_is_none_is_not_defined() -> None:
 
 def test_a_source_of_no_known_format_is_not_defined() -> None:
     with pytest.raises(SetupError, match="topic 'in', value: it is 'sttr'; give 'json', 'bytes', "):
-        KafkaSource("in", value="sttr")  # type: ignore[arg-type]
+        KafkaSource("in", value="sttr")  # type: ignore[call-overload]
     with pytest.raises(SetupError, match="topic 'in', key: it is 'sttr'"):
-        KafkaSource("in", key="sttr")  # type: ignore[arg-type]
+        KafkaSource("in", key="sttr")  # type: ignore[call-overload]
 
 
 def test_a_stream_without_keys_has_no_other_attributes_than_it_had() -> None:

@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from meander import Checkpointing, Flow, KafkaSink, KafkaSource, Retry, SetupError
+from meander import (
+    Checkpointing,
+    Context,
+    Flow,
+    KafkaSink,
+    KafkaSource,
+    Record,
+    Retry,
+    SetupError,
+)
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.testing import At, Raise, TestFlow
 
@@ -200,3 +209,77 @@ def test_flow_runs_where_an_event_loop_runs_already() -> None:
         return run.values("out")
 
     assert asyncio.run(notebook()) == [2, 4]
+
+
+async def slowly(value: Any) -> Any:
+    await asyncio.sleep(0.05)
+    return value
+
+
+def _own_times(context: Context[int], n: int, value: int) -> int:
+    context.emit([value, context.event_ms, context.time_ms])
+    return n
+
+
+@pytest.mark.parametrize("order", ["kept", "any"])
+def test_records_keep_their_own_times(order: Any) -> None:
+    flow = Flow("late", bins=2)
+    asked = flow.source(KafkaSource("in")).map_async("ask", doubled, concurrency=3, order=order)
+    asked.key_by(lambda v: v % 3).process("p", int, _own_times, uses=["event_ms"]).sink(
+        KafkaSink("out")
+    )
+    with TestFlow(flow, workers=2, partitions=1) as run:
+        for n, ms in enumerate((500, 300, 700, 650, 900)):
+            run.feed("in", n, ms=ms)
+        run.run()
+    assert sorted(map(str, run.values("out"))) == sorted(map(str, [
+        [0, 500, 500], [2, 300, 500], [4, 700, 700], [6, 650, 700], [8, 900, 900],
+    ]))  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["aligned", "unaligned"])
+@pytest.mark.parametrize("seed", range(3))
+def test_own_times_of_records_whose_calls_a_restart_repeats_are_as_before(
+    policy: Any, seed: int
+) -> None:
+    """I5: the records are in flight in the checkpoint."""
+    records = [(1000 + 10 * n - 15 * (n % 4), n) for n in range(400)]
+    flow = Flow("late", bins=2, checkpoints=Checkpointing(0.05, policy), delivery="exactly_once")
+    sink = ListSink()
+    asked = flow.source(ListSource([records])).map_async("ask", slowly, concurrency=30)
+    keyed = asked.key_by(lambda v: v % 3)
+    keyed.process("p", int, _own_times, uses=["event_ms"]).sink(sink)
+    with TestFlow(flow, workers=2, seed=seed) as run:
+        while len(run.world.checkpoints) < 3:
+            run.act()
+        world, before = run.world, len(sink.values)
+    with TestFlow(flow, workers=3, seed=seed, world=world) as run:
+        run.run()
+    assert before < len(sink.values) == 400
+    found: Any = sink.values
+    assert {(n, own) for n, own, _ in found} == {(n, ms) for ms, n in records}
+    assert any(own < time for _, own, time in found)
+
+
+def test_a_coroutine_gets_and_gives_the_metadata_of_a_record() -> None:
+    """Its value may change in place, and a failed call sees it whole again."""
+    seen = list[object]()
+
+    async def ask(record: Record[dict[str, int]]) -> Record[dict[str, int]]:
+        seen.append(record.value.pop("n"))
+        if len(seen) == 1:
+            raise ConnectionError
+        return record
+
+    flow = Flow("asked", bins=1)
+    source = KafkaSource[Record[dict[str, int]]]("in", metadata=True)
+    asked = flow.source(source).map_async("ask", ask, on_error=Retry(times=1, wait=0.1))
+    copied = asked.map(lambda r: [r.value, r.key, r.offset, r.timestamp_ms, [*r.headers]])
+    copied.sink(KafkaSink("out", headers=lambda v: [("n", str(v[2]).encode())]))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", {"n": 7}, key="a", ms=1000, headers=[("trace", None)])
+        run.feed("in", {"n": 8}, key="b", ms=900)
+        run.run()
+        assert run.values("out") == [[{}, "a", 0, 1000, [["trace", None]]], [{}, "b", 1, 900, []]]
+        assert [record.headers[0] for record in run.records("out")] == [("n", b"0"), ("n", b"1")]
+    assert seen in ([7, 7, 8], [7, 8, 7])

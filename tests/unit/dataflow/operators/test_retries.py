@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, Retry, SetupError
+from meander import Context, Flow, KafkaSink, KafkaSource, Retry, SetupError
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.keyed import columns
+from meander.dataflow.operators.retries import Fallback
 from meander.schemas.errors import MeanderError
 from meander.testing import TestFlow
 
@@ -270,3 +272,154 @@ def test_results_with_failures_are_those_without(seed: int) -> None:
             run.run()
         results.append(run.values("out"))
     assert results[0] == results[1]
+
+
+def _lives(policy: Retry, failures: dict[int, int]) -> Flow:
+    """A fold that fails so often on each value, and whose keys live for ten milliseconds."""
+
+    def step(state: int, value: int) -> tuple[int, list[int]]:
+        if failures.get(value, 0) > 0:
+            failures[value] -= 1
+            raise ConnectionError(value)
+        return state + 1, [value, state + 1]
+
+    flow = Flow("lives", bins=1)
+    numbers = flow.source(KafkaSource("numbers")).key_by(lambda n: n % 2)
+    numbers.fold("seen", int, step, ttl=0.01, on_error=policy).sink(KafkaSink("out"))
+    return flow
+
+
+def _counts(
+    flow: Flow, *records: tuple[int, int]
+) -> tuple[list[object], dict[object, object], list[object]]:
+    with TestFlow(flow, workers=1, partitions=1) as run:
+        for value, ms in records:
+            run.feed("numbers", value, ms=ms)
+        run.run()
+        return run.values("out"), run.states("seen"), [one.value for one in run.dead_letters]
+
+
+def test_key_that_expires_at_a_record_on_which_a_fold_fails_begins_anew() -> None:
+    found = _counts(_lives(Retry(2, 0.1), {4: 2}), (0, 1000), (2, 1009), (4, 1019), (6, 1028))
+    assert found == ([[0, 1], [2, 2], [4, 1], [6, 2]], {0: 2}, [])
+
+
+@pytest.mark.parametrize(("then", "letters"), [("skip", []), ("dead_letter", [2, 5])])
+def test_record_on_which_all_calls_of_a_fold_fail_renews_no_key(
+    then: Fallback, letters: list[object]
+) -> None:
+    """It changes no state either, as with a process function."""
+    found = _counts(
+        _lives(Retry(1, 0.1, then), {2: 9, 5: 9}), (0, 1000), (1, 1002), (2, 1009), (5, 1011),
+        (3, 1011), (4, 1011), (7, 1020),
+    )  # fmt: skip
+    assert found == ([[0, 1], [1, 1], [3, 2], [4, 1], [7, 3]], {0: 1, 1: 3}, letters)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_live_as_long_with_failures_as_without(seed: int) -> None:
+    results = []
+    for failures in (0, 3):
+        flow = _lives(Retry(times=9, wait=0.05), dict.fromkeys(range(0, 90, 3), failures))
+        with TestFlow(flow, workers=3, seed=seed) as run:
+            for n in range(90):
+                run.feed("numbers", n, ms=1000 + 3 * n + 7 * (n % 5 == 0), partition=n % 2)
+            run.run_until_idle()
+            run.control({"type": "migrate", "id": "m", "bins": "all", "worker": 1})
+            run.run()
+            assert not run.dead_letters
+        found: list[Any] = [*run.values("out")]
+        results.append(found)
+    assert results[0] == results[1]
+    assert 2 < sum(count == 1 for _, count in results[0]) < 60, "keys expire"
+
+
+class _Bell:
+    """An operator whose records set alarms a second later, which fail so often."""
+
+    def __init__(self, failures: int, policy: Retry) -> None:
+        self.failures, self.calls, self._policy = failures, list[str](), policy
+
+    def flow(self) -> Flow:
+        flow = Flow("bells", bins=2)
+        words = flow.source(KafkaSource("words", value="str")).key_by(lambda word: word[0])
+        rung = words.process("bell", int, self._step, on_alarm=self._ring, on_error=self._policy)
+        rung.sink(KafkaSink("out"))
+        return flow
+
+    def _step(self, context: Context[str], state: int, word: str) -> int:
+        self.calls.append(word)
+        if not state:
+            context.alarm(1, name="bell")
+        return state + 1
+
+    def _ring(self, context: Context[str], state: int) -> int:
+        self.calls.append(f"ring {context.key}")
+        context.emit([context.key, state])
+        context.alarm(3600)
+        if context.key == "a" and self.failures:
+            self.failures -= 1
+            raise ConnectionError
+        context.cancel("bell")
+        return state
+
+
+def _keys(run: TestFlow) -> list[str]:
+    values: list[Any] = [*run.values("out")]
+    return [key for key, _ in values]
+
+
+def _ring(run: TestFlow, bell: _Bell) -> None:
+    """Run until the function has failed on the alarm."""
+    run.feed("words", "a1", ms=1000)
+    run.run_until_idle()
+    run.sim.clock.advance(1.1)
+    while "ring a" not in bell.calls:
+        run.act()
+
+
+def test_alarm_that_fails_is_called_again_before_later_records_and_alarms() -> None:
+    bell = _Bell(2, Retry(times=2, wait=5))
+    with TestFlow(bell.flow(), workers=1) as run:
+        _ring(run, bell)
+        run.feed("words", "b1", "a2", ms=2000)
+        run.advance(2)
+        assert bell.calls == ["a1", *["ring a"] * 3, "b1", "a2", "ring b"]
+        assert run.values("out") == [["a", 1], ["b", 1]]
+    assert (run.counters["retries"], run.dead_letters) == (2, [])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("wait", [0.0, 0.3])
+def test_alarm_on_which_all_calls_fail_gets_the_fallback_while_records_come(
+    workers: int, wait: float
+) -> None:
+    """Its calls have other times, and still count as calls of one alarm."""
+    bell = _Bell(99, Retry(times=3, wait=wait))
+    with TestFlow(bell.flow(), workers=workers) as run:
+        for n in range(20):
+            run.feed("words", f"a{n}", f"b{n}", ms=1000 + 500 * n)
+            run.advance(0.2)
+        assert bell.calls.count("ring a") == 1 + 3
+        (letter,) = run.dead_letters
+        assert _keys(run) == ["b"]
+    assert (letter.reason, letter.key) == ("ConnectionError", "a")
+    assert len([call for call in bell.calls if call[0] in "ab"]) == 40
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_alarm_that_waits_for_another_call_moves_with_its_key(first: int) -> None:
+    """I7: the worker that had it applies records again."""
+    bell = _Bell(1, Retry(times=1, wait=30))
+    with TestFlow(bell.flow(), workers=2) as run:
+        _ring(run, bell)
+        for n in range(3):
+            target = (first + n) % 2
+            run.control({"type": "migrate", "id": f"m{n}", "bins": "all", "worker": target})
+            run.feed("words", "b", ms=5000 + 5000 * n)
+            for _ in range(500):
+                run.act()
+        run.advance(31)
+        assert bell.calls.count("ring a") == 2
+        assert _keys(run).count("a") == 1
+        assert bell.calls.count("b") == 3

@@ -197,3 +197,25 @@ def test_a_timer_and_an_alarm_of_one_name_replace_each_other(near: int | None) -
     assert (timers.first, fired_alarms(timers)) == ((5, b"ax"), [])
     timers.cancel(A, b"a", "x")
     assert (timers.first, timers.alarms.first) == (None, None)
+
+
+@pytest.mark.parametrize("near", [None, 1])
+def test_retired_timers_do_not_fire_and_stay_until_they_are_cancelled_or_replaced(
+    near: int | None,
+) -> None:
+    """They go into the last checkpoint as the functions left them."""
+    store = new_store()
+    timers = new_timers(near, store)
+    for time, key, name in ((5, b"a", "x"), (6, b"b", "x"), (7, b"c", "x"), (8, b"d", "")):
+        timers.set(A, time, key, name)
+    timers.start_departure(A, 7)
+    timers.retired = True
+    assert (timers.first, timers.least, timers.peek(None, 9)) == (None, None, [])
+    timers.cancel(A, b"a", "x")
+    timers.cancel(A, b"c", "x")
+    timers.set(A, 9, b"b", "x")
+    assert (timers.first, timers.least) == (None, None)
+    held, rows = carried(timers, store, A)
+    again = new_timers(near, rows)
+    again.install(A, held)
+    assert fired(again) == [(8, b"d"), (9, tag_of(b"b", "x"))]

@@ -58,6 +58,25 @@ def test_the_end_fires_all_timers_where_asked(seed: int) -> None:
     assert run_to_end(seed, 2, 2, fire=True) == [[1100, 1250, 1460], [1150, 1300, 1510]]
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_end_fires_timers_up_to_the_last_record_of_any_source(seed: int, workers: int) -> None:
+    """Only the control frontier, which is far ahead, holds back an operator behind an ended
+    source."""
+    flow = Flow("timers", bins=4, control_lead=3600)
+    stream = flow.source(KafkaSource("in"), "short").key_by(lambda v: v)
+    first = stream.process("first", lambda: 0, remind, ring)
+    second = first.key_by(str).process("second", lambda: 0, lambda c, s, v: remind(c, s, 50), ring)
+    second.sink(KafkaSink("out"))
+    flow.source(KafkaSource("long"), "long").sink(KafkaSink("copies"), "copies")
+    with TestFlow(flow, workers, seed, partitions=2) as run:
+        run.feed("in", 100, 440, 460, 2000, ms=1000)
+        for n in range(10):
+            run.feed("long", n, ms=1050 + 50 * n, partition=n % 2)
+        run.run(fire_timers=False)
+        assert run.values("out") == [1150, 1490]
+
+
 def test_a_test_flow_fires_all_timers_by_default() -> None:
     with TestFlow(chained()) as run:
         run.feed("in", 100, ms=1000)
