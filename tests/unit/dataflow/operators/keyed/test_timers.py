@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meander.dataflow.operators.keyed.run_end import RunEnd
 from meander.dataflow.operators.keyed.timer_queue import HEAP_SLACK, Timer
 from meander.dataflow.operators.keyed.timers import Timers
 from meander.state.encoding.timers import tag_of
@@ -183,3 +187,26 @@ def test_retired_timers_do_not_fire_and_stay_until_they_are_cancelled_or_replace
     timers.set(A, 9, b"b", "x")
     assert timers.all(A) == [(8, b"d"), (9, tag_of(b"b", "x"))] == timers.departing(A)
     assert (timers.first, timers.least) == (None, None)
+
+
+def test_a_worker_learns_of_the_end_from_a_bin_whose_timers_are_due_before_its_move() -> None:
+    """I1: the worker has no capability for their times."""
+    furthest: list[int | None] = [5]
+    context: Any = SimpleNamespace(fires_timers=lambda: False, furthest=lambda: furthest[0])
+    timers = Timers()
+    end = RunEnd(context, timers)
+    assert (end.step(), end.limits) == (False, (5,))
+    furthest[0] = 3
+    assert (end.step(), end.limits) == (False, (5,))
+    timers.install(A, [(7, b"a")])
+    end.note_arrival(A, 7)
+    assert not timers.retired
+    end.note_arrival(A, 8)
+    assert (timers.retired, timers.least, end.limits) == (True, None, ())
+
+
+def test_timers_retire_once_no_source_reads() -> None:
+    context: Any = SimpleNamespace(fires_timers=lambda: False, furthest=lambda: None)
+    timers = Timers()
+    end = RunEnd(context, timers)
+    assert (end.step(), timers.retired, end.step()) == (True, True, False)
