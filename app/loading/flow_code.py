@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from meander.app.loading.loader import Source, beside, collect
+from meander.app.loading.loader import SourceFiles, beside, collect
 from meander.schemas.errors import SetupError
 
 MAX_ADDED = 4 << 20
@@ -37,7 +37,7 @@ class FlowCode:
         """Add files that a format of the flow needs. Raises SetupError where one lies elsewhere
         than beside the module."""
         more = beside(self._module, files)
-        self.source = Source(self.source.entry, self.source.files | more)
+        self.source = SourceFiles(self.source.entry, self.source.files | more)
 
     def add_new_files(self) -> None:
         """Add the files that a user has put beside the module. Raises SetupError where they are
@@ -53,4 +53,4 @@ class FlowCode:
             )
         if new:
             self.added |= new
-            self.source = Source(self.source.entry, self.source.files | new)
+            self.source = SourceFiles(self.source.entry, self.source.files | new)
