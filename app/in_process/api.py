@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from meander.app.config import cluster
 from meander.app.in_process import runner
 from meander.app.in_process.collector import Collector
+from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.in_process import InProcessResult
 from meander.dataflow.api.nodes import Output, SinkNode
@@ -24,11 +25,14 @@ def run(
     )  # fmt: skip
 
 
-def take(flow: Flow, at: Output, count: int, *, start: str, bootstrap: str | None) -> list[object]:
+def take(
+    flow: Definition, at: Output, count: int, *, start: str, bootstrap: str | None
+) -> list[object]:
     """Return the first values at an output; see `Stream.take`."""
     if at.scope.parent is not None:
         raise SetupError(f"operator {at.node.name!r}", "it lies inside a loop",
                          "take from a stream that has left the loop")  # fmt: skip
+    assert isinstance(flow, Flow), "streams belong to flows"
     found = list[object]()
 
     def collect(_: Sequence[object], values: Sequence[object]) -> None:

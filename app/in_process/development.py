@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import msgspec
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 from pydantic_core import to_json
 
@@ -117,8 +118,11 @@ def _create_topics(flow: Flow, kafka: dict[str, str]) -> None:
     )  # fmt: skip
     absent = [topic for topics in named for topic in topics if topic not in present]
     new = [NewTopic(topic, PARTITIONS, 1) for topic in dict.fromkeys(absent)]
-    for future in admin.create_topics(new).values() if new else ():
-        future.result()
+    for topic, future in (admin.create_topics(new) if new else {}).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise client.translate(error, f"topic {topic!r}") from None
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from meander.app.config.options import Options
 from meander.app.loading.flow_code import FlowCode
 from meander.app.loading.loader import SourceFiles, load_flow
 from meander.app.loading.policies import policies_of
-from meander.connectors.custom.partition_list import partition_list
+from meander.connectors.custom.partition_list import names_of, partition_list
 from meander.connectors.custom.source import Source
 from meander.connectors.kafka import client
 from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
@@ -280,7 +280,7 @@ def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
 
 def _partitions(spec: SourceSpec) -> str:
     """Return the partitions that a source beside Kafka has now; '' for another one."""
-    return partition_list(spec.label, spec.partitions()) if isinstance(spec, Source) else ""
+    return partition_list(spec.label, names_of(spec)) if isinstance(spec, Source) else ""
 
 
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from meander.app.recovery.checkpoint_index import (
     retained_checkpoints,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
-from meander.connectors.custom.partition_list import continues
+from meander.connectors.custom.partition_list import continues, names_of
 from meander.connectors.custom.source import Source
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
@@ -235,7 +235,7 @@ def other_partitions(start: StartDecision, plan: Plan) -> list[str]:
     return [
         f"source {name!r} does not begin with the partitions that it has read"
         for name, spec in custom.items()
-        if name in had and not continues(had[name].rpartition(" ")[2], spec.partitions())
+        if name in had and not continues(had[name].rpartition(" ")[2], names_of(spec))
     ]
 
 

@@ -8,11 +8,24 @@ the same names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 from urllib.parse import quote
 
 import xxhash
 
-from meander.schemas.errors import SetupError
+from meander.dataflow.operators.error_policy import describe, failure
+from meander.schemas.errors import MeanderError, SetupError
+
+
+class PartitionedSource(Protocol):
+    """A source that names its partitions."""
+
+    @property
+    def label(self) -> str:
+        """Return its name in errors."""
+
+    def partitions(self) -> Sequence[str]:
+        """Return the names of its partitions."""
 
 
 def partition_list(label: str, names: Sequence[str]) -> str:
@@ -33,6 +46,19 @@ def continues(known: str, names: Sequence[str]) -> bool:
     """
     count, _, hash = known.partition(":")
     return count.isdecimal() and int(count) <= len(names) and _hash(names[: int(count)]) == hash
+
+
+def names_of(source: PartitionedSource) -> list[str]:
+    """Return the names of a source's partitions. Raise SetupError where the user's code fails."""
+    try:
+        return [*source.partitions()]
+    except MeanderError:
+        raise
+    except failure() as error:
+        raise SetupError(
+            f"source {source.label!r}", f"its partitions cannot be listed: {describe(error)}",
+            "correct its method partitions",
+        ) from error  # fmt: skip
 
 
 def expect_same(label: str, known: str, names: Sequence[str]) -> None:

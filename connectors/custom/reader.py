@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meander.connectors.custom.partition_list import names_of
 from meander.connectors.custom.records import (
     PartitionReader,
     SourceRecord,
@@ -159,7 +160,7 @@ class PartitionsReader:
 
     def _list(self) -> None:
         """Look for new partitions. Raise SetupError where the known ones are no longer first."""
-        found = [*self._source.partitions()]
+        found = names_of(self._source)
         if found[: len(self._names)] != self._names:
             other = next(
                 (new for old, new in zip(self._names, found, strict=False) if old != new), None

@@ -18,7 +18,7 @@ from meander.connectors.custom.records import SinkRecord
 from meander.dataflow.interfaces import SinkSpec, WorkerContext
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.records.batch import Batch
-from meander.schemas.errors import MeanderError
+from meander.schemas.errors import MeanderError, SetupError
 from meander.schemas.row_error import RowError
 from meander.state.encoding import codec
 from meander.state.times.time import to_millis
@@ -74,6 +74,19 @@ class Sink(SinkSpec, ABC):
         return ThreadedWriter(self, context)
 
 
+def open_part(sink: Sink, worker: int) -> SinkPart:
+    """Return the part of a worker. Raise SetupError where the user's code fails."""
+    try:
+        return sink.open_part(worker)
+    except MeanderError:
+        raise
+    except failure() as error:
+        raise SetupError(
+            f"sink {sink.label!r}", f"it cannot be opened: {describe(error)}",
+            "correct its method open_part, or what it opens",
+        ) from error  # fmt: skip
+
+
 def encode_batch(sink: Sink, batch: Batch) -> list[SinkRecord]:
     """Return the records of a batch. Raise RowError for the rows that do not fit."""
     encoded, errors = list[object](), dict[int, RowError]()
@@ -95,7 +108,7 @@ class ThreadedWriter:
 
     def __init__(self, sink: Sink, context: WorkerContext) -> None:
         self._sink, self._wakeup = sink, context.wakeup
-        self._part = sink.open_part(context.worker)
+        self._part = open_part(sink, context.worker)
         self._max_bytes = context.max_waiting
         self._waiting = list[SinkRecord]()
         self._bytes = self._written = self._delivered = 0

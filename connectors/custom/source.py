@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import TypeVar
 
-from meander.connectors.custom.partition_list import expect_same, partition_list
+from meander.connectors.custom.partition_list import expect_same, names_of, partition_list
 from meander.connectors.custom.reader import ThreadedReader
 from meander.connectors.custom.records import PartitionReader
 from meander.connectors.kafka.source.source import NO_READERS, assigned
@@ -90,7 +90,7 @@ class Source(SourceSpec[T], ABC):
     ) -> ThreadedReader:
         """Return this worker's reader of the given rests, or of its share of all partitions in a
         first run. Raise SetupError where this worker finds other partitions than the driver."""
-        names = [*self.partitions()]
+        names = names_of(self)
         key, _, own = partition_list(self.label, names).partition(" ")
         expect_same(self.label, context.topics.get(key, own), names)
         share = assigned(self.label, len(names), context.worker, context.workers, readers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -71,7 +71,7 @@ class FileSource(Source[T]):
     value: Format | Callable[[bytes], T] | ValueFormat[T] = "json"
     format: FileFormat | None = None
     time: FieldTime | Callable[[Any], int] | None = None
-    columns: Mapping[str, Callable[[str], object]] = field(default_factory=dict)
+    columns: Mapping[str, Callable[[str], object]] | None = None
     delimiter: str = ","
     options: SourceOptions = DEFAULT_OPTIONS
 
@@ -147,7 +147,7 @@ class FileSource(Source[T]):
 
     def _row(self, texts: dict[str, str]) -> tuple[object, int | None]:
         row: dict[str, object] = {**texts}
-        for column, convert in self.columns.items():
+        for column, convert in (self.columns or {}).items():
             row[column] = convert(texts[column])
         return self._timed(row)
 

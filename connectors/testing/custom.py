@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from meander.connectors.custom.partition_list import names_of
 from meander.connectors.custom.reader import PartitionsReader
-from meander.connectors.custom.sink import Sink, encode_batch
+from meander.connectors.custom.sink import Sink, encode_batch, open_part
 from meander.connectors.custom.source import Source
 from meander.connectors.testing.in_memory import POLL_SIZES
 from meander.dataflow.exactly_once.checksum import Checksum
@@ -36,7 +37,7 @@ class SimulatedReader(PartitionsReader):
         ending: Callable[[], bool],
         room: Callable[[], int],
     ) -> None:
-        names = [*source.partitions()]
+        names = names_of(source)
         positions = dict.fromkeys(share(len(names)), 0)
         super().__init__(source, names, positions, dead, until_end=True, ending=ending)
         self.total = len(names)
@@ -57,7 +58,7 @@ class PartWriter(DelayedWriter):
 
     def __init__(self, sink: Sink, worker: WorkerId, rng: random.Random) -> None:
         super().__init__(rng)
-        self._sink, self._part = sink, sink.open_part(worker)
+        self._sink, self._part = sink, open_part(sink, worker)
 
     def prepared(self, batch: Batch) -> Callable[[], None]:
         """Return the function that writes a batch. Raise RowError for a row that does not fit."""

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
+    from meander.dataflow.api.builder import Definition
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.nodes import Output
     from meander.dataflow.simulation.in_memory import DeadLetter
@@ -43,7 +44,7 @@ class InProcessRunner(Protocol):
         """Run a flow."""
 
     def take(
-        self, flow: Flow, at: Output, count: int, *, start: str, bootstrap: str | None
+        self, flow: Definition, at: Output, count: int, *, start: str, bootstrap: str | None
     ) -> list[object]:
         """Return the first values at an output."""
 

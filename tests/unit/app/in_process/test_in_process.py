@@ -31,6 +31,11 @@ def words(tmp_path: Path) -> Stream[str]:
     return flow.source(FileSource(tmp_path / "lines.txt", value="str")).flat_map(str.split)
 
 
+def flow_of(words: Stream[str]) -> Flow:
+    assert isinstance(words._flow, Flow)
+    return words._flow
+
+
 def counted(words: Stream[str]) -> Stream[Result]:
     return words.key_by(len).fold("count", lambda: 0, lambda n, word: (n + 1, (word, n + 1)))
 
@@ -83,7 +88,7 @@ def test_a_run_fires_timers_as_asked(words: Stream[str], tmp_path: Path) -> None
 
     words.key_by(len).process("wait", lambda: 0, wait, end).sink(FileSink(tmp_path))
     for fires in (False, True):
-        words._flow.run(until_end=True, fire_timers=fires)
+        flow_of(words).run(until_end=True, fire_timers=fires)
         assert sorted(written(tmp_path)) == ([1, 3] if fires else [])  # type: ignore[type-var]
 
 
@@ -96,7 +101,7 @@ def test_the_end_by_a_key_keeps_what_is_written(words: Stream[str], tmp_path: Pa
             raise KeyboardInterrupt
 
     words.inspect(interrupt).sink(FileSink(tmp_path))
-    assert words._flow.run().counters["read"] == 2
+    assert flow_of(words).run().counters["read"] == 2
     assert seen == ["to", "be", "or", "not"]
 
 
@@ -121,7 +126,7 @@ def test_a_take_that_gives_nothing_says_why(
 
 def test_a_run_gives_its_dead_letters(words: Stream[str], tmp_path: Path) -> None:
     words.map(fail, name="broken").sink(FileSink(tmp_path))
-    letters = words._flow.run(until_end=True).dead_letters
+    letters = flow_of(words).run(until_end=True).dead_letters
     assert [(one.operator, one.value) for one in letters][:2] == [
         ("broken", "to"),
         ("broken", "be"),

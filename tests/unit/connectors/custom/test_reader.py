@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from meander import MeanderError, SetupError, Sink, SinkRecord, Source, SourceRecord
+from meander import FileSink, MeanderError, SetupError, Sink, SinkRecord, Source, SourceRecord
 from meander.connectors.custom.partition_list import partition_list
 from meander.connectors.custom.reader import ThreadedReader
 from meander.connectors.custom.records import UnreadableRecord
@@ -244,6 +245,19 @@ def test_a_writer_is_full_beyond_half_of_its_bound(wakeup: Signal) -> None:
     shelf.may.set()
     wakeup.until(lambda: not writer.full)
     writer.close()
+
+
+def test_a_sink_that_cannot_be_opened_is_refused(wakeup: Signal, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="it cannot be opened: FileExistsError"):
+        FileSink(tmp_path / "file").open(context(wakeup))
+
+
+def test_a_source_that_cannot_list_its_partitions_is_refused(wakeup: Signal) -> None:
+    logs = Logs(a=[])
+    del logs.logs
+    with pytest.raises(SetupError, match="cannot be listed: AttributeError"):
+        logs.open(context(wakeup), ListDeadLetters())
 
 
 def test_an_error_of_the_part_ends_the_flow(wakeup: Signal) -> None:
