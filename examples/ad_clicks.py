@@ -5,19 +5,18 @@ from meander import Flow, KafkaSink, KafkaSource, field
 TEN_MINUTES = 10 * 60_000  # milliseconds
 
 
+def recent(context, impressions):
+    return [one for one in impressions if one[0] > context.time_ms - TEN_MINUTES]
+
+
 def shown(context, impressions, impression):
-    context.timer(context.time_ms + TEN_MINUTES)
-    return [*impressions, (context.time_ms, impression["place"])]
+    return [*recent(context, impressions), (context.time_ms, impression["place"])]
 
 
 def clicked(context, impressions, click):
-    for at, place in impressions:
+    for at, place in recent(context, impressions):
         context.emit({**click, "place": place, "shown": at})
-    return impressions
-
-
-def expired(context, impressions):
-    return [one for one in impressions if one[0] + TEN_MINUTES > context.time_ms]
+    return impressions or context.forget()
 
 
 def user_and_ad(record):
@@ -28,6 +27,6 @@ flow = Flow("ad-clicks")
 impressions = flow.source(KafkaSource("impressions", time=field("at")), "impressions")
 clicks = flow.source(KafkaSource("clicks", time=field("at")), "clicks")
 joined = impressions.key_by(user_and_ad).connect(
-    clicks.key_by(user_and_ad), "shown", list, shown, clicked, expired
+    clicks.key_by(user_and_ad), "shown", list, shown, clicked, ttl=600
 )
 joined.sink(KafkaSink("ad-clicks"))

@@ -3,14 +3,14 @@
 from meander import Flow, KafkaSink, KafkaSource
 
 
-def ordered(context, customer, order):
-    context.emit({**order, "name": customer["name"] if customer else None})
-    return customer
+def ordered(context, name, order):
+    context.emit({**order, "name": name})
+    return name or context.forget()
 
 
-def changed(context, customer, change):
+def changed(context, name, change):
     _, customer = change
-    return customer  # None where the customer was deleted
+    return customer["name"] if customer else context.forget()
 
 
 flow = Flow("customer-orders")
@@ -18,5 +18,5 @@ orders = flow.source(KafkaSource("orders"), "orders")
 customers = flow.source(KafkaSource("customers", key="str", pairs=True), "customers")
 by_customer = orders.key_by(lambda order: order["customer"])
 by_key = customers.key_by(lambda change: change[0])
-named = by_customer.connect(by_key, "customer", lambda: None, ordered, changed)
+named = by_customer.connect(by_key, "name", lambda: None, ordered, changed)
 named.sink(KafkaSink("named-orders"))

@@ -6,21 +6,22 @@ MINUTE = 60_000  # milliseconds
 
 
 def viewed(context, views, view):
-    page, start = context.key
-    if context.time_ms < start + MINUTE:
-        context.timer(start + MINUTE)
-    else:
-        context.emit({"page": page, "minute": start, "views": views + 1, "late": True})
+    _, minute = context.key
+    if context.time_ms >= minute + MINUTE:
+        return report(context, views + 1)
+    context.timer(minute + MINUTE)
     return views + 1
 
 
-def minute_over(context, views):
-    page, start = context.key
-    context.emit({"page": page, "minute": start, "views": views, "late": False})
+def report(context, views):
+    page, minute = context.key
+    late = context.event_ms < context.time_ms
+    context.emit({"page": page, "minute": minute, "views": views, "late": late})
     return views
 
 
 flow = Flow("late-counts")
 views = flow.source(KafkaSource("views", time=field("at")))
 by_minute = views.key_by(lambda view: (view["page"], view["at"] // MINUTE * MINUTE))
-by_minute.process("views", int, viewed, minute_over).sink(KafkaSink("views-per-minute"))
+counts = by_minute.process("views", int, viewed, report, uses=["event_ms"], ttl=3600)
+counts.sink(KafkaSink("views-per-minute"))

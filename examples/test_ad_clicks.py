@@ -16,4 +16,4 @@ def test_a_click_meets_the_impressions_of_ten_minutes():
         run.run()
         found = [(one["at"] // MINUTE, one["place"]) for one in run.values("ad-clicks")]
         assert found == [(9, "top"), (9, "side"), (11, "side")]
-        assert run.states("shown") == {("ann", 7): []}
+        assert run.states("shown") == {}

@@ -24,3 +24,6 @@ def test_a_timeout_clears_failed_logins():
 
 def test_a_login_clears_failed_logins():
     assert alerts((0, False), (1, False), (2, True), (3, False)) == []
+    assert alerts((0, False), (1, False), (2, True), (3, False), (4, False), (5, False)) == [
+        [3, 4, 5]
+    ]

@@ -1,6 +1,8 @@
-from orders_once import HOUR, flow
+from orders_once import flow
 
 from meander.testing import TestFlow
+
+HOUR = 3_600_000
 
 
 def test_an_order_passes_once_an_hour():
@@ -9,3 +11,4 @@ def test_an_order_passes_once_an_hour():
             run.feed("orders", {"id": 7, "at": at})
         run.run()
         assert [order["at"] for order in run.values("orders-once")] == [0, HOUR]
+        assert run.states("seen") == {7: True}

@@ -20,3 +20,4 @@ def test_a_minute_has_its_three_pages_with_the_most_views():
             },
             {"minute": 60_000, "top": [{"page": "a", "views": 1}]},
         ]
+        assert run.states("views") == run.states("top") == {}

@@ -14,6 +14,7 @@ def test_a_gap_parts_two_sessions():
             {"user": "ann", "start": 0, "end": 45 * MINUTE, "clicks": 3},
             {"user": "ann", "start": 100 * MINUTE, "end": 100 * MINUTE, "clicks": 1},
         ]
+        assert run.states("session") == {}
 
 
 def test_each_user_has_sessions_of_their_own():

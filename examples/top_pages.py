@@ -7,16 +7,18 @@ MINUTE = 60_000  # milliseconds
 
 def viewed(context, views, view):
     _, start = context.key
-    if context.time_ms >= start + MINUTE:
-        return views
-    context.timer(start + MINUTE)
-    return views + 1
+    if context.time_ms < start + MINUTE:
+        context.timer(start + MINUTE)
+        return views + 1
+    if context.time_ms > start + MINUTE:
+        context.forget()
+    return views
 
 
 def minute_over(context, views):
     page, start = context.key
     context.emit({"page": page, "minute": start, "views": views})
-    return views
+    context.forget()
 
 
 def counted(context, counts, count):
@@ -27,7 +29,7 @@ def counted(context, counts, count):
 def ranked(context, counts):
     top = [{"page": page, "views": -views} for views, page in sorted(counts)[:3]]
     context.emit({"minute": context.key, "top": top})
-    return []
+    context.forget()
 
 
 flow = Flow("top-pages")

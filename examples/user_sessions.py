@@ -6,17 +6,16 @@ GAP = 30 * 60_000  # milliseconds
 
 
 def clicked(context, session, click):
-    context.timer(context.time_ms + GAP)
-    start, _, clicks = session or (context.time_ms, 0, 0)
-    return start, context.time_ms, clicks + 1
+    context.timer(context.time_ms + GAP, name="gap")  # in place of the last one
+    start, clicks = session or (context.time_ms, 0)
+    return start, clicks + 1
 
 
 def gap_over(context, session):
-    start, end, clicks = session
-    if context.time_ms < end + GAP:  # another click has come since
-        return session
+    start, clicks = session
+    end = context.time_ms - GAP
     context.emit({"user": context.key, "start": start, "end": end, "clicks": clicks})
-    return None
+    context.forget()
 
 
 flow = Flow("user-sessions")

@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from meander.app.bootstrap.bootstrap import bootstrap
     from meander.app.config.options import Options
+    from meander.connectors.custom.records import (
+        PartitionReader,
+        SinkRecord,
+        SourceRecord,
+        UnreadableRecord,
+    )
+    from meander.connectors.custom.sink import Sink, SinkPart
+    from meander.connectors.custom.source import Source
+    from meander.connectors.files.sink import FileSink
+    from meander.connectors.files.source import FileSource
     from meander.connectors.kafka.formats import field, header
     from meander.connectors.kafka.registry.registry import Registry
     from meander.connectors.kafka.sink.sink import KafkaSink
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.dead_letters import DeadLetters
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
+    from meander.dataflow.api.in_process import InProcessResult
     from meander.dataflow.api.stream import KeyedStream, Stream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
@@ -59,17 +70,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
-    "DeadLetters", "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
-    "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Registry",
-    "Resources", "Retry", "SetupError", "SkewBalancer", "SourceOptions", "Stream",
-    "ThresholdAutoscaler", "WorkerLoad", "bootstrap", "columns", "csv", "difference", "field",
-    "flow_control", "header", "nondeterministic", "pattern", "resized", "typed",
+    "DeadLetters", "DriftTrigger", "ExecutionPlan", "FileSink", "FileSource", "Flow", "Groups",
+    "InProcessResult", "KafkaSink", "KafkaSource", "KeyedStream", "Matches", "MeanderError",
+    "Metrics", "ObjectColumn", "OperatorLoad", "Options", "PacedMigration", "PartitionLoad",
+    "PartitionReader", "Pattern", "Policy", "Record", "Registry", "Resources", "Retry",
+    "SetupError", "Sink", "SinkPart", "SinkRecord", "SkewBalancer", "Source", "SourceOptions",
+    "SourceRecord", "Stream", "ThresholdAutoscaler", "UnreadableRecord", "WorkerLoad",
+    "bootstrap", "columns", "csv", "difference", "field", "flow_control", "header",
+    "nondeterministic", "pattern", "resized", "typed",
 ]  # fmt: skip
 
 _MODULES = {
     "app.bootstrap.bootstrap": ["bootstrap"],
     "app.config.options": ["Options"],
+    "connectors.custom.records": [
+        "PartitionReader",
+        "SinkRecord",
+        "SourceRecord",
+        "UnreadableRecord",
+    ],
+    "connectors.custom.sink": ["Sink", "SinkPart"],
+    "connectors.custom.source": ["Source"],
+    "connectors.files.sink": ["FileSink"],
+    "connectors.files.source": ["FileSource"],
     "connectors.kafka.formats": ["field", "header"],
     "connectors.kafka.registry.registry": ["Registry"],
     "connectors.kafka.sink.sink": ["KafkaSink"],
@@ -80,6 +103,7 @@ _MODULES = {
     "dataflow.api.dead_letters": ["DeadLetters"],
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
+    "dataflow.api.in_process": ["InProcessResult"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],

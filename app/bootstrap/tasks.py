@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 
-from meander.app.loading.loader import Source, load_flow
+from meander.app.loading.loader import SourceFiles, load_flow
 from meander.app.protocol.messages import Failure
 from meander.connectors.kafka.source.values import plain
 from meander.connectors.topics.state import KafkaStateTopic
@@ -54,7 +54,7 @@ _FAILED: Final = -1
 class Job:
     """A description of the bootstrap for each task; it may contain secrets of Kafka."""
 
-    source: Source = field(repr=False)
+    source: SourceFiles = field(repr=False)
     sources: Sequence[str]
     """The sources of the flow, by number."""
     operator: str

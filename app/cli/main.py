@@ -1,6 +1,6 @@
 """The command line: `meander run | bootstrap | status | migrate | rescale | change | plan |
-checkpoint | checkpoints | stop | reset | new | dead-letters | trace | topics | config | broker |
-demo`.
+checkpoint | checkpoints | stop | reset | new | dev | dead-letters | trace | topics | config |
+broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. An expected error is one sentence on
@@ -22,6 +22,7 @@ from meander.app.cli import (
     checkpoints,
     config,
     dead_letters,
+    dev,
     migrate,
     new,
     plan,
@@ -72,6 +73,7 @@ app.command(epilog="Example: meander stop counts --savepoint v1")(checkpoints.st
 app.command(epilog="Example: meander reset counts")(checkpoints.reset)
 app.command(epilog=new.EXAMPLE)(new.new)
 app.command(epilog=config.EXAMPLE)(config.config)
+app.command(epilog=dev.EXAMPLE)(dev.dev)
 
 
 @app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")

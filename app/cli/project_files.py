@@ -85,8 +85,9 @@ It needs Python 3.11 and Java 17, or newer.
     meander topics create lines counts
     meander run $module.py
 
-Without Docker, `meander broker start` starts a broker. pip gets Meander by the requirement in
-`pyproject.toml`; name an address there that CI can reach.
+`meander dev $module.py` shows results while you edit the flow, with a broker of its own where there
+is none. Without Docker, `meander broker start` starts a broker. pip gets Meander by the requirement
+in `pyproject.toml`; name an address there that CI can reach.
 """
 FILES = {
     "$module.py": FLOW,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from meander.app.loading.loader import Source, beside, collect, load_flow
+from meander.app.loading.loader import SourceFiles, beside, collect, load_flow
 from meander.dataflow.api.flow import Flow
 from meander.schemas.errors import SetupError
 
@@ -39,7 +39,7 @@ class FlowCode:
         """Add files that a format of the flow needs. Raises SetupError where one lies elsewhere
         than beside the module."""
         more = beside(self._module, files)
-        self.source = Source(self.source.entry, self.source.files | more)
+        self.source = SourceFiles(self.source.entry, self.source.files | more)
 
     def add_new_files(self) -> None:
         """Add the files that a user has put beside the module. Raises SetupError where they are
@@ -55,7 +55,7 @@ class FlowCode:
             )
         if new:
             self.added |= new
-            self.source = Source(self.source.entry, self.source.files | new)
+            self.source = SourceFiles(self.source.entry, self.source.files | new)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class _Sources(SourceFileLoader):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFiles:
     """A source of a flow: its module and all files that it may import, by path below a folder."""
 
     entry: str
@@ -85,7 +85,7 @@ def add_files(folder: Path, files: Mapping[str, bytes]) -> None:
     importlib.invalidate_caches()
 
 
-def collect(module: Path) -> Source:
+def collect(module: Path) -> SourceFiles:
     """Collect the source of a flow. Raises SetupError where it is missing or too large."""
     file, name = file_and_flow(module)
     file = file.resolve()
@@ -105,7 +105,7 @@ def collect(module: Path) -> Source:
                 "put the flow into a folder of its own",
             )
     entry = PurePosixPath(file.relative_to(root)).as_posix()
-    return Source(f"{entry}:{name}" if name else entry, files)
+    return SourceFiles(f"{entry}:{name}" if name else entry, files)
 
 
 def beside(module: Path, files: Iterable[Path]) -> dict[str, bytes]:

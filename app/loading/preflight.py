@@ -18,8 +18,10 @@ from uuid import uuid4
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.loading.flow_code import FlowCode, LoadedFlow, load
-from meander.app.loading.loader import Source
+from meander.app.loading.loader import SourceFiles
 from meander.app.loading.policies import policies_of
+from meander.connectors.custom.partition_list import names_of, partition_list
+from meander.connectors.custom.source import Source
 from meander.connectors.kafka import client
 from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
 from meander.connectors.kafka.reachability import expect_reachable
@@ -52,6 +54,7 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.interfaces import SourceSpec
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.schemas.log_lines import LineLogger
@@ -72,7 +75,8 @@ class PreparedFlow:
     options: Options
     names: TopicNames
     topics: tuple[str, ...]
-    """The name and id of the topic of each source, by number; '' for a source without a topic."""
+    """The name and id of the topic of each source, by number, or the label and partitions of a
+    source beside Kafka."""
     outside: dict[str, dict[str, str]] = field(default_factory=dict)
     """The visible settings of the topics that sinks write to."""
     policies: tuple[Policy, ...] = ()
@@ -105,7 +109,7 @@ class PreparedFlow:
         )  # fmt: skip
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFiles:
         """The files that a worker gets at its launch."""
         return self.code.source
 
@@ -271,8 +275,17 @@ def _sink_topics(plan: Plan, present: Iterable[str]) -> Iterator[str]:
 
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
     topics = source_topics(plan.sources)
-    names = (source.name for source in plan.sources)
-    return tuple(topic_identity(admin, topics[one]) if one in topics else "" for one in names)
+    return tuple(
+        topic_identity(admin, topics[source.name])
+        if source.name in topics
+        else _partitions(source.spec)
+        for source in plan.sources
+    )
+
+
+def _partitions(spec: SourceSpec) -> str:
+    """Return the partitions that a source beside Kafka has now; '' for another one."""
+    return partition_list(spec.label, names_of(spec)) if isinstance(spec, Source) else ""
 
 
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:

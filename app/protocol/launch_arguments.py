@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import field, structs
 
-from meander.app.loading.loader import Source
+from meander.app.loading.loader import SourceFiles
 from meander.app.protocol.messages import Restart
 from meander.app.protocol.registration import LaunchToken
 from meander.dataflow.control.resources import ANYWHERE, Resources
@@ -88,9 +88,9 @@ class Arguments(FrozenStruct, forbid_unknown_fields=True):
         return LaunchToken(self.token, self.server, self.server_key)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> SourceFiles:
         """The source of the flow's module."""
-        return Source(self.entry, self.files)
+        return SourceFiles(self.entry, self.files)
 
     def context(self, wakeup: Wakeup, max_waiting: int, keepalive: Keepalive) -> WorkerContext:
         """Return the context that connectors get."""

@@ -26,6 +26,8 @@ from meander.app.recovery.checkpoint_index import (
     retained_checkpoints,
 )
 from meander.app.recovery.decision_log import from_bytes, to_bytes
+from meander.connectors.custom.partition_list import continues, names_of
+from meander.connectors.custom.source import Source
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
 from meander.connectors.kafka.sink.transactions import transactional_id
@@ -140,9 +142,11 @@ def _expect_restorable(
     others, recreated = list[str](), set[str]()
     if index.start is not None:
         sources = [one.name for one in plan.sources]
-        topics = dict(zip(sources, prepared.topics, strict=True))
+        now = dict(zip(sources, prepared.topics, strict=True))
+        topics = {name: now[name] for name in source_topics(plan.sources)}
         recreated = recreated_topics(index.start, topics)
         others = [*renumbered(index.start, plan), *other_topics(index.start, topics)]
+        others += other_partitions(index.start, plan)
     lost, expired = lost_positions(options.kafka, plan, checkpoint, recreated)
     if not options.skip_lost:
         lost += expired
@@ -220,6 +224,18 @@ def other_topics(start: StartDecision, topics: Mapping[str, str]) -> list[str]:
         f" and is to read {_topic_in_words(topic)}"
         for name, topic in topics.items()
         if had.get(name, topic) != topic and topic.partition(" ")[0] not in recreated
+    ]
+
+
+def other_partitions(start: StartDecision, plan: Plan) -> list[str]:
+    """Return, in sentences, which sources beside Kafka have other partitions than in the last
+    execution, so that positions say nothing about them."""
+    had = dict(zip(start.sources, start.topics, strict=False))
+    custom = {one.name: one.spec for one in plan.sources if isinstance(one.spec, Source)}
+    return [
+        f"source {name!r} does not begin with the partitions that it has read"
+        for name, spec in custom.items()
+        if name in had and not continues(had[name].rpartition(" ")[2], names_of(spec))
     ]
 
 

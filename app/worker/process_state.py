@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from meander.app.loading.loader import Source, add_files, load_flow
+from meander.app.loading.loader import SourceFiles, add_files, load_flow
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.resources import Resources
 from meander.dataflow.runtime.worker_memory import WorkerMemory
@@ -18,7 +18,7 @@ class ProcessState:
     """A state of one process, whose parts open at their first use."""
 
     def __init__(
-        self, source: Source, sources: Sequence[str], folder: Path, resources: Resources
+        self, source: SourceFiles, sources: Sequence[str], folder: Path, resources: Resources
     ) -> None:
         """`sources` are those of the flow, by number."""
         self._source, self._sources, self._resources = source, sources, resources

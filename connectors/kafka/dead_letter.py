@@ -52,6 +52,7 @@ class MalformedRecord:
     """A malformed record of a reader, as the value of a batch's row."""
 
     topic: str
+    """Its topic; '' for a record of a source beside Kafka."""
     key: bytes | None
     value: bytes | None
     headers: Headers
@@ -65,9 +66,13 @@ class Origin:
     topic: str | None = None
     topic_id: str = ""
     """The id of the topic, or ''."""
+    is_source: bool = False
+    """Whether it is a source beside Kafka."""
 
     def headers(self, batch: Batch, row: int) -> Headers:
         """Return the headers that name the record of a row."""
+        if self.topic is None and self.is_source:
+            return [(dead_letter.KIND, "record"), *_place(self.name, batch, row)]
         if self.topic is None:
             kind = "notification" if batch.offsets[row] else "timer"
             return [
@@ -83,6 +88,15 @@ class Origin:
         return [*place, (dead_letter.TOPIC_ID, self.topic_id)] if self.topic_id else [*place]
 
 
+def _place(source: str, batch: Batch, row: int) -> Headers:
+    """Return the headers that name the place of a record of a source beside Kafka."""
+    return [
+        (dead_letter.ORIGIN, source),
+        (dead_letter.PARTITION, str(batch.partitions[row])),
+        (dead_letter.OFFSET, str(batch.offsets[row])),
+    ]
+
+
 Origins = Mapping[int, Origin]
 """The origins of the records of a flow, by number."""
 NO_ORIGINS: Origins = {}
@@ -93,8 +107,9 @@ def origins_of(plan: Plan, ids: Mapping[str, str]) -> Origins:
     """Return the origins of a flow. `ids` holds the ids of the topics that it reads."""
     topics = {source.name: getattr(source.spec, "topic", None) for source in plan.sources}
     return {
-        number: Origin(name, topics.get(name), ids.get(topics.get(name) or "", ""))
+        number: Origin(name, topic, ids.get(topic or "", ""), name in topics and topic is None)
         for number, name in enumerate(plan.origins)
+        for topic in (topics.get(name),)
     }
 
 
@@ -160,7 +175,9 @@ class KafkaDeadLetters:
                 (dead_letter.TOPIC, value.topic),
                 (dead_letter.PARTITION, str(batch.partitions[row])),
                 (dead_letter.OFFSET, str(batch.offsets[row])),
-            ]
+            ] if value.topic else [
+                (dead_letter.KIND, "unreadable"), *_place(operator.partition(" ")[2], batch, row)
+            ]  # fmt: skip
             self._send(value.value, key, _within_bound(value.headers), added)
         else:
             number = int(batch.origins[row])

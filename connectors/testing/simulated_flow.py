@@ -32,10 +32,13 @@ from typing import Literal, Self
 
 from msgspec import to_builtins
 
+from meander.connectors.custom.sink import Sink
+from meander.connectors.custom.source import Source
 from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource, assigned, source_topics
 from meander.connectors.testing.answers import Answer
+from meander.connectors.testing.custom import PartWriter, SimulatedReader
 from meander.connectors.testing.in_memory import (
     POLL_SIZES,
     Headers,
@@ -255,7 +258,7 @@ class TestFlow:
         those up to the last record, as `meander run --until-end` does without `--fire-timers`.
         """
         self._fire_timers = fire_timers
-        if self._topics.sources:
+        if not all(isinstance(one.spec, ListSource) for one in self._plan.sources):
             self.run_until_idle()
             while self._pending.left:
                 self._advance_to_fault()
@@ -591,8 +594,18 @@ class TestFlow:
                     lambda: self._topics.ended,
                     self._readable_records,
                 )
+            case Source() as source:
+                assert rests is None, "no simulated flow restarts"
+                return SimulatedReader(
+                    source,
+                    lambda count: assigned(source.label, count, me, self._count, readers),
+                    self._dead[me],
+                    self._rng,
+                    lambda: self._topics.ended,
+                    self._readable_records,
+                )
         raise SetupError(f"source {node.name!r}", "simulated workers cannot read it",
-                         "use a KafkaSource")  # fmt: skip
+                         "use a KafkaSource or a subclass of Source")  # fmt: skip
 
     def _readable_records(self) -> int:
         """Return how many records the flow may read before a fault is due."""
@@ -601,6 +614,8 @@ class TestFlow:
 
     def _writer(self, node: SinkNode, me: WorkerId) -> InMemoryWriter:
         match node.spec:
+            case Sink() as sink:
+                return PartWriter(sink, me, self._rng)
             case ListSink() as sink:
                 return sink.writer(me, self._rng)
             case KafkaSink() as sink:
@@ -608,7 +623,7 @@ class TestFlow:
                     sink, self._topics.open, me, self._rng, lambda: self.sim.clock.now_ms()
                 )
         raise SetupError(f"sink {node.name!r}", "simulated workers cannot write it",
-                         "use a KafkaSink")  # fmt: skip
+                         "use a KafkaSink or a subclass of Sink")  # fmt: skip
 
     def _write_states(self, states: Mapping[str, Mapping[object, object]]) -> None:
         """Start the flow from these states, as from a bootstrap."""

@@ -57,9 +57,9 @@ class DeadLetterRecord:
     headers: ReadHeaders
     """The own headers of an unreadable record."""
     place: RecordPlace | None
-    """The place of the record; None for timers, notifications and changes."""
+    """The place of the record on Kafka; None for other dead letters."""
     origin: str
-    """The operator whose timer, notification or change it is, or ''."""
+    """The operator whose timer, notification or change it is, a source beside Kafka, or ''."""
     worker: int
     whole: bool
     """Whether key, value and headers are those of an unreadable record, uncut."""

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, get_args, overload
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
 from meander.dataflow.api.dead_letters import DeadLetters
+from meander.dataflow.api.in_process import InProcessResult, in_process
 from meander.dataflow.api.nodes import Guarantee, MergeNode, Output, SourceNode, group_of
 from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.api.type_names import named_types
@@ -151,6 +152,26 @@ class Flow(Definition):
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """Add a source to the flow, and return the stream of its records."""
         return Stream(self, Output.of(self.add(SourceNode(self.name_for(name), spec))))
+
+    def run(
+        self,
+        *,
+        until_end: bool = False,
+        fire_timers: bool = False,
+        start: str = "earliest",
+        bootstrap: str | None = None,
+    ) -> InProcessResult:
+        """Run the flow in this process, on one worker without Spark: in a notebook or a script. It
+        reads and writes its real topics and files, until Ctrl-C, or with `until_end` until it has
+        processed what its sources hold now.
+
+        It takes no checkpoint, so each run starts from the beginning, and writes each result once
+        unless it fails. `meander run` does all else. Kafka's address is `bootstrap`, or that of
+        `meander.toml`, `MEANDER_BOOTSTRAP` and the local broker.
+        """
+        return in_process().run(
+            self, until_end=until_end, fire_timers=fire_timers, start=start, bootstrap=bootstrap
+        )
 
     @overload
     def merge(self, *streams: KeyedStream[T], name: str = "merge") -> KeyedStream[T]: ...

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.extensible import Extensible
+from meander.dataflow.api.in_process import in_process
 from meander.dataflow.api.logics import fold_of, process_of
 from meander.dataflow.api.nodes import (
     AsyncMapNode,
@@ -292,6 +293,25 @@ class Stream(Extensible, Generic[T]):
     def _sink_upstream(self, on_error: OnError) -> Output:
         """Return an output at which the record and its time alone decide about the worker."""
         return self._flow.exchange_by_partition(self._at, on_error)
+
+    def take(self, count: int, *, start: str = "earliest", bootstrap: str | None = None) -> list[T]:
+        """Return the first values of the stream, at most `count`, as far as the sources hold them
+        now. The part of the flow that they come from runs in this process, as by `Flow.run`.
+
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from meander import FileSource, Flow
+        >>> lines = Path(tempfile.mkdtemp()) / "lines.txt"
+        >>> _ = lines.write_text("to be or not to be")
+        >>> words = Flow("words").source(FileSource(lines, value="str")).flat_map(str.split)
+        >>> words.take(3)
+        ['to', 'be', 'or']
+        """
+        if count < 1:
+            raise SetupError(f"stream {self._at.node.name!r}", f"it is to give {count} values",
+                             "take 1 or more")  # fmt: skip
+        found = in_process().take(self._flow, self._at, count, start=start, bootstrap=bootstrap)
+        return cast(list[T], found)
 
     def _close_loop(
         self, loop: LoopNode, ends: tuple[Stream[T], Left], max_iterations: int, on_error: OnError

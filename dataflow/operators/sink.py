@@ -21,7 +21,7 @@ from meander.dataflow.records.batch import Batch
 from meander.schemas.row_error import RowError
 
 
-class Sink:
+class SinkOperator:
     """A sink that writes results on one worker."""
 
     def __init__(

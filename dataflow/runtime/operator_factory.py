@@ -93,7 +93,7 @@ from meander.dataflow.operators.ports import Channels, InputPort, Operator, Outp
 from meander.dataflow.operators.probe import Probe
 from meander.dataflow.operators.retries import OnError, Retries, Retry, fallback
 from meander.dataflow.operators.retrying import RetryingOperator
-from meander.dataflow.operators.sink import Sink
+from meander.dataflow.operators.sink import SinkOperator
 from meander.dataflow.operators.source.operator import SourceLocations, SourceOperator
 from meander.dataflow.operators.source.silence import Silence
 from meander.dataflow.operators.split import Split, split_rows
@@ -389,7 +389,7 @@ class OperatorFactory:
             self.environment.clock,
         )  # fmt: skip
 
-    def _sink(self, node: SinkNode) -> Sink | OrderedSink | OutboxSink:
+    def _sink(self, node: SinkNode) -> SinkOperator | OrderedSink | OutboxSink:
         writer, flow = self.environment.open_writer(node), self.plan.flow
         if node.name in self.plan.outboxes:
             guard = self._guard(node.name, node.on_error)
@@ -404,7 +404,7 @@ class OperatorFactory:
             return outbox
         ports = self._inputs(node)[0], self._output(node)
         if flow.delivery == "at_least_once":
-            return Sink(*ports, writer, self._guard(node.name, node.on_error))
+            return SinkOperator(*ports, writer, self._guard(node.name, node.on_error))
         assert isinstance(writer, ChecksummedWriter), (
             "exactly-once delivery needs a writer in transactions"
         )

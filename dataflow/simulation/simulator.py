@@ -504,6 +504,15 @@ class Simulation:
         else:
             self.clock.advance(self.rng.random() * 0.004)
 
+    def turn(self) -> bool:
+        """Deliver all frames and give each member one turn, without a random choice. Return whether
+        a worker has worked or a frame waits."""
+        for link in self.network.busy():
+            self.network.deliver(link, 1 << 30)
+        worked = [self._step_worker(worker) for worker in [*self.workers]]
+        self._step_coordinator()
+        return any(worked) or bool(self.network.busy())
+
     def submit(self, command: Command) -> None:
         """Submit a command. A rejection becomes an event."""
         try:
@@ -549,11 +558,12 @@ class Simulation:
             self.coordinator.report(worker, report)
         self.collect()
 
-    def _step_worker(self, worker: Worker) -> None:
-        worker.step()
+    def _step_worker(self, worker: Worker) -> bool:
+        worked = worker.step()
         self.network.report(worker.me, worker.reports())
         if worker.left and worker.idle:
             self._remove_worker(worker)
+        return worked
 
     def _remove_worker(self, worker: Worker) -> None:
         assert not any(worker.state().values()), "a worker leaves without states (I2)"
@@ -574,9 +584,10 @@ def simulate(
     world: DurableWorld,
     commands: Sequence[Command] = (),
     override_history: OverrideHistory = NO_OVERRIDES,
+    clock: SimClock | None = None,
 ) -> Simulation:
     """Build a simulation of a plan, which starts from the newest checkpoint in the world."""
-    clock, network = SimClock(), SimNetwork()
+    clock, network = clock or SimClock(), SimNetwork()
     world.start_execution(plan, workers, override_history)
     execution = world.execution
     written: list[Decision] = []

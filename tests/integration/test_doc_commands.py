@@ -143,6 +143,8 @@ class Session:
             assert command.text in (ROOT / "docker-compose.yml").read_text(), command
         elif text.startswith("meander run ") and "--until-end" not in text:
             self._start_flow(command, text)
+        elif text.startswith("meander dev "):
+            self._start_development(command, text)
         elif program in KNOWN and text.endswith("&"):
             # The terminal of a user stays open, while each command here has one of its own.
             self._call(f"trap '' HUP; {text[:-1]} > background.log 2>&1 &")
@@ -169,6 +171,15 @@ class Session:
             print(flow.output)  # A failing test shows it.
         assert RUNS.search(flow.output), command
         assert shows(flow.output, command.output), (command, flow.output)
+
+    def _start_development(self, command: Command, text: str) -> None:
+        """Start a flow as `meander dev` does, which shows what the page shows by and by."""
+        self._stop()
+        self._flow = flow = self._open(f"exec {text}")
+        try:
+            until(lambda: shows(flow.output, command.output), f"{command.text} shows its results")
+        finally:
+            print(flow.output)  # A failing test shows it.
 
     def _stop(self) -> None:
         """End the flow as Ctrl-C does, unless a command has stopped it."""

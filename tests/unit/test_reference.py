@@ -23,6 +23,8 @@ import meander.testing
 from meander import (
     Checkpointing,
     DeadLetters,
+    FileSink,
+    FileSource,
     Flow,
     KafkaSink,
     KafkaSource,
@@ -148,7 +150,8 @@ def of_operators() -> dict[str, object]:
     found = dict[str, object]()
     methods = {**vars(Stream), **vars(KeyedStream)}
     for name, method in [*methods.items(), *vars(Stream).items()]:
-        if name.startswith("_") or not inspect.isfunction(method) or name == "map_async":
+        own = "map_async", "take"
+        if name.startswith("_") or not inspect.isfunction(method) or name in own:
             continue
         for option in inspect.signature(method).parameters.values():
             if option.name == "name" and option.default == name:
@@ -164,9 +167,19 @@ def of_map_async() -> dict[str, object]:
     return {name: options[name] for name in ("concurrency", "timeout", "order")}
 
 
-KINDS = Flow, Checkpointing, DeadLetters, Retry, KafkaSource, SourceOptions, KafkaSink, Options
+def keywords_of(method: Callable[..., object]) -> dict[str, object]:
+    """Return the keyword arguments of a method with their default values."""
+    found = inspect.signature(method).parameters.values()
+    return {one.name: one.default for one in found if one.kind is one.KEYWORD_ONLY}
+
+
+KINDS = (
+    Flow, Checkpointing, DeadLetters, Retry, KafkaSource, SourceOptions, KafkaSink, Options,
+    FileSource, FileSink,
+)  # fmt: skip
 PLACES: dict[str, dict[str, object]] = {kind.__name__: defaults_of(kind) for kind in KINDS}
 PLACES |= {"operator": of_operators(), "map_async": of_map_async()}
+PLACES |= {"run": keywords_of(Flow.run), "take": keywords_of(Stream.take)}
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -15,7 +15,7 @@ from pyspark import SparkContext
 
 from meander.app.driver.workers.placement import executors, expect_free_slots
 from meander.app.driver.workers.spark_launcher import SparkTask, spark_context
-from meander.app.loading.loader import Source
+from meander.app.loading.loader import SourceFiles
 from meander.app.protocol.launch_arguments import Arguments
 from meander.app.protocol.registration import RegistrationServer
 from meander.connectors.links.links import CurveKeys, CurveLinks, member_name
@@ -85,7 +85,7 @@ class PlacedWorkers:
         return self.tasks[id].ended is not None or id in self._server.registrations
 
     def _arguments(self, id: WorkerId, resources: Resources) -> Arguments:
-        token, source = self._server.expect(id), Source("flow.py", {})
+        token, source = self._server.expect(id), SourceFiles("flow.py", {})
         return Arguments(
             flow="placed", execution=1, worker=id, joins=False, workers=6, token=token.token,
             server=token.address, server_key=token.public, entry=source.entry, files=source.files,

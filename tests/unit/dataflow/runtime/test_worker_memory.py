@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meander import Flow
-from meander.app.loading.loader import Source
+from meander.app.loading.loader import SourceFiles
 from meander.app.worker.process_state import ProcessState
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.control.resources import MIN_MEMORY, Resources
@@ -54,7 +54,7 @@ def test_a_large_memory_does_not_raise_the_bytes_in_flight() -> None:
 def test_a_process_opens_its_states_with_the_memory_of_its_plan(
     memory: int, states: int, tmp_path: Path
 ) -> None:
-    source = Source("flow.py", {"flow.py": FLOW})
+    source = SourceFiles("flow.py", {"flow.py": FLOW})
     state = ProcessState(source, (), tmp_path, Resources(memory=memory))
     assert state.memory.states == states
     database = state.database

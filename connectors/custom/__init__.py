@@ -1,0 +1,1 @@
+"""The public interface for sources and sinks beside Kafka."""

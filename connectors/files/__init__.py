@@ -1,0 +1,1 @@
+"""Files as a source and a sink, by the public interface."""
