@@ -83,7 +83,7 @@ class Measured(RescaledFlow):
         return {worker: pid for worker, pid in up.items() if worker not in gone}
 
 
-ORDER = ("time", "origin", "partition", "offset", "index")
+ORDER = ("time", "sequence", "origin", "partition", "offset", "index")
 
 
 @pytest.mark.soak
