@@ -3,7 +3,7 @@
 Guarantees that a record is read again after a restart, unless a checkpoint holds its effects. A
 position is the place of a record in its partition, such as a row or byte offset; checkpoints keep
 the position of the next record. Kafka has both, as offsets. Cost: a thread per source and worker,
-and about a microsecond per record besides the reading.
+and a tuple per record besides the reading.
 """
 
 from __future__ import annotations
