@@ -79,7 +79,8 @@ class TimerRows:
         found = self._find(bin, index_key(tag))
         if found is not None:
             clock, time = split_index(found)
-            self._remove(bin, clock, (time, tag), named=True)
+            self._set(RowChange(bin, row_key(clock, time, tag), _NAMED[True], None))
+            self._set(RowChange(bin, index_key(tag), found, None))
         return found is not None
 
     def load(
@@ -91,13 +92,15 @@ class TimerRows:
         rows = self._store.rows(bin, ROW + clock, row_key(clock, *since))
         found, rest = list[tuple[Timer, bool]](), None
         for key, value in islice(rows, count + 1):
-            timer = row_of(key)
+            timer, named = row_of(key), value == _NAMED[True]
             if len(found) == count or timer[0] >= until:
                 rest = timer
                 break
-            found.append((timer, value == _NAMED[True]))
-        for timer, named in found:
-            self._remove(bin, clock, timer, named=named)
+            found.append((timer, named))
+            self._pending[key] = RowChange(bin, key, value, None)
+            if named:
+                index = index_key(timer[1])
+                self._pending[index] = RowChange(bin, index, index_value(clock, timer[0]), None)
         return found, rest
 
     def first(self, bin: Bin, clock: Clock) -> Timer | None:
@@ -135,18 +138,12 @@ class TimerRows:
             return pending.after
         return self._store.read_rows([(bin, key)])[0] if self._counts.get(bin) else None
 
-    def _remove(self, bin: Bin, clock: Clock, timer: Timer, *, named: bool) -> None:
-        """Remove a timer that there is."""
-        self._set(RowChange(bin, row_key(clock, *timer), _NAMED[named], None))
-        if named:
-            before = index_value(clock, timer[0])
-            self._set(RowChange(bin, index_key(timer[1]), before, None))
-
     def _set(self, change: RowChange) -> None:
-        earlier = self._pending.get(change.key)
+        bin, key, _, after = change
+        earlier = self._pending.get(key)
         if earlier is not None:
-            change = change._replace(before=earlier.before)
-        self._pending[change.key] = change
+            change = RowChange(bin, key, earlier.before, after)
+        self._pending[key] = change
         if len(self._pending) >= PENDING_ROWS:
             self._write()
 

@@ -12,7 +12,7 @@ import pytest
 
 from meander.dataflow.operators.keyed.spilling_queue import SpillingQueue
 from meander.dataflow.progress.capability import CapabilityError
-from meander.state.encoding.timers import Timer
+from meander.state.encoding.timers import Timer, row_key
 from meander.state.keys.ids import Bin
 from meander.state.store import timer_rows
 from meander.state.store.store import Databases, RowChange, Store
@@ -37,7 +37,8 @@ def case_of(seed: int) -> Case:
     return replace(case, room=300)
 
 
-add, set_horizon, write_rows = TimerRows.add, SpillingQueue._set_horizon, Store.write_rows
+add, load = TimerRows.add, TimerRows.load
+set_horizon, write_rows = SpillingQueue._set_horizon, Store.write_rows
 
 
 def _lost(rows: TimerRows, bin: Bin | None = None) -> None:
@@ -57,14 +58,17 @@ def _stays(queue: SpillingQueue, bin: Bin, timer: Timer) -> None:
 def _unindexed(rows: TimerRows, bin: Bin, clock: Any, timer: Timer, **options: Any) -> None:
     """A timer with a name gets a row, and no index row."""
     if options["named"]:
-        key, value = timer_rows.row_key(clock, *timer), timer_rows._NAMED[True]
+        key, value = row_key(clock, *timer), timer_rows._NAMED[True]
         rows._set(RowChange(bin, key, None, value))
     else:
         add(rows, bin, clock, timer, **options)
 
 
-def _left(rows: TimerRows, *_: Any, **__: Any) -> None:
+def _left(rows: TimerRows, *args: Any, **options: Any) -> Any:
     """Timers that become near stay far as well."""
+    found = load(rows, *args, **options)
+    rows._pending.clear()
+    return found
 
 
 def _silent(store: Store, rows: Any) -> None:
@@ -86,7 +90,7 @@ MOVES: dict[str, tuple[Any, str, Any]] = {
     "rows are lost where a bin arrives": (TimerRows, "open", _unseen),
     "the horizon is not moved": (SpillingQueue, "_set_horizon", _stays),
     "an index row is forgotten": (TimerRows, "add", _unindexed),
-    "rows are left after timers have fired": (TimerRows, "_remove", _left),
+    "rows are left after timers have fired": (TimerRows, "load", _left),
 }
 RECOVERIES: dict[str, tuple[Any, str, Any]] = {
     "rows are lost at a restart": (TimerRows, "open", _unseen),

@@ -104,7 +104,7 @@ class KeyedOperator(StatefulOperator):
     def schedule(self) -> bool:
         """Install bins, receive records, apply ready ones, and make due calls. Return whether the
         operator worked."""
-        frontier = self._complete_frontier()
+        frontier, least = self._complete_frontier(), self.timers.least
         retired = self._end.step()
         if self.incoming.is_ordering:
             self.incoming.note_passed(outer_frontier(self._call_frontier(frontier)))
@@ -114,7 +114,9 @@ class KeyedOperator(StatefulOperator):
         released = self._enqueue_released()
         ready = self._enqueue_ready(frontier)
         applied = not (blocked or self._rests) and self._apply(frontier)
-        worked = retired or installed or received or released or ready or applied
+        # A cancelled far timer may have held a time until now.
+        passed = self.timers.least != least
+        worked = retired or installed or received or released or ready or applied or passed
         if self._alarms is not None:
             worked |= not (blocked or self._rests) and self._call_alarms(frontier)
             worked |= self._alarms.pending and self._outputs.held != self._alarm_times(frontier)
