@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
     from meander.dataflow.execution_plan.difference import difference
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.policy import Policy, resized
     from meander.dataflow.policies.skew import SkewBalancer
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
+    from meander.dataflow.windows.aggregation import WindowContext, WindowResult
+    from meander.dataflow.windows.window import Window, count, hopping, session, sliding, tumbling
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
     from meander.state.encoding.record import Record
@@ -60,11 +63,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
     "DeadLetters", "DriftTrigger", "ExecutionPlan", "Flow", "Groups", "KafkaSink", "KafkaSource",
-    "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad",
-    "Options", "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Registry",
-    "Resources", "Retry", "SetupError", "SkewBalancer", "SourceOptions", "Stream",
-    "ThresholdAutoscaler", "WorkerLoad", "bootstrap", "columns", "csv", "difference", "field",
-    "flow_control", "header", "nondeterministic", "pattern", "resized", "typed",
+    "KeyedStream", "Matches", "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad", "Options",
+    "PacedMigration", "PartitionLoad", "Pattern", "Policy", "Record", "Registry", "Resources",
+    "Retry", "SetupError", "SkewBalancer", "SourceOptions", "Stream", "ThresholdAutoscaler",
+    "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad", "bootstrap",
+    "columns", "count", "csv", "difference", "field", "flow_control", "header", "hopping",
+    "nondeterministic", "pattern", "resized", "session", "sliding", "tumbling", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -81,6 +85,7 @@ _MODULES = {
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.api.windowed": ["WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
     "dataflow.execution_plan.difference": ["difference"],
@@ -106,6 +111,8 @@ _MODULES = {
     "dataflow.policies.policy": ["Policy", "resized"],
     "dataflow.policies.skew": ["SkewBalancer"],
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
+    "dataflow.windows.aggregation": ["WindowContext", "WindowResult"],
+    "dataflow.windows.window": ["Window", "count", "hopping", "session", "sliding", "tumbling"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],
     "state.encoding.record": ["Record"],
