@@ -45,7 +45,11 @@ class SlidingWindows:
         """Keep a record, or send it to the late ones."""
         now, at, last = context.time_ms, context.event_ms, self.windows.last
         # An entry before that has failed to close, as a function raised.
-        kept = [one for one in map(Entry._make, rows) if last(one.time) >= now]
+        known = [one for one in map(Entry._make, rows) if last(one.time) >= now]
+        # A record of the very time of a close is late for the window, whose timer comes behind it.
+        kept = [
+            self._closed(context, one, known) if self._closes(one, now) else one for one in known
+        ]
         if last(at) <= now:
             context.emit(value, to=LATE)
             return self._state(context, kept)
@@ -73,11 +77,22 @@ class SlidingWindows:
         for one in entries:
             if str(one.time) != context.timer_name:
                 kept.append(one)
-            elif one.due == self.windows.close(one.time):
-                if not self.emission.each:
-                    self._give(context, self.windows.window(one.time), entries)
-                kept.append(self._timed(context, one._replace(due=self._end(one.time))))
+            elif self._closes(one, context.time_ms):
+                kept.append(self._timed(context, self._closed(context, one, entries)))
+            elif one.due > context.time_ms:
+                # A record of this very time has closed the window.
+                kept.append(self._timed(context, one))
         return self._state(context, kept)
+
+    def _closes(self, entry: Entry, now_ms: int) -> bool:
+        """Return whether the window that an entry ends closes now."""
+        return entry.due == now_ms == self.windows.close(entry.time)
+
+    def _closed(self, context: Context, entry: Entry, entries: Sequence[Entry]) -> Entry:
+        """Give the result of a window that closes, and return its entry."""
+        if not self.emission.each:
+            self._give(context, self.windows.window(entry.time), entries)
+        return entry._replace(due=self._end(entry.time))
 
     def _end(self, at: int) -> int:
         """Return when records of an own time are deleted, behind all timers of their windows."""

@@ -213,7 +213,7 @@ def count(size: int) -> Counts:
     >>> count(100)
     Counts(size=100)
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if type(size) is not int or size < 1:
         raise SetupError("windows of a count", f"their size is {size!r}", "give 1 record or more")
     return Counts(size)
 
@@ -240,5 +240,6 @@ def _offset(seconds: object, every_ms: int) -> int:
 
 
 def _number(seconds: object) -> float | None:
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    return seconds if is_number else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return seconds

@@ -205,12 +205,13 @@ class Reference:
         self.given.append((place, (0, window.start), _result(window, members), ms))
 
     def _so_far(
-        self, key: bytes, ms: int, window: Window, members: Sequence[Timed], all_: Sequence[Timed]
-    ) -> None:
-        """A result before the close: by its timer, or by the first record of this very time."""
-        by = next((one for one in all_ if one.order[0] == ms << 20), None)
+        self, key: bytes, ms: int, name: int, window: Window, members: Sequence[Timed],
+        records: Sequence[Timed],
+    ) -> None:  # fmt: skip
+        """By the timer of a name, or by the first record of this very time."""
+        by = next((one for one in records if one.order[0] == ms << 20), None)
         if by is None:
-            self._at_time(key, ms, window, members)
+            self._by_timer(key, ms, str(name), window, members)
         else:
             self._at_record(by, 0, window, members)
 
@@ -242,11 +243,11 @@ class Reference:
             pending: int | None = None
             for n, one in enumerate(members):
                 if pending is not None and pending <= one.ms:
-                    self._so_far(key, pending, window, members[:n], records)
+                    self._so_far(key, pending, window.start, window, members[:n], records)
                     pending = None
                 pending = pending or self._boundary(one.ms)
             if pending is not None and pending < close:
-                self._so_far(key, pending, window, members, records)
+                self._so_far(key, pending, window.start, window, members, records)
             self._at_time(key, close, window, members)
         return [one for one in records if not any(takes(window, one) for window in holding(one.at))]
 
@@ -256,7 +257,8 @@ class Reference:
         def flush(until: int) -> None:
             for one in found:
                 if one.pending is not None and one.pending <= until:
-                    self._so_far(key, one.pending, one.window, one.records, records)
+                    window = one.window
+                    self._so_far(key, one.pending, window.start, window, one.records, records)
                     one.pending = None
 
         for one in records:
@@ -288,7 +290,7 @@ class Reference:
             if not starts:
                 continue
             if self.operator.emit != "each":
-                self._by_timer(key, close, str(at), window, members)
+                self._so_far(key, close, at, window, members, records)
             for n, one in enumerate(members, 1):
                 if self.operator.emit == "each" and records.index(one) >= records.index(starts[0]):
                     self._at_record(one, 1, window, members[:n])

@@ -93,7 +93,8 @@ def sessions_of(sessions: Sessions, times: Sequence[int]) -> list[Window]:
     """The sessions of some records in order, none of which closes."""
     opened = list[Window]()
     for at in times:
-        window, joined = sessions.join(*sessions.assign(at), opened)
+        (alone,) = sessions.assign(at)
+        window, joined = sessions.join(alone, opened)
         opened = sorted([window, *(one for one in opened if one not in joined)])
     return opened
 

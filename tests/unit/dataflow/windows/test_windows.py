@@ -54,9 +54,11 @@ def ran(windows: Windows, *times: int, emit: Emit = "closed") -> tuple[Results, 
     with TestFlow(flow_of(windows, emit), partitions=1) as run:
         run.feed("in", *({"at": at} for at in times))
         run.run()
-        late = [one["at"] for one in run.values("late")]
+        results: list[Any] = run.values("out")
+        late: list[Any] = run.values("late")
         assert run.counters["window_late"] == len(late)
-        return [(one["start"], one["end"], one["value"]) for one in run.values("out")], late
+    lists = [(one["start"], one["end"], one["value"]) for one in results]
+    return lists, [one["at"] for one in late]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,9 @@ def ran(windows: Windows, *times: int, emit: Emit = "closed") -> tuple[Results, 
                                           (1, 31, [20, 29, 30])], []),
         (sliding(0.03), [0, 20, 10], [(-29, 1, [0]), (-9, 21, [0, 20, 10])], []),
         (sliding(0.03), [0, 40, 10], [(-29, 1, [0]), (11, 41, [40])], [10]),
+        # One that is late for its own window, and for that of 20, counts in the one of 22.
+        (sliding(0.03), [20, 21, 10, 22], [(-9, 21, [20]), (-8, 22, [21, 10]),
+                                           (-7, 23, [20, 21, 10, 22])], []),
         (count(2), [5, 1, 9], [(1, 6, [5, 1])], []),
     ],
 )  # fmt: skip
@@ -211,7 +216,8 @@ def test_a_record_that_fails_changes_none_of_its_windows() -> None:
         run.feed("in", *({"at": at} for at in (60, 70)))
         run.run()
         assert len(run.dead_letters) == 1
-    assert [one["value"] for one in run.values("out")] == [[60], [60]]
+    results: list[Any] = run.values("out")
+    assert [one["value"] for one in results] == [[60], [60]]
 
 
 def test_a_reduction_merges_sessions() -> None:
