@@ -5,24 +5,29 @@ from meander.testing import TestFlow
 MINUTE = 60_000
 
 
-def test_a_gap_parts_two_sessions():
+def sessions(*clicks):
     with TestFlow(flow) as run:
-        for minute in (0, 20, 45, 100):
-            run.feed("clicks", {"user": "ann", "at": minute * MINUTE})
+        run.feed("clicks", *({"user": user, "at": minute * MINUTE} for minute, user in clicks))
         run.run()
-        assert run.values("user-sessions") == [
-            {"user": "ann", "start": 0, "end": 45 * MINUTE, "clicks": 3},
-            {"user": "ann", "start": 100 * MINUTE, "end": 100 * MINUTE, "clicks": 1},
+        return [
+            (one["key"], one["start"] // MINUTE, one["end"] // MINUTE, one["value"])
+            for one in run.values("user-sessions")
         ]
         assert run.states("session") == {}
 
 
+def test_a_gap_parts_two_sessions():
+    clicks = [(minute, "ann") for minute in (0, 20, 45, 100)]
+    assert sessions(*clicks) == [("ann", 0, 75, 3), ("ann", 100, 130, 1)]
+
+
+def test_a_session_lasts_a_day_at_most():
+    clicks = [(minute, "ann") for minute in range(0, 1460, 20)]
+    assert sessions(*clicks) == [("ann", 0, 1440, 72), ("ann", 1440, 1470, 1)]
+
+
 def test_each_user_has_sessions_of_their_own():
-    with TestFlow(flow) as run:
-        for minute, user in ((0, "ann"), (10, "bob"), (20, "ann")):
-            run.feed("clicks", {"user": user, "at": minute * MINUTE})
-        run.run()
-        assert [(one["user"], one["clicks"]) for one in run.values("user-sessions")] == [
-            ("bob", 1),
-            ("ann", 2),
-        ]
+    assert sessions((0, "ann"), (10, "bob"), (20, "ann")) == [
+        ("bob", 10, 40, 1),
+        ("ann", 0, 50, 2),
+    ]

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.in_process import InProcessResult
     from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
     from meander.dataflow.execution_plan.difference import difference
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.policy import Policy, resized
     from meander.dataflow.policies.skew import SkewBalancer
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
+    from meander.dataflow.windows.aggregation import WindowContext, WindowResult
+    from meander.dataflow.windows.window import Window, count, hopping, session, sliding, tumbling
     from meander.schemas.errors import MeanderError, SetupError
     from meander.state.encoding.object_column import ObjectColumn
     from meander.state.encoding.record import Record
@@ -75,9 +78,10 @@ __all__ = [
     "Metrics", "ObjectColumn", "OperatorLoad", "Options", "PacedMigration", "PartitionLoad",
     "PartitionReader", "Pattern", "Policy", "Record", "Registry", "Resources", "Retry",
     "SetupError", "Sink", "SinkPart", "SinkRecord", "SkewBalancer", "Source", "SourceOptions",
-    "SourceRecord", "Stream", "ThresholdAutoscaler", "UnreadableRecord", "WorkerLoad",
-    "bootstrap", "columns", "csv", "difference", "field", "flow_control", "header",
-    "nondeterministic", "pattern", "resized", "typed",
+    "SourceRecord", "Stream", "ThresholdAutoscaler", "UnreadableRecord", "Window", "WindowContext",
+    "WindowResult", "WindowedStream", "WorkerLoad", "bootstrap", "columns", "count", "csv",
+    "difference", "field", "flow_control", "header", "hopping", "nondeterministic", "pattern",
+    "resized", "session", "sliding", "tumbling", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -105,6 +109,7 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.in_process": ["InProcessResult"],
     "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.api.windowed": ["WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
     "dataflow.execution_plan.difference": ["difference"],
@@ -130,6 +135,8 @@ _MODULES = {
     "dataflow.policies.policy": ["Policy", "resized"],
     "dataflow.policies.skew": ["SkewBalancer"],
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
+    "dataflow.windows.aggregation": ["WindowContext", "WindowResult"],
+    "dataflow.windows.window": ["Window", "count", "hopping", "session", "sliding", "tumbling"],
     "schemas.errors": ["MeanderError", "SetupError"],
     "state.encoding.object_column": ["ObjectColumn"],
     "state.encoding.record": ["Record"],

@@ -41,6 +41,10 @@ COUNTERS = {
         "meander_late_adjusted_ms",
         "Milliseconds by which their times were raised, together.",
     ),
+    "window_late": (
+        "meander_window_late",
+        "Records that were late for all their windows.",
+    ),
     "future_ignored": (
         "meander_future_ignored",
         "Records whose time was too far ahead of the clock.",

@@ -136,7 +136,8 @@ class FoldLogic:
 class ProcessLogic:
     """A process function that users write as `init` and one `(context, state, value) -> state` per
     input, with optional functions for timers, notifications and alarms. `side` names the side
-    outputs, and `uses` the extra columns that the functions read."""
+    outputs, and `uses` the extra columns that the functions read. Windows have one that calls the
+    user's functions."""
 
     init: Callable[[], object]
     on_values: tuple[OnValue, ...]
@@ -147,6 +148,10 @@ class ProcessLogic:
     changeable: ChangeableLogic | None = None
     """The logic that has these functions, where a plan can replace it."""
     uses: tuple[str, ...] = ()
+    inner: tuple[tuple[str, object], ...] = ()
+    """The user's functions that these call, each with its role."""
+    counted: tuple[tuple[str, str], ...] = ()
+    """Side outputs whose results a counter of the worker counts: output and counter."""
 
 
 Logic = FoldLogic | ProcessLogic | ColumnFold

@@ -54,13 +54,16 @@ from meander.state.encoding.codec import PLAIN, StateCodec
 if TYPE_CHECKING:
     # This loads numba, which takes half a second that other flows do without.
     from meander.dataflow.api.collection import Collection
+    from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.operators.collection.stateless import ReadRow
+    from meander.dataflow.windows.window import Windows
 
 T = TypeVar("T")
 U = TypeVar("U")
 S = TypeVar("S")
 K = TypeVar("K", default=Any)
 """The type of the keys of a stream."""
+R = TypeVar("R", default=Any)
 Left = TypeVar("Left", bound="Stream[Any]")
 
 KeyedOptions = tuple[Order, StateCodec, OnError, bool, Expiry | None]
@@ -272,7 +275,7 @@ class Stream(Extensible, Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            if name in {"first", "fold", "process", "connect"}:
+            if name in {"first", "fold", "process", "connect", "window"}:
                 raise SetupError(f"operator {self._at.node.name!r}",
                                  f"{name} needs records with keys, and these have none",
                                  f"call key_by before {name}")  # fmt: skip
@@ -538,6 +541,37 @@ class KeyedStream(Stream[T], Generic[T, K]):
         seen = self._process(name, (self,), bool, functions, (None, None, None), (), (), options)
         return KeyedStream(self._flow, seen._at)
 
+    def window(
+        self,
+        name: str,
+        windows: Windows,
+        *,
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> WindowedStream[T, K]:
+        """Put the records of each key into windows, by their own times: `tumbling`, `hopping`,
+        `sliding`, `session` or `count`. `fold`, `reduce` or `process` of the returned stream says
+        what a window gives.
+
+        A window closes once the frontier has passed its end by `late` seconds. A record whose
+        logical time is that or later is late for the window.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource, field, tumbling
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("views")
+        >>> views = flow.source(KafkaSource("views", time=field("at")))
+        >>> by_page = views.key_by(lambda view: view["page"]).window("views", tumbling(60, late=10))
+        >>> by_page.fold(int, lambda n, _: n + 1).sink(KafkaSink("counts"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("views", *({"page": "home", "at": at} for at in (1, 60_000, 2, 70_000, 3)))
+        ...     run.run()
+        >>> [(one["start"], one["end"], one["value"]) for one in run.values("counts")]
+        [(0, 60000, 2), (60000, 120000, 2)]
+        """
+        from meander.dataflow.api.windowed import WindowedStream
+
+        return WindowedStream(self, name, windows, on_error, colocate)
+
     def connect(
         self,
         other: KeyedStream[U, K],
@@ -715,9 +749,9 @@ def _check_ends(loop: LoopNode, ends: object) -> None:
                      "return the values for another iteration, and those that leave")  # fmt: skip
 
 
-class ProcessedStream(KeyedStream[Any, K], Generic[K]):
-    """A stream that carries the main output of a process function. `side` gives its side
-    outputs."""
+class ProcessedStream(KeyedStream[R, K], Generic[K, R]):
+    """A stream that carries the main output of a process function, of the type `R`. `side` gives
+    its side outputs."""
 
     def __init__(self, flow: Definition, at: Output, side: Sequence[str] = ()) -> None:
         super().__init__(flow, at)

@@ -118,6 +118,7 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
                 ("on_alarm", logic.on_alarm),
             )  # fmt: skip
             yield from ((role, function) for role, function in back if function is not None)
+            yield from logic.inner
 
 
 def _policies(node: Node) -> Iterator[OnError]:

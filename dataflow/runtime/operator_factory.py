@@ -572,9 +572,11 @@ class OperatorFactory:
             case FoldLogic(init, step):
                 fold = Fold(init, step, sealing, guard)
                 return fold if node.expiry is None else ExpiringFold(fold, node.expiry)
-            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side, uses=uses):
-                back = on_timer, on_notify, on_alarm
-                return Process(init, on_values, *back, side, sealing, guard, node.expiry, uses)
+            case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side) as logic:
+                back, uses, counted = (on_timer, on_notify, on_alarm), logic.uses, logic.counted
+                return Process(
+                    init, on_values, *back, side, sealing, guard, node.expiry, uses, counted
+                )
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import FunctionType, ModuleType
-from typing import get_overloads
+from typing import get_overloads, is_typeddict
 
 import meander
 import meander.testing
@@ -24,7 +24,8 @@ PAGE = ROOT / "docs" / "reference" / "api.md"
 START = "<!-- signatures: made by tests.support.api_signatures -->\n\n"
 END = "\n<!-- /signatures -->\n"
 MADE_BY_FLOWS = {
-    "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn", "Pattern", "Stream"
+    "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn", "Pattern", "Stream",
+    "Window", "WindowContext", "WindowedStream",
 }  # fmt: skip
 """Classes whose objects a user gets from methods and functions."""
 _PLAIN = str | bytes | int | float | None
@@ -82,7 +83,8 @@ def _entries(face: ModuleType) -> Iterator[str]:
             yield _entry(name, of)
             yield from (f"    {one}" for one in _members(of))
             continue
-        has_own_arguments = name not in MADE_BY_FLOWS and of.__init__ is not Exception.__init__
+        is_made = name in MADE_BY_FLOWS or is_typeddict(of)
+        has_own_arguments = not is_made and of.__init__ is not Exception.__init__
         yield _entry(signature(of, name) if has_own_arguments else name, of)
         if isinstance(of, type):
             yield from (f"    {one}" for one in _methods(of))

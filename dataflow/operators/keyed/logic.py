@@ -310,9 +310,11 @@ class Process:
         guard: Guard,
         expiry: Expiry | None = None,
         uses: Sequence[str] = (),
+        counted: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """`uses` are the extra columns that the functions read."""
-        self._init, self._on_values = init, on_values
+        """`uses` are the extra columns that the functions read, and `counted` the side outputs
+        whose results count, each with its counter."""
+        self._init, self._on_values, self._counted = init, on_values, counted
         self._expiry, self._uses = expiry, uses
         callbacks: dict[CallKind, OnTimer | None] = {
             "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
@@ -412,6 +414,8 @@ class Process:
         return None
 
     def _applied(self, batch: Batch, rows: int, outcome: _Outcome, called: Batch | None) -> Applied:
+        for name, counter in self._counted:
+            self._guard.counters[counter] += len(outcome.emitted[name].values)
         every = batch if called is None else Batch.concat([batch, called])
         first, *others = (self._batch(every, emitted) for emitted in outcome.emitted.values())
         return Applied(first, rows, called, others)

@@ -32,7 +32,7 @@ from meander.state.keys.ids import Bin
 from meander.state.store.store import Databases
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import Result, TestFlow
-from tests.support.property import flows, reference, shapes
+from tests.support.property import flows, reference, shapes, windowing
 from tests.support.property.cases import Case
 from tests.support.property.changing import Versions
 from tests.support.property.flows import stages_of
@@ -191,6 +191,8 @@ class CaseRun:
         self.decided = [change for one in logic for change in one.changes]
 
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
+        if self.case.kind == "windows":
+            return windowing.define(self.case.seed, keyed)
         return shapes.define(self.case.kind, keyed, other)
 
     def expected(self) -> tuple[list[Record], States, Refusals]:
@@ -203,6 +205,9 @@ class CaseRun:
         if self.case.kind == "forgetting":
             results, states, self.dues = reference.forgetting(records)
             return results, states, []
+        if self.case.kind == "windows":
+            timed = [windowing.Timed(r.order, r.value, self.own_time(r)) for r in records]
+            return *windowing.expected(self.case.seed, timed), []
         if self.case.kind in flows.GENERATED:
             looped = flows.Reference(self.stages, self.decided)
             self.versions = looped.versions
@@ -215,6 +220,11 @@ class CaseRun:
         return [
             Record((r.time, r.origin, r.partition, r.offset, r.index), r.value) for r in raw.results
         ]
+
+    def own_time(self, record: Record) -> int:
+        """The own time of a record of the first source."""
+        entries = [*self.case.partitions, *self.case.grown("source")]
+        return entries[record.order[2]][record.order[3]][0]
 
     def check_times(self, run: TestFlow) -> None:
         late_adjusted = self.late_adjusted(self.raw, self.case.partitions, "source")

@@ -215,6 +215,11 @@ def with_some_forgetting(case: Case) -> Case:
     return replace(case, kind="forgetting") if forgets else case
 
 
+def with_some_windows(case: Case) -> Case:
+    """One of ten cases has a flow with windows."""
+    return replace(case, kind="windows") if case.seed % 10 == 0 else case
+
+
 def with_some_changing_logic(case: Case) -> Case:
     """One of ten cases has it in a flow with loops, and one of ten in a flow with timers."""
     kinds = {3: "changing", 9: "ringing"}

@@ -1,0 +1,1 @@
+"""Windows of keyed streams: which records they hold, when they close, and what they give."""

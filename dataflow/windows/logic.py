@@ -1,0 +1,220 @@
+"""The logic of windows: a process function that keeps the open windows of each key.
+
+Guarantees that the logs alone decide about results. A record is late for a window if and only if
+its logical time is at or past the end of the window plus `late`. A timer of that time closes the
+window: it gives the result and deletes the state. Records of a time come before its timers, so the
+comparison decides there too, not the moment of the call. Invariant: a window that is due at a time
+has a timer at this time or earlier; the rows of a key are in order of their starts, none closed.
+Cost: per record the state of its key is read and written, and one timer per window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.windows.aggregation import Aggregation
+from meander.dataflow.windows.window import Counts, Hopping, Sessions, Window
+from meander.schemas.errors import SetupError
+
+LATE: Final = "late"
+"""The side output of records that are late for all their windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """The times at which a window gives results, besides its close."""
+
+    each: bool = False
+    """Whether each record gives the result so far, in place of the close."""
+    every_ms: int | None = None
+    """The milliseconds of logical time after which a window that has changed gives its result."""
+
+    @staticmethod
+    def of(operator: str, emit: object) -> Emission:
+        """Return the emission that a user asks for. Raises SetupError for any other value.
+
+        >>> Emission.of("views", 0.5)
+        Emission(each=False, every_ms=500)
+        """
+        if emit in ("closed", "each"):
+            return Emission(each=emit == "each")
+        if isinstance(emit, bool) or not isinstance(emit, int | float) or not emit >= 0.001:
+            raise SetupError(f"operator {operator!r}", f"its emit is {emit!r}",
+                             "give 'closed', 'each' or a number of seconds")  # fmt: skip
+        return Emission(every_ms=round(emit * 1000))
+
+    def due(self, now_ms: int, close_ms: int) -> int:
+        """Return when a window that changes now gives its next result."""
+        if self.every_ms is None:
+            return close_ms
+        return min(close_ms, (now_ms // self.every_ms + 1) * self.every_ms)
+
+
+class Row(NamedTuple):
+    """An open window of a key, with its state. The state of the key holds it as a plain tuple."""
+
+    start: int
+    end: int
+    due: int
+    """When it gives its next result, in milliseconds of logical time."""
+    state: object
+
+    @property
+    def window(self) -> Window:
+        """Return the window."""
+        return Window(self.start, self.end)
+
+
+class WindowLogic(Protocol):
+    """A process function of windows."""
+
+    def init(self) -> Sequence[object]:
+        """Return the state of a key without windows."""
+
+    def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
+        """Apply a record."""
+
+    def on_timer(self, context: Context, rows: Any) -> object:  # noqa: ANN401 (as stored)
+        """Handle a timer of a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWindows:
+    """The logic of windows that close at a logical time. A timer has the start of its window as its
+    name."""
+
+    windows: Hopping | Sessions
+    aggregation: Aggregation
+    emission: Emission
+
+    def init(self) -> Sequence[object]:
+        """Return the state of a key without windows."""
+        return []
+
+    def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
+        """Add a record to its open windows, or send it to the late ones."""
+        now = context.time_ms
+        # A window before that has failed to close, as its function raised.
+        known = [row for row in map(Row._make, rows) if self._close(row.window) >= now]
+        kept, added = self._given(context, known), False
+        for alone in self.windows.assign(context.event_ms):
+            opened = [row.window for row in kept if not self._is_closed(row.window, now)]
+            window, joined = self.windows.join(alone, opened)
+            if not self._is_closed(window, now):
+                kept, added = self._added(context, kept, window, joined, value), True
+        if not added:
+            context.emit(value, to=LATE)
+        return self._state(context, kept)
+
+    def on_timer(self, context: Context, rows: Any) -> object:  # noqa: ANN401 (as stored)
+        """Give the result of a window that is due, and delete its state if it closes."""
+        now, kept = context.time_ms, list[Row]()
+        for row in map(Row._make, rows):
+            if str(row.start) != context.timer_name:
+                kept.append(row)
+            elif not self._is_closed(row.window, now):
+                # It gives a result so far, or records have moved its close.
+                (row,) = self._given(context, [row])
+                kept.append(self._timed(context, row))
+            elif not self.emission.each:
+                self.aggregation.give(context, row.window, row.state)
+        return self._state(context, kept)
+
+    def _given(self, context: Context, rows: list[Row]) -> list[Row]:
+        """Give the results so far that are due. A record of this very time comes behind them."""
+        due = [row.due <= context.time_ms < self._close(row.window) for row in rows]
+        for row, gives in zip(rows, due, strict=True):
+            if gives:
+                self.aggregation.give(context, row.window, row.state)
+        return [
+            row._replace(due=self._close(row.window)) if gives else row
+            for row, gives in zip(rows, due, strict=True)
+        ]
+
+    def _close(self, window: Window) -> int:
+        return window.end + self.windows.late_ms
+
+    def _is_closed(self, window: Window, now_ms: int) -> bool:
+        """Return whether a record of a logical time is late for a window."""
+        return self._close(window) <= now_ms
+
+    def _added(
+        self, context: Context, rows: list[Row], window: Window, joined: Sequence[Window],
+        value: object,
+    ) -> list[Row]:  # fmt: skip
+        """Return the rows of a key with one more record in a window, which takes the place of those
+        that it has joined."""
+        aggregation, before = self.aggregation, [row for row in rows if row.window in joined]
+        if before:
+            state = before[0].state
+            for row in before[1:]:
+                state = aggregation.merge(state, row.state)
+            state = aggregation.add(context, window, state, value)
+        else:
+            state = aggregation.first(context, window, value)
+        due = self.emission.due(context.time_ms, self._close(window))
+        # What a window has to tell it tells at its time, also as a part of another one.
+        pending = [row.due for row in before if row.due < self._close(row.window)]
+        row = Row(*window, min([due, *pending]), state)
+        has_timer = [one for one in before if one.start == row.start and one.due <= row.due]
+        if not has_timer:
+            self._timed(context, row)
+        for one in before:
+            if one.start != row.start:
+                context.cancel(str(one.start))
+        if self.emission.each:
+            aggregation.give(context, window, state)
+        return sorted([row, *(one for one in rows if one not in before)], key=_start)
+
+    def _timed(self, context: Context, row: Row) -> Row:
+        """Set the timer of a window."""
+        context.timer(row.due, name=str(row.start))
+        return row
+
+    def _state(self, context: Context, rows: list[Row]) -> object:
+        """Return the state of a key, or forget the key where no window is open."""
+        if not rows:
+            context.forget()
+        return [tuple(row) for row in rows]
+
+
+def _start(row: Row) -> int:
+    return row.start
+
+
+@dataclass(frozen=True, slots=True)
+class CountedWindows:
+    """The logic of windows of a number of records. The state of a key is its open window and the
+    number of records in it."""
+
+    windows: Counts
+    aggregation: Aggregation
+    emission: Emission
+
+    def init(self) -> Sequence[object]:
+        """Return the state of a key without windows."""
+        return []
+
+    def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
+        """Add a record, and close the window with its last one."""
+        at = context.event_ms
+        if rows:
+            start, end, before, state = rows
+            window, number = Window(min(start, at), max(end, at + 1)), before + 1
+            state = self.aggregation.add(context, window, state, value)
+        else:
+            window, number = Window(at, at + 1), 1
+            state = self.aggregation.first(context, window, value)
+        full = number == self.windows.size
+        if full or self.emission.each:
+            self.aggregation.give(context, window, state)
+        if full:
+            context.forget()
+        return [*window, number, state]
+
+    def on_timer(self, context: Context, rows: Any) -> object:  # noqa: ANN401 (as stored)
+        """Raise, as no window of a count has a timer."""
+        raise AssertionError("a window of a count has no timer")

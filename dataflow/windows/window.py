@@ -1,0 +1,245 @@
+"""The windows of a stream: which of them a record belongs to, by its own time.
+
+Guarantees that the own time of a record, and for sessions the open ones of its key, decide alone.
+All assigners are pure, so results are the same on every replay. Invariant: two open windows of a
+key differ in their starts. Cost: O(windows of a record); of a session O(open sessions of the key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from meander.schemas.control import MAX_MILLIS
+from meander.schemas.errors import SetupError
+
+MAX_WINDOWS: Final = 10_000
+"""The most windows of one record."""
+
+
+class Window(NamedTuple):
+    """A window that holds the records of some own times.
+
+    >>> Window(0, 60_000).holds(59_999), Window(0, 60_000).holds(60_000)
+    (True, False)
+    """
+
+    start: int
+    """The first time that it may hold, in milliseconds since 1970."""
+    end: int
+    """The first time behind it."""
+
+    def holds(self, event_ms: int) -> bool:
+        """Return whether a record with this own time lies in the window."""
+        return self.start <= event_ms < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Hopping:
+    """An assigner of windows of one size, one of which starts every so many milliseconds.
+
+    >>> Hopping(300, 100).assign(250)
+    (Window(start=0, end=300), Window(start=100, end=400), Window(start=200, end=500))
+    >>> Hopping(100, 100, offset_ms=10).assign(5)
+    (Window(start=-90, end=10),)
+    """
+
+    size_ms: int
+    every_ms: int
+    late_ms: int = 0
+    offset_ms: int = 0
+    """The start of one of the windows."""
+    merges = False
+
+    def assign(self, event_ms: int) -> tuple[Window, ...]:
+        """Return the windows that hold a record."""
+        every, size = self.every_ms, self.size_ms
+        last = event_ms - (event_ms - self.offset_ms) % every
+        first = last - (size - 1 - (event_ms - last)) // every * every
+        return tuple(Window(start, start + size) for start in range(first, last + 1, every))
+
+    def join(self, window: Window, opened: Collection[Window]) -> tuple[Window, Sequence[Window]]:
+        """Return the window as it is, and the equal open one."""
+        return window, (window,) if window in opened else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """An assigner of sessions. A session ends `gap_ms` behind its last record, and its length is at
+    most `longest_ms`.
+
+    A record joins the first open session that it touches, and merges it with the others where the
+    sum is not too long. A session that is full ends at its greatest length.
+
+    >>> sessions = Sessions(30, 100)
+    >>> sessions.join(Window(20, 50), [Window(0, 30), Window(40, 70)])
+    (Window(start=0, end=70), [Window(start=0, end=30), Window(start=40, end=70)])
+    >>> sessions.join(Window(90, 120), [Window(0, 95)])
+    (Window(start=0, end=100), [Window(start=0, end=95)])
+    >>> sessions.join(Window(30, 60), [Window(0, 30)])
+    (Window(start=30, end=60), [])
+    """
+
+    gap_ms: int
+    longest_ms: int = MAX_MILLIS
+    late_ms: int = 0
+    merges = True
+
+    def assign(self, event_ms: int) -> tuple[Window, ...]:
+        """Return the session of a record alone."""
+        return (Window(event_ms, event_ms + self.gap_ms),)
+
+    def join(self, window: Window, opened: Collection[Window]) -> tuple[Window, Sequence[Window]]:
+        """Return the session that a record makes of the open ones, and those of them in it."""
+        found, joined = window, list[Window]()
+        for other in opened:
+            if not (other.start < window.end and window.start < other.end):
+                continue
+            both = Window(min(found.start, other.start), max(found.end, other.end))
+            if both.end - both.start <= self.longest_ms:
+                found = both
+            elif not joined and other.start <= window.start:
+                found = Window(other.start, other.start + self.longest_ms)
+            else:
+                continue
+            joined.append(other)
+        return found, joined
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """An assigner of windows that end with a record. Each holds the records of `size_ms`.
+
+    >>> sliding = Sliding(60_000, late_ms=5_000)
+    >>> sliding.window(100_000), sliding.close(100_000), sliding.last(100_000)
+    (Window(start=40001, end=100001), 105001, 165000)
+    """
+
+    size_ms: int
+    late_ms: int = 0
+    merges = False
+
+    def window(self, event_ms: int) -> Window:
+        """Return the window that ends with records of an own time."""
+        return Window(event_ms + 1 - self.size_ms, event_ms + 1)
+
+    def close(self, event_ms: int) -> int:
+        """Return when this window closes, in milliseconds of logical time."""
+        return event_ms + 1 + self.late_ms
+
+    def last(self, event_ms: int) -> int:
+        """Return when the last window closes that may hold such records."""
+        return event_ms + self.size_ms + self.late_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """An assigner that puts every so many records of a key into a window."""
+
+    size: int
+    merges = False
+
+
+Windows = Hopping | Sessions | Sliding | Counts
+"""An assigner of windows."""
+
+
+def tumbling(size: float, *, late: float = 0, offset: float = 0) -> Hopping:
+    """Return windows of `size` seconds that follow each other. A record lies in one of them, by its
+    own time.
+
+    A window closes once the frontier has passed `late` seconds behind its end. One window starts
+    `offset` seconds after 1970 in UTC, so `tumbling(86400, offset=-3600)` gives the days of a zone
+    one hour ahead.
+
+    >>> tumbling(60).assign(61_500)
+    (Window(start=60000, end=120000),)
+    """
+    size_ms = _millis("tumbling windows", "size", size)
+    return Hopping(size_ms, size_ms, _late("tumbling windows", late), _offset(offset, size_ms))
+
+
+def hopping(size: float, *, every: float, late: float = 0, offset: float = 0) -> Hopping:
+    """Return windows of `size` seconds, one of which starts every `every` seconds. A record lies in
+    each window that holds its own time. The other options are those of `tumbling`.
+
+    >>> len(hopping(300, every=60).assign(0))
+    5
+    """
+    subject = "hopping windows"
+    size_ms, every_ms = _millis(subject, "size", size), _millis(subject, "every", every)
+    if every_ms > size_ms or size_ms > MAX_WINDOWS * every_ms:
+        raise SetupError(
+            subject, f"one of {size} seconds starts every {every} seconds",
+            f"let a record lie in 1 to {MAX_WINDOWS:,} of them",
+        )  # fmt: skip
+    return Hopping(size_ms, every_ms, _late(subject, late), _offset(offset, every_ms))
+
+
+def sliding(size: float, *, late: float = 0) -> Sliding:
+    """Return windows of `size` seconds, each of which ends with a record and holds the records
+    before it. Records of a key with equal own times share one.
+
+    >>> sliding(60).window(100_000)
+    Window(start=40001, end=100001)
+    """
+    return Sliding(_millis("sliding windows", "size", size), _late("sliding windows", late))
+
+
+def session(gap: float, *, longest: float | None = None, late: float = 0) -> Sessions:
+    """Return sessions: windows that end `gap` seconds behind their last record, by own times.
+
+    A record between two open sessions merges them. No session gets longer than `longest` seconds; a
+    record behind that starts another one.
+
+    >>> session(30, longest=3600)
+    Sessions(gap_ms=30000, longest_ms=3600000, late_ms=0)
+    """
+    gap_ms = _millis("sessions", "gap", gap)
+    longest_ms = MAX_MILLIS if longest is None else _millis("sessions", "longest", longest)
+    if longest_ms < gap_ms:
+        raise SetupError(
+            "sessions", f"the longest has {longest} seconds, and a gap ends one after {gap}",
+            "give a longest of at least the gap",
+        )  # fmt: skip
+    return Sessions(gap_ms, longest_ms, _late("sessions", late))
+
+
+def count(size: int) -> Counts:
+    """Return windows of so many records of a key, in the total order. A window closes with its last
+    record. It starts with the least own time of its records, and ends behind the greatest.
+
+    >>> count(100)
+    Counts(size=100)
+    """
+    if type(size) is not int or size < 1:
+        raise SetupError("windows of a count", f"their size is {size!r}", "give 1 record or more")
+    return Counts(size)
+
+
+def _millis(subject: str, option: str, seconds: object, least: float = 0.001) -> int:
+    number = _number(seconds)
+    if number is None or not least <= number <= MAX_MILLIS / 1000:
+        raise SetupError(
+            subject, f"their {option} is {seconds!r}", f"give seconds, at least {least}"
+        )
+    return round(number * 1000)
+
+
+def _late(subject: str, seconds: object) -> int:
+    return _millis(subject, "late", seconds, 0)
+
+
+def _offset(seconds: object, every_ms: int) -> int:
+    """Return the least offset of windows that start where those of another offset do."""
+    number = _number(seconds)
+    if number is None or not abs(number) <= MAX_MILLIS / 1000:
+        raise SetupError("windows", f"their offset is {seconds!r}", "give seconds")
+    return round(number * 1000) % every_ms
+
+
+def _number(seconds: object) -> float | None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        return None
+    return seconds

@@ -1,0 +1,110 @@
+"""Bugs planted in windows, to see that random flows with windows catch them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.windows.logic import Emission, Row, TimedWindows
+from meander.dataflow.windows.sliding import SlidingWindows
+from meander.dataflow.windows.window import Sessions, Window
+from meander.state.store.store import Databases
+from tests.support.property.case_run import run_of
+from tests.support.property.cases import (
+    Case,
+    random_case,
+    with_aborts,
+    with_some_comings_and_goings,
+)
+from tests.support.property.planted import expect_caught, runs
+from tests.support.property.recovery_run import RecoveryRun
+from tests.support.property.silences import with_some_silences
+
+RUNS = 60
+"""The most runs of one bug."""
+
+
+def case_of(seed: int) -> Case:
+    case = random_case(seed, ("windows",))
+    return with_some_silences(with_some_comings_and_goings(with_aborts(case)))
+
+
+on_timer, state = TimedWindows.on_timer, TimedWindows._state
+join, put_timer = Sessions.join, TimedWindows._timed
+
+
+def _early(self: TimedWindows, window: Window) -> int:
+    return window.end + self.windows.late_ms - 1
+
+
+def _lenient(self: TimedWindows, window: Window, now_ms: int) -> bool:
+    return window.end + self.windows.late_ms < now_ms
+
+
+def _at_first_timer(self: TimedWindows, context: Context, rows: Any) -> object:
+    """A session that has grown closes by the timer that it had before."""
+    kept = [row for row in rows if str(row[0]) != context.timer_name]
+    for row in map(Row._make, rows):
+        if str(row.start) == context.timer_name:
+            self.aggregation.give(context, row.window, row.state)
+    return state(self, context, [*map(Row._make, kept)])
+
+
+def _kept(_: object, context: Context, rows: list[Row]) -> object:
+    return [tuple(row) for row in rows]
+
+
+def _first_alone(self: Sessions, window: Window, opened: Any) -> tuple[Window, Sequence[Window]]:
+    found, joined = join(self, window, opened)
+    return found, joined[:1]
+
+
+def _untimed(_: object, context: Context, row: Row) -> Row:
+    """A window that grows gets no other timer."""
+    if context.timer_name is None:
+        context.timer(row.due, name=str(row.start))
+    return row
+
+
+def _now(self: Emission, now_ms: int, close_ms: int) -> int:
+    if self.every_ms is None:
+        return close_ms
+    return min(close_ms, now_ms + self.every_ms)
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "a window closes a millisecond early": (TimedWindows, "_close", _early),
+    "a record counts at the very close": (TimedWindows, "_is_closed", _lenient),
+    "a session that has grown closes by its old timer": (TimedWindows, "on_timer", _at_first_timer),
+    "a session that has grown gets no later timer": (TimedWindows, "_timed", _untimed),
+    "the state of a closed window stays": (TimedWindows, "_state", _kept),
+    "records that no sliding window needs stay": (SlidingWindows, "_state", _kept),
+    "of merged sessions one stays": (Sessions, "join", _first_alone),
+    "results so far come by the time of the record": (Emission, "due", _now),
+}
+SHOWN = dict.fromkeys(BUGS, 0)
+"""The seeds that show them, as it is now."""
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(
+    bug: str, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = count(98_000_000 + 1000 * list(BUGS).index(bug))
+
+    def move(seed: int) -> None:
+        run_of(case_of(seed)).check(databases, next(namespace))
+
+    expect_caught(monkeypatch, BUGS[bug], move, runs(SHOWN[bug], RUNS))
+
+
+def test_a_planted_bug_is_caught_by_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    def recover(seed: int) -> None:
+        RecoveryRun(case_of(seed)).recover()
+
+    bug = "the state of a closed window stays"
+    expect_caught(monkeypatch, BUGS[bug], recover, runs(SHOWN[bug], RUNS))

@@ -1,0 +1,314 @@
+"""Random flows with windows, and what they give: computed from all records of a key at once.
+
+The reference knows no timers and no states: it lists the windows that the own times make, and of
+each the records that are not late for it. Sessions alone depend on the order, as a closed one takes
+no more records; it lists their members again with each record.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from meander import KeyedStream, Window, count, hopping, session, sliding, tumbling
+from meander.dataflow.api.windowed import Emit
+from meander.dataflow.operators.keyed.callbacks import Call
+from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows
+from meander.state.encoding import codec
+from meander.state.keys.bins import BinSpace
+from tests.support.property.reference import Order, Record, States, in_order
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What an operator of a random flow does."""
+
+    windows: Windows
+    emit: Emit
+
+
+class Timed(NamedTuple):
+    """A record with its own time."""
+
+    order: Order
+    value: Any
+    at: int
+
+    @property
+    def ms(self) -> int:
+        return self.order[0] >> 20
+
+
+def operators_of(seed: int) -> tuple[Operator, Operator]:
+    """The two operators with windows of a case."""
+    rng = random.Random(f"windows {seed}")
+    return random_operator(rng), random_operator(rng)
+
+
+def random_operator(rng: random.Random) -> Operator:
+    scale = rng.choice([0.01, 0.1, 2.0])
+    late = rng.choice([0.0, 0.3, 2.0, 20.0]) * scale
+    kinds: list[Windows] = [
+        tumbling(scale, late=late, offset=rng.choice([0, 0.003])),
+        hopping(scale, every=scale / rng.choice([1.5, 2, 4]), late=late),
+        session(scale, longest=rng.choice([None, scale, 3 * scale]), late=late),
+        session(scale / 4, longest=rng.choice([None, scale]), late=late),
+        sliding(scale, late=late),
+        count(rng.choice([1, 2, 5])),
+    ]
+    windows = rng.choice(kinds)
+    emits: list[Emit] = ["closed", "closed", "each"]
+    if isinstance(windows, Hopping | Sessions):
+        emits += [scale / 3, 1.3 * scale]
+    return Operator(windows, rng.choice(emits))
+
+
+# -- as a flow
+
+
+def append(state: Any, value: Any) -> list[int]:
+    return [*state, value["v"]]
+
+
+def both(earlier: Any, later: Any) -> list[int]:
+    return [*earlier, *later]
+
+
+def number(context: Any, state: Any, result: Any) -> object:
+    context.emit({"k": result["key"], "v": 1000 * (state + 1) + sum(result["value"])})
+    return state + 1
+
+
+def number_late(context: Any, state: Any, value: Any) -> object:
+    context.emit({"k": value["k"], "v": -1000 * (state + 1) - value["v"]})
+    return state + 1
+
+
+def define(seed: int, keyed: KeyedStream[Any]) -> KeyedStream[Any]:
+    """Windows, whose results and late records lie in windows again."""
+    first, second = operators_of(seed)
+    made = keyed.window("a", first.windows).fold(list, append, merge=both, emit=first.emit)
+    told = made.connect(made.side("late"), "b", int, number, number_late)
+    return told.window("c", second.windows).fold(list, append, merge=both, emit=second.emit)
+
+
+# -- as a reference
+
+
+def expected(seed: int, records: Sequence[Timed]) -> tuple[list[Record], States]:
+    """Results and final states of the flow of a seed."""
+    first, second = operators_of(seed)
+    results, late, a = Reference(first, 1).run(records)
+    told, b = numbered(results, late)
+    found, _, c = Reference(second, 3).run(told)
+    return in_order([Record(one.order, one.value) for one in found]), {"a": a, "b": b, "c": c}
+
+
+def numbered(results: Sequence[Timed], late: Sequence[Timed]) -> tuple[list[Timed], Any]:
+    """What the operator between the windows makes of both outputs of the first ones."""
+    sided = [(one, 0) for one in results] + [(one, 1) for one in late]
+    states: dict[bytes, Any] = defaultdict(int)
+    found = list[Timed]()
+    for one, side in sorted(sided, key=lambda e: (e[0].order, e[1], codec.encode(e[0].value))):
+        k = one.value["k"] if side else one.value["key"]
+        n = states[codec.encode(k)] = states[codec.encode(k)] + 1
+        v = -1000 * n - one.value["v"] if side else 1000 * n + sum(one.value["value"])
+        found.append(Timed((*one.order[:4], one.order[4] << 20), {"k": k, "v": v}, one.at))
+    return found, dict(states)
+
+
+@dataclass
+class Session:
+    """A session of the reference."""
+
+    records: list[Timed]
+    gap: int
+    longest: int
+    pending: int | None = None
+    """When it gives its next result before its close."""
+
+    @property
+    def window(self) -> Window:
+        ats = [one.at for one in self.records]
+        return Window(min(ats), min(max(ats) + self.gap, min(ats) + self.longest))
+
+    def joined(self, opened: Sequence[Session]) -> list[Session]:
+        """Of a session of one record: the open ones that become one with it."""
+        own, group, span = self.window, list[Session](), self.window
+        for other in sorted(opened, key=lambda m: m.window):
+            start, end = other.window
+            if start < own.end and own.start < end:
+                least, most = min(span.start, start), max(span.end, end)
+                if most - least <= self.longest or (not group and start <= own.start):
+                    group.append(other)
+                    span = Window(least, min(most, least + self.longest))
+        return group
+
+
+@dataclass
+class Reference:
+    """What one operator with windows gives."""
+
+    operator: Operator
+    origin: int
+    given: list[tuple[Order, tuple[int, int], Any, int]] = field(default_factory=list)
+    """The place of each call that gives a result, the rank of the result in it, the result and its
+    own time."""
+
+    def run(self, records: Sequence[Timed]) -> tuple[list[Timed], list[Timed], dict[bytes, object]]:
+        """Return results, late records and the final states."""
+        by_key: dict[bytes, list[Timed]] = defaultdict(list)
+        for one in sorted(records, key=lambda r: (r.order, codec.encode(r.value))):
+            by_key[codec.encode(one.value["k"])].append(one)
+        late, states = list[Timed](), dict[bytes, object]()
+        for key, some in by_key.items():
+            match self.operator.windows:
+                case Hopping() as windows:
+                    late += self._fixed(key, some, windows)
+                case Sessions() as windows:
+                    late += self._sessions(key, some, windows)
+                case Sliding() as windows:
+                    late += self._sliding(key, some, windows)
+                case Counts(size):
+                    self._counts(some, size)
+                    if rest := some[len(some) // size * size :]:
+                        values = [one.value["v"] for one in rest]
+                        states[key] = [*_extent(rest), len(rest), values]
+        sent = [Timed((*r.order[:4], r.order[4] << 20), r.value, r.at) for r in late]
+        return [*self._placed()], sent, states
+
+    def _placed(self) -> Iterator[Timed]:
+        calls: dict[Order, list[tuple[tuple[int, int], Any, int]]] = defaultdict(list)
+        for place, rank, result, at in self.given:
+            calls[place].append((rank, result, at))
+        for place, some in calls.items():
+            for i, (_, result, at) in enumerate(sorted(some, key=lambda one: one[0])):
+                yield Timed((*place[:4], (place[4] << 20) | i), result, at)
+
+    def _at_record(self, by: Timed, rank: int, window: Window, members: Sequence[Timed]) -> None:
+        result = _result(window, members)
+        self.given.append((by.order, (rank, window.start), result, by.at))
+
+    def _at_time(self, key: bytes, ms: int, window: Window, members: Sequence[Timed]) -> None:
+        """By the timer of a window, which has the start as its name."""
+        self._by_timer(key, ms, str(window.start), window, members)
+
+    def _by_timer(
+        self, key: bytes, ms: int, name: str, window: Window, members: Sequence[Timed]
+    ) -> None:
+        hashed = int(BinSpace(0).hash_keys([key]).view("int64")[0])
+        offset = Call(ms << 20, "timer", key, name).offset
+        place = ms << 20, self.origin, hashed, offset, 0
+        self.given.append((place, (0, window.start), _result(window, members), ms))
+
+    def _so_far(
+        self, key: bytes, ms: int, name: int, window: Window, members: Sequence[Timed],
+        records: Sequence[Timed],
+    ) -> None:  # fmt: skip
+        """By the timer of a name, or by the first record of this very time."""
+        by = next((one for one in records if one.order[0] == ms << 20), None)
+        if by is None:
+            self._by_timer(key, ms, str(name), window, members)
+        else:
+            self._at_record(by, 0, window, members)
+
+    def _boundary(self, ms: int) -> int | None:
+        emit = self.operator.emit
+        if isinstance(emit, str):
+            return None
+        every = round(emit * 1000)
+        return (ms // every + 1) * every
+
+    def _fixed(self, key: bytes, records: list[Timed], windows: Hopping) -> list[Timed]:
+        def holding(at: int) -> list[Window]:
+            near = range(at - windows.size_ms, at + 1)
+            starts = [s for s in near if (s - windows.offset_ms) % windows.every_ms == 0]
+            return [Window(s, s + windows.size_ms) for s in starts if s + windows.size_ms > at]
+
+        def takes(window: Window, one: Timed) -> bool:
+            return window.holds(one.at) and one.ms < window.end + windows.late_ms
+
+        for window in {window for one in records for window in holding(one.at)}:
+            members = [one for one in records if takes(window, one)]
+            close = window.end + windows.late_ms
+            if not members:
+                continue
+            if self.operator.emit == "each":
+                for n, one in enumerate(members, 1):
+                    self._at_record(one, 1, window, members[:n])
+                continue
+            pending: int | None = None
+            for n, one in enumerate(members):
+                if pending is not None and pending <= one.ms:
+                    self._so_far(key, pending, window.start, window, members[:n], records)
+                    pending = None
+                pending = pending or self._boundary(one.ms)
+            if pending is not None and pending < close:
+                self._so_far(key, pending, window.start, window, members, records)
+            self._at_time(key, close, window, members)
+        return [one for one in records if not any(takes(window, one) for window in holding(one.at))]
+
+    def _sessions(self, key: bytes, records: list[Timed], windows: Sessions) -> list[Timed]:
+        found, late = list[Session](), list[Timed]()
+
+        def flush(until: int) -> None:
+            for one in found:
+                if one.pending is not None and one.pending <= until:
+                    window = one.window
+                    self._so_far(key, one.pending, window.start, window, one.records, records)
+                    one.pending = None
+
+        for one in records:
+            flush(one.ms)
+            own = Session([one], windows.gap_ms, windows.longest_ms)
+            group = own.joined([m for m in found if m.window.end + windows.late_ms > one.ms])
+            if not group and own.window.end + windows.late_ms <= one.ms:
+                late.append(one)
+                continue
+            pendings = [m.pending for m in group] + [self._boundary(one.ms)]
+            own.records = [r for m in group for r in m.records] + [one]
+            close = own.window.end + windows.late_ms
+            own.pending = min((p for p in pendings if p is not None and p < close), default=None)
+            found = [m for m in found if m not in group] + [own]
+            if self.operator.emit == "each":
+                self._at_record(one, 1, own.window, own.records)
+        flush(1 << 50)
+        if self.operator.emit != "each":
+            for m in found:
+                self._at_time(key, m.window.end + windows.late_ms, m.window, m.records)
+        return late
+
+    def _sliding(self, key: bytes, records: list[Timed], windows: Sliding) -> list[Timed]:
+        size, late = windows.size_ms, windows.late_ms
+        for at in {one.at for one in records}:
+            window, close = Window(at + 1 - size, at + 1), at + 1 + late
+            starts = [one for one in records if one.at == at and one.ms < close]
+            members = [one for one in records if window.holds(one.at) and one.ms < close]
+            if not starts:
+                continue
+            if self.operator.emit != "each":
+                self._so_far(key, close, at, window, members, records)
+            for n, one in enumerate(members, 1):
+                if self.operator.emit == "each" and records.index(one) >= records.index(starts[0]):
+                    self._at_record(one, 1, window, members[:n])
+        return [one for one in records if one.ms >= one.at + size + late]
+
+    def _counts(self, records: list[Timed], size: int) -> None:
+        for n, one in enumerate(records, 1):
+            members = records[(n - 1) // size * size : n]
+            if self.operator.emit == "each" or len(members) == size:
+                self._at_record(one, 1, _extent(members), members)
+
+
+def _extent(members: Sequence[Timed]) -> Window:
+    ats = [one.at for one in members]
+    return Window(min(ats), max(ats) + 1)
+
+
+def _result(window: Window, members: Sequence[Timed]) -> dict[str, object]:
+    k: object = members[0].value["k"]
+    values = [one.value["v"] for one in members]
+    return {"key": k, "start": window.start, "end": window.end, "value": values}
