@@ -9,11 +9,11 @@ def sessions(*clicks):
     with TestFlow(flow) as run:
         run.feed("clicks", *({"user": user, "at": minute * MINUTE} for minute, user in clicks))
         run.run()
+        assert run.states("session") == {}
         return [
             (one["key"], one["start"] // MINUTE, one["end"] // MINUTE, one["value"])
             for one in run.values("user-sessions")
         ]
-        assert run.states("session") == {}
 
 
 def test_a_gap_parts_two_sessions():

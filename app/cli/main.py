@@ -72,8 +72,8 @@ app.command(epilog="Example: meander checkpoints counts --drop v1")(checkpoints.
 app.command(epilog="Example: meander stop counts --savepoint v1")(checkpoints.stop)
 app.command(epilog="Example: meander reset counts")(checkpoints.reset)
 app.command(epilog=new.EXAMPLE)(new.new)
-app.command(epilog=config.EXAMPLE)(config.config)
 app.command(epilog=dev.EXAMPLE)(dev.dev)
+app.command(epilog=config.EXAMPLE)(config.config)
 
 
 @app.command(epilog="Example: meander demo --bootstrap broker:9092 --rate 2000")
