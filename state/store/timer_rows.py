@@ -57,9 +57,9 @@ class TimerRows:
         does."""
         self._unread: set[bytes] = set()
         """Those of them whose values before are not known."""
-        self._counts: dict[Bin, int] = {}
+        self._counts: dict[int, int] = {}
         """The number of rows of each bin in the store."""
-        self._settled: dict[Bin, int] = {}
+        self._settled: dict[int, int] = {}
         """The same numbers as the store has them."""
 
     def add(

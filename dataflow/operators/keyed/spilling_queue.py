@@ -47,13 +47,14 @@ class SpillingQueue(TimerQueue):
 
     def set(self, bin: Bin, timer: Timer, *, named: bool = False) -> None:
         """Add a timer, near or far. A tag with a name must have no other time."""
-        if timer in self:
+        if timer in self._bins:
             return
         horizon = self._horizon(bin)
-        if timer[0] >= self._limit(bin) or (horizon is not None and timer >= horizon):
+        if (horizon is not None and timer >= horizon) or timer[0] >= self._limit(bin):
             self._add_far(bin, timer, named=named)
-        else:
-            self.add(bin, timer, named=named)
+            return
+        self.add(bin, timer, named=named)
+        if self.size > self.max_bytes:
             self._spill()
 
     def open(self, bin: Bin) -> None:
@@ -77,10 +78,10 @@ class SpillingQueue(TimerQueue):
     @property
     def first(self) -> Timer | None:
         """Return the first timer, or None. Far timers become near as they are reached."""
-        near = super().first
+        near = self._head()
         while (far := self._horizons.first) is not None and (near is None or far[0] <= near):
             self._load(*far)
-            near = super().first
+            near = self._head()
         return near
 
     @property
@@ -88,7 +89,7 @@ class SpillingQueue(TimerQueue):
         """Return the time of the first timer, or an earlier one, also from limits on; or None."""
         far = (horizons.first for horizons in (self._horizons, self._kept))
         firsts = [one[0] for one in far if one is not None]
-        if (near := super().first) is not None:
+        if (near := self._head()) is not None:
             firsts.append(near)
         return min(firsts)[0] if firsts else None
 
@@ -140,7 +141,7 @@ class SpillingQueue(TimerQueue):
             self._set_horizon(bin, rest)
 
     def _spill(self) -> None:
-        """Let later timers become far while there are too many near ones."""
+        """Let later timers become far until there are few enough near ones."""
         while self.size > self.max_bytes:
             if not self._spilling:
                 self._spilling = self._later_half()

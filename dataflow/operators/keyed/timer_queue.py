@@ -72,6 +72,9 @@ class TimerQueue:
     @property
     def first(self) -> Timer | None:
         """Return the first timer, or None."""
+        return self._head()
+
+    def _head(self) -> Timer | None:
         while self._heap and self._heap[0] not in self._bins:
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None
