@@ -565,8 +565,9 @@ class KeyedStream(Stream[T], Generic[T, K]):
         >>> with TestFlow(flow) as run:
         ...     run.feed("views", *({"page": "home", "at": at} for at in (1, 60_000, 2, 70_000, 3)))
         ...     run.run()
-        >>> [(one["start"], one["end"], one["value"]) for one in run.values("counts")]
-        [(0, 60000, 2), (60000, 120000, 2)]
+        >>> first, second = run.values("counts")
+        >>> first
+        {'key': 'home', 'start': 0, 'end': 60000, 'value': 2}
         """
         from meander.dataflow.api.windowed import WindowedStream
 

@@ -86,7 +86,10 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "of merged sessions one stays": (Sessions, "join", _first_alone),
     "results so far come by the time of the record": (Emission, "due", _now),
 }
-SHOWN = dict.fromkeys(BUGS, 0)
+SHOWN = dict.fromkeys(BUGS, 0) | {
+    "a window closes a millisecond early": 1, "of merged sessions one stays": 41,
+    "results so far come by the time of the record": 1,
+}  # fmt: skip
 """The seeds that show them, as it is now."""
 
 

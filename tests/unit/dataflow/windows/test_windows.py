@@ -87,7 +87,7 @@ def ran(windows: Windows, *times: int, emit: Emit = "closed") -> tuple[Results, 
         (sliding(0.03), [0, 20, 10], [(-29, 1, [0]), (-9, 21, [0, 20, 10])], []),
         (sliding(0.03), [0, 40, 10], [(-29, 1, [0]), (11, 41, [40])], [10]),
         # One that is late for its own window, and for that of 20, counts in the one of 22.
-        (sliding(0.03), [20, 21, 10, 22], [(-9, 21, [20]), (-8, 22, [21, 10]),
+        (sliding(0.03), [20, 21, 10, 22], [(-9, 21, [20]), (-8, 22, [20, 21, 10]),
                                            (-7, 23, [20, 21, 10, 22])], []),
         (count(2), [5, 1, 9], [(1, 6, [5, 1])], []),
     ],
