@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import FunctionType, ModuleType
-from typing import get_overloads, is_typeddict
+from typing import ForwardRef, get_overloads, is_typeddict
 
 import meander
 import meander.testing
@@ -118,7 +118,11 @@ def _entry(head: str, of: object) -> str:
 
 
 def _annotated(before: str, annotation: object) -> str:
-    return "" if annotation is inspect.Signature.empty else f"{before}{annotation}"
+    if annotation is inspect.Signature.empty:
+        return ""
+    # Those of named tuples are forward references.
+    plain = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+    return f"{before}{plain}"
 
 
 def _default(value: object) -> str:
