@@ -192,7 +192,7 @@ def _columns(frame: DataFrame, node: KeyedNode, key: Names, state: Names) -> Dat
         _column(frame, key, "key").alias("key"), _column(frame, state, "state").alias("state")
     )
     kind = chosen.schema["state"].dataType
-    if InitialStates(node).has_own_codec and not isinstance(kind, BinaryType):
+    if InitialStates(node, now_ms=0).has_own_codec and not isinstance(kind, BinaryType):
         raise SetupError(
             f"operator {node.name!r}",
             f"it has its own codec, but the states are of type {kind.simpleString()}",
@@ -220,7 +220,7 @@ def _job(prepared: PreparedFlow, node: KeyedNode, frame: DataFrame) -> Job:
     return Job(
         prepared.source, [one.name for one in prepared.plan.sources], node.name, node.codec_name,
         environ(), prepared.options.kafka, prepared.names.state, prepared.execution, space,
-        parts=min(space.count, slots),
+        parts=min(space.count, slots), now_ms=SystemClock().now_ms(),
     )  # fmt: skip
 
 

@@ -69,6 +69,8 @@ class Job:
     space: BinSpace
     parts: int
     """The number of ranges of bins, one for each task."""
+    now_ms: int
+    """When the bootstrap began, in milliseconds since 1970. A time to live begins here."""
 
 
 def encode(job: Job, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -92,7 +94,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 def _initial(job: Job, folder: Path) -> InitialStates:
     plan = Plan(load_flow(job.source.unpack(folder)), job.sources)
     use(plan.flow.named_types)
-    return InitialStates(next(keyed for keyed in plan.keyed if keyed.name == job.operator))
+    node = next(keyed for keyed in plan.keyed if keyed.name == job.operator)
+    return InitialStates(node, job.now_ms)
 
 
 def _entries(job: Job, initial: InitialStates, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -86,6 +86,7 @@ from meander.dataflow.simulation.in_memory import (
     Result,
 )
 from meander.dataflow.simulation.simulator import (
+    NOW_MS,
     AddPartition,
     Command,
     DurableWorld,
@@ -627,7 +628,7 @@ class TestFlow:
 
     def _write_states(self, states: Mapping[str, Mapping[object, object]]) -> None:
         """Start the flow from these states, as from a bootstrap."""
-        manifests = tuple(write(self._plan, states, self.world.state))
+        manifests = tuple(write(self._plan, states, self.world.state, NOW_MS))
         space = self._plan.flow.space
         self.world.checkpoints.append(Checkpoint(1, ExecutionId(0), space, 0, manifests))
 

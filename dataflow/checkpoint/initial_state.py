@@ -21,12 +21,13 @@ from meander.schemas.errors import MeanderError, SetupError
 from meander.state.encoding import codec
 from meander.state.encoding.codec import PLAIN
 from meander.state.encoding.columns import exact_column
-from meander.state.encoding.expiring import NEVER, with_due
+from meander.state.encoding.expiring import with_due
 from meander.state.keys.ids import COORDINATOR, Bin, ExecutionId, LayerId
 from meander.state.layers.bootstrap_input import BootstrapInput, first_layer
 from meander.state.layers.layer_writer import KEY_LIMIT
 from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import StateTopic
+from meander.state.times.time import from_millis
 
 _SHOWN = 200
 """The characters of a key in an error."""
@@ -41,13 +42,15 @@ class InitialStates:
     >>> flow = Flow("flights")
     >>> flights = flow.source(ListSource([[]])).key_by(lambda flight: flight["plane"])
     >>> _ = flights.fold("delay", columns.mean("delay"))
-    >>> mean = InitialStates(Plan(flow).keyed[0])
+    >>> mean = InitialStates(Plan(flow).keyed[0], now_ms=0)
     >>> [codec.decode(state) for state in mean.states(["N1"], [(2, 5)])]
     [(2, 5.0)]
     """
 
-    def __init__(self, node: KeyedNode) -> None:
-        self._node = node
+    def __init__(self, node: KeyedNode, now_ms: int) -> None:
+        """The keys of an operator with a time to live are renewed at `now_ms`, in milliseconds since
+        1970."""
+        self._node, self._now_ms = node, now_ms
 
     @property
     def has_own_codec(self) -> bool:
@@ -83,10 +86,11 @@ class InitialStates:
         return self._with_due(self._movable(keys, self._each(keys, data, self._reencoded, wrong)))
 
     def _with_due(self, states: list[bytes]) -> list[bytes]:
-        """Return encoded states that get a due time with the next record of their key."""
+        """Return encoded states with their due time, if the operator has one."""
         if self._node.expiry is None:
             return states
-        return [with_due(NEVER, state) for state in states]
+        due = self._node.expiry.due(from_millis(self._now_ms))
+        return [with_due(due, state) for state in states]
 
     def _values(self, states: Sequence[object]) -> list[bytes]:
         return list(map(self._node.codec.encode, states))
@@ -152,10 +156,10 @@ class InitialStates:
 
 
 def write(
-    plan: Plan, states: Mapping[str, Mapping[object, object]], topic: StateTopic
+    plan: Plan, states: Mapping[str, Mapping[object, object]], topic: StateTopic, now_ms: int
 ) -> list[Manifest]:
     """Write layers of initial states, by operator and key, to a topic in memory; wait until it has
-    them.
+    them. Keys with a time to live are renewed at `now_ms`.
 
     Raise `SetupError` for states that the flow cannot have.
     """
@@ -168,7 +172,7 @@ def write(
                 "the flow has no stateful operator of that name",
                 f"name one of {', '.join(nodes)}",
             )
-        initial = InitialStates(nodes[operator])
+        initial = InitialStates(nodes[operator], now_ms)
         keys = initial.keys([*found])
         entries: dict[Bin, dict[bytes, bytes]] = {}
         for key, state in zip(keys, initial.states([*found], [*found.values()]), strict=True):

@@ -93,7 +93,7 @@ class Rig:
         ensure_internal(admin(settings), self.prefix, "orders")
         topic = KafkaStateTopic(settings, self.names.state, 0, threading.Event())
         with contextlib.closing(topic):
-            manifests = initial_state.write(plan, states, topic)
+            manifests = initial_state.write(plan, states, topic, now_ms=0)
         checkpoint = Checkpoint(1, ExecutionId(1), plan.flow.space, 0, tuple(manifests))
         checkpoints.append(settings, self.names, checkpoint)
         return checkpoint

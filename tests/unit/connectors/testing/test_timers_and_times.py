@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource
+from meander import Checkpointing, Context, Flow, KafkaSink, KafkaSource, columns
 from meander.dataflow.control.command import MoveBins
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
-from meander.dataflow.simulation.simulator import TakeCheckpoint
+from meander.dataflow.simulation.simulator import NOW_MS, TakeCheckpoint
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.times.time import from_millis
 from meander.testing import At, Control, TestFlow
@@ -254,3 +254,19 @@ def test_a_key_dies_in_a_silence_and_leaves_the_store() -> None:
         for _ in range(20):
             run.advance(10)
         assert sum(worker.state_sizes()["p"].keys for worker in run.workers) == 0
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(9, [6]), (10, [1])])
+def test_a_time_to_live_of_initial_states_begins_with_the_bootstrap(
+    seconds: int, counts: list[int]
+) -> None:
+    """A key that no record touches ends, too."""
+    flow = Flow("f")
+    keyed = flow.source(KafkaSource("in", value="str")).key_by(lambda word: word)
+    keyed.fold("n", columns.count(), ttl=10).sink(KafkaSink("out"))
+    with TestFlow(flow, states={"n": {"a": 5, "b": 5}}) as run:
+        run.advance(60)
+        run.feed("in", "a", ms=NOW_MS + 1000 * seconds)
+        run.run()
+        assert run.values("out") == counts
+        assert run.states("n").keys() == ({"a", "b"} if seconds < 10 else {"a"})

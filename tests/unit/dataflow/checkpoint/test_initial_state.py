@@ -94,7 +94,7 @@ def initial(fold: ColumnFold | object, own: bool = False) -> InitialStates:
     else:
         how = {"codec": Upper()} if own else {}
         keyed.fold("op", lambda: fold, lambda state, _: (state, None), **how)  # type: ignore[call-overload]
-    return InitialStates(Plan(flow).keyed[0])
+    return InitialStates(Plan(flow).keyed[0], now_ms=0)
 
 
 @pytest.mark.parametrize(
