@@ -4,8 +4,8 @@ So far timers spill with the states. Layers, deltas, checkpoints, moves and roll
 they take any entry. Invariants: a far timer with a name has an index row with its clock and time,
 and no other row has one. After `settle` the store holds all rows, and a count of them for each bin
 that has some. Changes wait in memory before that, at most `PENDING_ROWS`; those that cancel each
-other out are never written. Cost: about 5 us to write a row and as much to remove it, 3 us to find
-a timer by its name or to see whether one without a name is there already.
+other out are never written. Cost: a write and a removal per row, and a read of the database to find
+a timer by its name, or to see whether one without a name is there already.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ it. A new timer from the horizon of its bin on is far. Beyond `max_bytes` the la
 timers becomes far, some at a time, and the horizons move back (I6). Where the queue reaches a
 horizon, the next far timers of the bin become near, and the horizon moves on. Timers from a `limit`
 of their bin on stay far. Cost: that of `TimerQueue` for a timer that is never far, else that of its
-row (`state/store/timer_rows.py`), and 0.3 us to choose those that become far.
+row (`state/store/timer_rows.py`).
 """
 
 from __future__ import annotations
