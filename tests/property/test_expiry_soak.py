@@ -5,6 +5,7 @@ A key that expires is never read again, so nothing but a sweep can remove it.
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ TTL, RATE = 1.0, 4_000
 LIVE = int(TTL * RATE)
 ROUND = 5_000
 """The keys that come between two samples."""
+PAGE = resource.getpagesize()
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Sample:
     entries: int
     topic_bytes: int
     disk_bytes: int
+    memory_bytes: int
+    """Those of the process."""
 
 
 def record_ms(number: Any) -> int:
@@ -43,6 +47,7 @@ def sample(run: TestFlow, folder: Path) -> Sample:
         sum(len(states) for worker in run.workers for states in worker.state().values()),
         sum(len(data) for _, data in run.world.state._records if data is not None),
         sum(file.stat().st_size for file in folder.rglob("*.sst")),
+        int(Path("/proc/self/statm").read_text("ascii").split()[1]) * PAGE,
     )
 
 
@@ -82,7 +87,7 @@ def test_keys_that_come_and_go_leave_memory_disk_and_topic_flat(
     # The first samples come before the first checkpoints have been dropped.
     early, late = samples[4 : len(samples) // 2], samples[len(samples) // 2 :]
     assert max(one.entries for one in late) <= 2 * LIVE, "expired keys leave the store"
-    for what in ("topic_bytes", "disk_bytes"):
+    for what in ("topic_bytes", "disk_bytes", "memory_bytes"):
         before, after = (max(getattr(one, what) for one in some) for some in (early, late))
         record_property(f"{what} at most", after)
         assert after <= 1.5 * before, f"{what} stay flat"
