@@ -290,7 +290,7 @@ class Migrator(BaseOperator):
         for outgoing in self._by_group[group]:
             if transfer.source == self._me:
                 outgoing.leaving.append(OutgoingBin(transfer))
-                outgoing.keyed.timers.start_departure(transfer.bin, transfer.time)
+                outgoing.keyed.start_departure(transfer.bin, transfer.time)
             elif transfer.target == self._me:
                 outgoing.keyed.incoming.expect(transfer.bin, transfer.time)
 

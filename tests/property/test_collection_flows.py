@@ -23,7 +23,8 @@ from tests.support.collections.graph_flows import (
 from tests.support.property.budget import COLLECTION_FLOWS, SCHEDULES, seeds
 
 FLOOR, DISTURBED = 2, 3
-"""In the third of the disturbed flows workers die."""
+"""From seed 0 on, workers survive in the third of the disturbed flows. In others chance decides, in
+two of five it leaves none, so a suite runs on until some have survived."""
 NODES, CHANGES = 7, 40
 
 
@@ -66,7 +67,7 @@ def test_the_changes_are_the_same_whatever_moves_joins_leaves_and_dies(
     name: str, record_property: Callable[[str, object], None]
 ) -> None:
     graph, found = GRAPH_FLOWS[name], Counter[str]()
-    for seed in seeds(COLLECTION_FLOWS, DISTURBED):
+    for seed in seeds(COLLECTION_FLOWS, DISTURBED, lambda: found["survived"] > 0):
         case = random_case(seed, NODES, CHANGES)
         disturbed, undisturbed = run(graph, *case), run(graph, case.history, 1, seed)
         assert disturbed.changes == undisturbed.changes, f"{case}"

@@ -17,6 +17,8 @@ from meander.dataflow.collections import arrangement as arrangements
 from meander.dataflow.collections.arrangement import Arrangement, ArrangementReader
 from meander.dataflow.collections.join import IncrementalJoin
 from meander.dataflow.collections.reduce import Reduction
+from meander.dataflow.operators.collection.operator import CollectionOperator
+from meander.dataflow.operators.keyed.stateful import StatefulOperator
 from meander.dataflow.records.loop_times import nested_time
 from meander.state.collections import merge as merges
 from meander.state.collections import trace as traces
@@ -149,6 +151,10 @@ PLANTED: dict[str, tuple[Planted, Callable[[int], None]]] = {
     ),
     "restored rows that were not read are read twice": (
         (ArrangementReader, "restore", _all_read), partial(_of_flows, "shared", 4),
+    ),
+    "a reader in a loop passes the time at which a bin leaves": (
+        (CollectionOperator, "start_departure", StatefulOperator.start_departure),
+        partial(_of_flows, "shared", 55),
     ),
 }  # fmt: skip
 

@@ -130,7 +130,7 @@ class CollectionOperator(StatefulOperator):
         self._started = False
         """Whether the operator has begun a step."""
         self._moves: list[Antichain] = []
-        """The times of moves of installed bins that no step has reached."""
+        """The times of moves of bins to and from this worker that no step has reached."""
         self._running: Iterator[Updates] | None = None
         self._unsent = deque[tuple[Time, Batch]]()
 
@@ -205,6 +205,11 @@ class CollectionOperator(StatefulOperator):
     def order_around_move(self, bin: Bin, time: int) -> None:
         """Do nothing, as updates wait for their time."""
 
+    def start_departure(self, bin: Bin, time: int) -> None:
+        """Note the move of a bin from here. Steps end at its time."""
+        super().start_departure(bin, time)
+        self._end_step_at(time)
+
     def layer_writer(self, bin: Bin, at: int) -> LayerWriter:
         """Return a layer writer for a bin that leaves at the time `at`. No entry of the bin changes
         any more."""
@@ -228,9 +233,8 @@ class CollectionOperator(StatefulOperator):
         """Add a bin that has moved here to the arrangements. Steps end at the time of its move."""
         # A bin that comes back has its history with it. Readers from before it left may lag.
         self._logic.remove(*self._hashes(bin), MIN_TIME)
-        at = self._outer_frontier(time)
-        self._fill(bin, at)
-        self._moves.append(at)
+        self._fill(bin, self._outer_frontier(time))
+        self._end_step_at(time)
 
     def _fill(self, bin: Bin, at: Antichain) -> None:
         """Add the rows of a bin that is here from a frontier on to the arrangements."""
@@ -293,7 +297,8 @@ class CollectionOperator(StatefulOperator):
         for port in self._inputs:
             upper = upper.meet(port.frontier)
         # A join takes rows from its last step on as those of its next batch, and not those that
-        # moved here. So a step ends at each move, even one without updates.
+        # moved here. Beyond a move from here, rows of earlier times in later iterations would find
+        # their bin cancelled. So a step ends at each move, even one without updates.
         moves = self._unreached_moves()
         for bound in (*moves, *map(self._outer_frontier, self.incoming.awaited_times)):
             upper = upper.meet(bound)
@@ -311,9 +316,16 @@ class CollectionOperator(StatefulOperator):
         self._running = self._logic.step(ready, description)
 
     def _unreached_moves(self) -> list[Antichain]:
-        """Return the times of moves of installed bins that no step has reached, as frontiers."""
+        """Return the times of moves of bins to and from this worker that no step has reached, as
+        frontiers."""
         self._moves = [one for one in self._moves if not one.dominates(self._upper)]
         return self._moves
+
+    def _end_step_at(self, time: int) -> None:
+        """Have a step end at the time of a move. All bins of a round have one time."""
+        at = self._outer_frontier(time)
+        if at not in self._moves:
+            self._moves.append(at)
 
     def _outer_frontier(self, time: int) -> Antichain:
         return Antichain.of(nested_time(time, (0,) * (self._depth - 1)))

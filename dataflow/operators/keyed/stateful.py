@@ -140,6 +140,10 @@ class StatefulOperator(BaseOperator):
     def _now(self) -> int:
         return min(map(outer_time, self._outputs.frontier), default=MIN_TIME)
 
+    def start_departure(self, bin: Bin, time: int) -> None:
+        """Note that a bin leaves at `time`, which the control frontier has passed."""
+        self.timers.start_departure(bin, time)
+
     def release_bin(self, bin: Bin, at: int) -> Sequence[tuple[int, bytes]]:
         """Release a bin that moves to its new owner at the time `at`. Return the timers that move
         with it beside its store."""

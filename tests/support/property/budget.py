@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 SECONDS = float(os.environ.get("MEANDER_PROPERTY_SECONDS", "35"))
@@ -38,10 +38,16 @@ SCHEDULES = "schedules of "
 """How the names of properties begin that say how many a suite has run."""
 
 
-def seeds(share: float, floor: int) -> Iterator[int]:
-    """Seeds for as long as a share of the time lasts, but at least so many."""
+MORE = 20
+"""The most runs beyond the least number until a suite has seen enough."""
+
+
+def seeds(share: float, floor: int, enough: Callable[[], bool] = lambda: True) -> Iterator[int]:
+    """Seeds for as long as a share of the time lasts, but at least so many, and up to `MORE` others
+    until there is `enough`."""
     begun = time.monotonic()
     for n in count():
-        if n * PARTS >= floor and time.monotonic() - begun > share * SECONDS:
+        over = n * PARTS >= floor and time.monotonic() - begun > share * SECONDS
+        if over and (enough() or n >= floor + MORE):
             return
         yield FIRST_SEED + n * PARTS + PART

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from meander import Checkpointing, Flow
+from meander.app.flows.graphs import bfs
 from meander.dataflow.collections.reduce import NegativeCount
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.error_policy import FunctionFailed
@@ -271,3 +272,25 @@ def test_a_join_pairs_rows_of_a_bin_that_has_moved_with_later_ones() -> None:
         found: list[Any] = [*sink.values]
         rows = sorted((one["key"], one["value"], one["diff"]) for one in found)
         assert rows == sorted(wanted), f"seed {seed}"
+
+
+NODES, LOOP_SEEDS = 12, 5
+
+
+def test_a_loop_reads_an_arrangement_as_it_was_before_a_move_while_earlier_times_iterate() -> None:
+    """The edges of a bin leave once they are complete, while the distances before the move are
+    not (I4)."""
+    path = [(10, (node, node + 1, 1)) for node in range(NODES)]
+    move = Control({"type": "migrate", "id": "m", "bins": [0], "worker": 1, "time": 55})
+    for seed in range(LOOP_SEEDS):
+        flow, sink = Flow("f", bins=1, checkpoints=Checkpointing()), ListSink()
+        edges, roots = (
+            flow.source(ListSource([some], SourceOptions(idle_after=1e6))).collection(tuple)
+            for some in ([*path, (90, (NODES, 0, 1))], [(20, (0, 0, 1)), (90, (0, 1, 1))])
+        )
+        bfs(edges.arrange("edges"), roots).changes().sink(sink)
+        with TestFlow(flow, 2, seed, faults=[At(move, records=1)]) as run:
+            run.run()
+        found: list[Any] = [*sink.values]
+        rows = sorted((one["key"], one["value"], one["diff"]) for one in found)
+        assert rows == [(node, node, 1) for node in range(NODES + 1)], f"seed {seed}"
