@@ -27,8 +27,6 @@ from meander.testing import TestFlow
 if TYPE_CHECKING:
     from fractions import Fraction as Ratio
 
-    from meander import Context as Missing
-
 
 class Colour(Enum):
     RED = 0
@@ -182,18 +180,18 @@ def test_annotations_and_classes_among_the_functions_name_types() -> None:
     assert sink.values == [Order(1), Order(2)]
 
 
-def ratio(of: Ratio, at: Missing) -> Colour:
-    return Colour.BLUE
-
-
 class Holder(NamedTuple):
     ratio: Ratio
     order: Order
 
 
+def held(ratio: Ratio) -> Holder:
+    return Holder(ratio, Order(1))
+
+
 def test_annotations_name_types_beside_those_of_a_type_checker_alone() -> None:
     flow = Flow("f")
-    flow.source(ListSource([[]])).map(ratio).map(Holder).sink(ListSink())
+    flow.source(ListSource([[]])).map(held).sink(ListSink())
     assert {*flow.named_types.by_type} == {Colour, Holder, Order}
 
 
