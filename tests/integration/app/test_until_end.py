@@ -87,7 +87,7 @@ def test_a_bounded_run_fires_the_timers_behind_its_last_record_as_asked(
         fire_timers=fire_timers, startup_timeout=PATIENCE,
     )  # fmt: skip
     minute = int(time.time()) // 60 * 60_000 - 600_000
-    records = [Record(b"line", timestamp=minute + ms) for ms in (0, 30_000, 60_000)]
+    records = [Record(b"line", timestamp=minute + ms) for ms in (0, 30_000, 61_000)]
     produce(broker.bootstrap, prefix + "lines", records)
     driver.run(module, options, lambda: context, lambda _: None)
     results = consume_all(broker.bootstrap, prefix + "counts")
