@@ -58,15 +58,15 @@ def main() -> None:
         columns.check(place)
         wide = registry.avro(file, columns=[*FIELDS])
         ways: list[tuple[str, Callable[[], object]]] = [
-            ("dicts, by fastavro", lambda: [*map(rows.decode, data)]),
-            ("objects of a dataclass", _each(registry.avro(file, Order), data)),
-            ("columns of four numbers", _batches(columns, data)),
-            ("columns of all six fields", _batches(wide, data)),
-            ("dicts in a source, with times", _source(rows, data)),
-            ("columns in a source, with times", _source(columns, data)),
+            ("avro_dicts_per_s", lambda: [*map(rows.decode, data)]),
+            ("avro_objects_per_s", _each(registry.avro(file, Order), data)),
+            ("avro_columns_per_s", _batches(columns, data)),
+            ("avro_all_columns_per_s", _batches(wide, data)),
+            ("avro_source_dicts_per_s", _source(rows, data)),
+            ("avro_source_columns_per_s", _source(columns, data)),
         ]
         for name, read in ways:
-            print(f"{name:<34}{_rate(read):>12,.0f} records/s")
+            print(f"{name:<34}{_rate(read):>12,.0f}")
 
 
 def _each(form: ValueFormat[Order], data: Sequence[bytes]) -> Callable[[], object]:

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.records.batch import Batch, Int64s
+from meander.schemas.errors import SetupError
 from meander.state.encoding.value_columns import Values
 from meander.state.keys.ids import WorkerId
 
@@ -180,7 +181,8 @@ class DeadLetterTopic(DeadLetterWriter, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options that control how a source follows time (design 2)."""
+    """The options that control how a source follows time (design 2). Raises SetupError for values
+    that are no seconds."""
 
     idle_after: float = 0.002
     """Seconds after which an idle partition may make an idle advance."""
@@ -192,6 +194,13 @@ class SourceOptions:
     advance_after: float | None = None
     """Seconds for which all sources are silent before logical time follows the wall clock, as many
     seconds behind it; None where it waits for records."""
+
+    def __post_init__(self) -> None:
+        for name in ("idle_after", "max_future", "max_skew"):
+            given: object = getattr(self, name)
+            if not isinstance(given, int | float) or not given >= 0:
+                raise SetupError(f"SourceOptions, {name}", f"it is {given!r}",
+                                 "give seconds from 0 on, such as 0.5")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -429,7 +429,8 @@ class TestFlow:
 
         A state has the form that the next records meet: it is upgraded here where a change of logic
         upgrades states, and no record has touched its key since. A key whose time to live has ended
-        at the time of the newest record read has none.
+        at the time of the newest record read has none. Raises SetupError for keys that no dict
+        takes, such as lists.
         """
         known = [node.name for node in self._plan.keyed]
         if operator not in known:
@@ -441,7 +442,14 @@ class TestFlow:
         encoded = self.state().get(operator, {})
         operators = (worker.parts.operators.nodes[operator] for worker in self.workers)
         keyed = next(one for one in operators if isinstance(one, KeyedOperator))
-        return {codec.decode(key): keyed.decode(state) for key, state in encoded.items()}
+        states = [(codec.decode(key), keyed.decode(state)) for key, state in encoded.items()]
+        try:
+            return dict(states)
+        except TypeError as error:
+            raise SetupError(
+                f"states of operator {operator!r}", f"a dict takes none of its keys: {error}",
+                f"read state()[{operator!r}], by encoded keys, or key by tuples or frozen classes",
+            ) from error  # fmt: skip
 
     def state(self) -> dict[str, dict[bytes, bytes]]:
         """Return all keyed state, encoded, without expired states. Raise AssertionError when two

@@ -34,10 +34,13 @@ class DeadLetters:
     then: Consequence = "fail"
 
     def __post_init__(self) -> None:
-        if self.limit < 0:
-            raise SetupError(f"{self}", f"its limit is {self.limit}", "give it 0 or more")
-        if not self.per > 0:
-            raise SetupError(f"{self}", f"its per is {self.per}", "give it seconds above 0")
+        limit: object = self.limit
+        per: object = self.per
+        if not isinstance(limit, int) or limit < 0:
+            raise SetupError(f"{self}", f"its limit is {limit!r}",
+                             "give it a whole number from 0 on")  # fmt: skip
+        if not isinstance(per, int | float) or not per > 0:
+            raise SetupError(f"{self}", f"its per is {per!r}", "give it seconds above 0")
         if self.then not in ("fail", "continue"):
             raise SetupError(f"{self}", f"its then is {self.then!r}",
                              "give 'fail' or 'continue'")  # fmt: skip

@@ -138,6 +138,10 @@ class Flow(Definition):
             if not isinstance(policy, Policy):
                 raise SetupError(f"flow {name!r}", f"its policy {policy!r} is no Policy",
                                  "give it instances of subclasses of Policy")  # fmt: skip
+        given: object = dead_letters
+        if not isinstance(given, DeadLetters | None):
+            raise SetupError(f"flow {name!r}", f"its dead_letters are {given!r}",
+                             "give it DeadLetters(limit=100, per=60)")  # fmt: skip
         self.policies, self.dead_letters = (*policies,), dead_letters
         self._types = (*types,)
         self.module = ""

@@ -1,15 +1,17 @@
 """The classes that a flow names: in `Flow(types=...)`, by its formats, collections and annotations.
 
 Guarantees that a class within another one, such as that of a field, counts as named too. An
-annotation that cannot be read names nothing; the encoder then refuses the objects with an error
-that names the class. Cost: once per start, some microseconds per function.
+annotation that cannot be read names nothing, and hides no other one; the encoder then refuses the
+objects with an error that names the class. Cost: once per start, some microseconds per function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from inspect import isroutine, unwrap
+from inspect import get_annotations, isroutine, unwrap
+from types import SimpleNamespace
 from typing import Protocol, get_args, get_type_hints, is_typeddict, runtime_checkable
 
 from meander.dataflow.api.nodes import Node, SinkNode, SourceNode
@@ -88,7 +90,21 @@ def _hints(annotated: object) -> list[object]:
     function = annotated.func if isinstance(annotated, partial) else annotated
     if not (isinstance(function, type) or isroutine(function)):
         function = type(function).__call__
+    function = unwrap(function)
     try:
-        return [*get_type_hints(unwrap(function), include_extras=True).values()]
+        return [*get_type_hints(function, include_extras=True).values()]
     except failure():  # annotations are user code
-        return []
+        return [*_readable_hints(function)]
+
+
+def _readable_hints(annotated: Callable[..., object]) -> Iterator[object]:
+    """Yield the annotations that can be read, where others name what a type checker alone knows."""
+    for part in annotated.__mro__ if isinstance(annotated, type) else [annotated]:
+        scope = getattr(part, "__globals__", None) or vars(sys.modules[part.__module__])
+        for name, annotation in get_annotations(part).items():
+            alone = SimpleNamespace(__annotations__={name: annotation})
+            try:
+                hints = get_type_hints(alone, scope, include_extras=True)
+            except failure():
+                continue
+            yield from hints.values()

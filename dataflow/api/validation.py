@@ -200,13 +200,16 @@ def _check_async_map(node: AsyncMapNode) -> None:
             f"operator {node.name!r}", f"its function {function!r} is no coroutine function",
             "define it with async def, or give a plain function to map",
         )  # fmt: skip
-    if node.concurrency < 1:
+    concurrency: object = node.concurrency
+    timeout: object = node.timeout
+    if not isinstance(concurrency, int) or concurrency < 1:
         raise SetupError(
-            f"operator {node.name!r}", f"its concurrency is {node.concurrency}", "give it 1 or more"
-        )
-    if not node.timeout > 0:
+            f"operator {node.name!r}", f"its concurrency is {concurrency!r}",
+            "give it a whole number from 1 on",
+        )  # fmt: skip
+    if not isinstance(timeout, int | float) or not timeout > 0:
         raise SetupError(
-            f"operator {node.name!r}", f"its timeout is {node.timeout}", "give it seconds above 0"
+            f"operator {node.name!r}", f"its timeout is {timeout!r}", "give it seconds above 0"
         )
     _expect_one("order", node.name, node.order, get_args(ResultOrder))
 

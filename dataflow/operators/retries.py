@@ -39,10 +39,13 @@ class Retry:
     then: Fallback = "dead_letter"
 
     def __post_init__(self) -> None:
-        if self.times < 1:
-            raise SetupError(f"{self}", f"its times are {self.times}", "give it 1 or more")
-        if not 0 <= self.wait <= 3600:
-            raise SetupError(f"{self}", f"its wait is {self.wait}", "give it 0 to 3600 seconds")
+        times: object = self.times
+        wait: object = self.wait
+        if not isinstance(times, int) or times < 1:
+            raise SetupError(f"{self}", f"its times are {times!r}",
+                             "give it a whole number from 1 on")  # fmt: skip
+        if not isinstance(wait, int | float) or not 0 <= wait <= 3600:
+            raise SetupError(f"{self}", f"its wait is {wait!r}", "give it 0 to 3600 seconds")
         if self.then not in ("dead_letter", "skip", "fail"):
             raise SetupError(f"{self}", f"its then is {self.then!r}",
                              "give 'dead_letter', 'skip' or 'fail'")  # fmt: skip

@@ -35,6 +35,9 @@ def expiry_of(operator: str, ttl: object, refresh: object) -> Expiry | None:
         raise SetupError(f"operator {operator!r}", f"its refresh is {refresh!r}",
                          "give 'write', 'read' or 'create'")  # fmt: skip
     if ttl is None:
+        if refresh != "write":
+            raise SetupError(f"operator {operator!r}", f"it has refresh={refresh!r} and no ttl",
+                             "give ttl seconds, such as 3600, or leave refresh out")  # fmt: skip
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl >= 0.001:
         raise SetupError(f"operator {operator!r}", f"its time to live is {ttl!r}",

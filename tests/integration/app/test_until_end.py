@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -50,3 +51,44 @@ def test_the_run_after_a_bounded_run_repeats_results_only_at_least_once(
     assert results == wanted
     taken = Counter(type(event) for event in events)[Checkpointed]
     assert taken == (1 if delivery == "exactly_once" else 0), "none at an end"
+
+
+WINDOWS = """
+from meander import Flow, KafkaSink, KafkaSource
+
+
+def counted(context, count, line):
+    context.timer(context.time_ms // 60_000 * 60_000 + 60_000)
+    return count + 1
+
+
+def closed(context, count):
+    context.emit(count)
+    context.forget()
+
+
+flow = Flow("windows")
+lines = flow.source(KafkaSource("{prefix}lines", value="str")).key_by(lambda line: 0)
+lines.process("counts", int, counted, closed).sink(KafkaSink("{prefix}counts"))
+"""
+
+
+@pytest.mark.parametrize(("fire_timers", "wanted"), [(False, [2]), (True, [2, 1])])
+def test_a_bounded_run_fires_the_timers_behind_its_last_record_as_asked(
+    fire_timers: bool, wanted: list[int], broker: Broker, prefix: str, tmp_path: Path,
+    context: SparkContext,
+) -> None:  # fmt: skip
+    for topic in ("lines", "counts"):
+        create_topic(broker.bootstrap, prefix + topic, 1)
+    module = tmp_path / "flow.py"
+    module.write_text(WINDOWS.replace("{prefix}", prefix))
+    options = Options(
+        {"bootstrap.servers": broker.bootstrap}, 1, prefix, until_end=True,
+        fire_timers=fire_timers, startup_timeout=PATIENCE,
+    )  # fmt: skip
+    minute = int(time.time()) // 60 * 60_000 - 600_000
+    records = [Record(b"line", timestamp=minute + ms) for ms in (0, 30_000, 61_000)]
+    produce(broker.bootstrap, prefix + "lines", records)
+    driver.run(module, options, lambda: context, lambda _: None)
+    results = consume_all(broker.bootstrap, prefix + "counts")
+    assert [json.loads(one.value or b"") for one in results] == wanted

@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from typing import Any, NamedTuple, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -23,6 +23,9 @@ from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import TakeCheckpoint
 from meander.state.encoding.codec import decode, encode_key
 from meander.testing import TestFlow
+
+if TYPE_CHECKING:
+    from fractions import Fraction as Ratio
 
 
 class Colour(Enum):
@@ -175,6 +178,21 @@ def test_annotations_and_classes_among_the_functions_name_types() -> None:
         run.run()
         assert run.states("total") == {Colour.RED: Total(2)}
     assert sink.values == [Order(1), Order(2)]
+
+
+class Holder(NamedTuple):
+    ratio: Ratio
+    order: Order
+
+
+def held(ratio: Ratio) -> Holder:
+    return Holder(ratio, Order(1))
+
+
+def test_annotations_name_types_beside_those_of_a_type_checker_alone() -> None:
+    flow = Flow("f")
+    flow.source(ListSource([[]])).map(held).sink(ListSink())
+    assert {*flow.named_types.by_type} == {Colour, Holder, Order}
 
 
 def test_a_class_that_no_codec_takes_is_refused_at_the_start() -> None:

@@ -296,6 +296,18 @@ def test_what_the_flow_does_not_have_is_named(says: str) -> None:
         getattr(run, str(asked))(*words)
 
 
+def test_states_of_keys_that_no_dict_takes_are_refused_with_a_remedy() -> None:
+    flow = Flow("lists")
+    pairs = flow.source(KafkaSource("in")).key_by(lambda value: [value])
+    pairs.fold("count", int, lambda n, _: (n + 1, n + 1)).sink(KafkaSink("out"))
+    with TestFlow(flow) as run:
+        run.feed("in", 1, 2)
+        run.run_until_idle()
+        with pytest.raises(SetupError, match="'count': a dict takes none of its keys: unhashable"):
+            run.states("count")
+        assert len(run.state()["count"]) == 2
+
+
 def test_a_function_reads_bytes_only() -> None:
     with (
         TestFlow(through(KafkaSource("in", value=len))) as run,

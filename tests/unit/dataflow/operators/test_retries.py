@@ -244,6 +244,10 @@ def test_sink_loop_and_columns_refuse_retries() -> None:
         Retry(times=0)
     with pytest.raises(SetupError, match="its wait is -1"):
         Retry(wait=-1)
+    with pytest.raises(SetupError, match="its times are '5'; give it a whole number"):
+        Retry(times="5")  # type: ignore[arg-type]
+    with pytest.raises(SetupError, match="its wait is '200ms'; give it 0 to 3600 seconds"):
+        Retry(wait="200ms")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(4))

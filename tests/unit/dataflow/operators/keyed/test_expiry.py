@@ -184,6 +184,12 @@ def test_an_unknown_refresh_is_refused() -> None:
         counting(refresh="always")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("refresh", ["read", "create"])
+def test_a_refresh_without_a_time_to_live_is_refused(refresh: Any) -> None:
+    with pytest.raises(SetupError, match=f"it has refresh='{refresh}' and no ttl; give ttl"):
+        counting(None, refresh)
+
+
 def test_initial_states_of_expiring_keys_get_a_due_time_with_their_next_record() -> None:
     with TestFlow(counting(), states={"count": {"a": 5, "b": 7}}) as run:
         run.feed("in", ["a", 0], ["a", 10_000], ["c", 10_000])

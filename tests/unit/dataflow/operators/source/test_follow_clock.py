@@ -163,6 +163,13 @@ def test_options_that_contradict_each_other_are_refused(options: Any, cause: str
         KafkaSource("in", **options)
 
 
+@pytest.mark.parametrize("given", ["2s", -1.0, float("nan"), None])
+@pytest.mark.parametrize("option", ["idle_after", "max_future", "max_skew"])
+def test_an_option_that_is_no_seconds_is_refused(option: str, given: Any) -> None:
+    with pytest.raises(SetupError, match=f"SourceOptions, {option}: it is .*; give seconds"):
+        SourceOptions(**{option: given})
+
+
 @pytest.mark.parametrize("start", ["noon", -5, True, 1.5, "2013-01-01", "9" * 14, "9" * 5000])
 def test_a_start_that_is_no_position_is_refused_at_the_definition(start: Any) -> None:
     with pytest.raises(SetupError, match="source topic 'in', start .*give earliest, latest"):
