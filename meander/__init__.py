@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from meander.connectors.kafka.source.source import KafkaSource
     from meander.connectors.kafka.typed import csv, typed
     from meander.dataflow.api.checkpointing import Checkpointing
-    from meander.dataflow.api.collection import Collection
+    from meander.dataflow.api.collection import ArrangedCollection, Collection
     from meander.dataflow.api.dead_letters import DeadLetters
     from meander.dataflow.api.determinism import nondeterministic
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.in_process import InProcessResult
-    from meander.dataflow.api.stream import KeyedStream, Stream
+    from meander.dataflow.api.stream import KeyedStream, ProcessedStream, Stream
     from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from meander.dataflow.generic_join.pattern import Pattern, pattern
     from meander.dataflow.interfaces import SourceOptions
     from meander.dataflow.logic.changeable import ChangeableLogic
+    from meander.dataflow.operators.custom import OperatorServices
     from meander.dataflow.operators.keyed import columns
     from meander.dataflow.operators.keyed.context import Context
     from meander.dataflow.operators.retries import Retry
@@ -72,16 +73,16 @@ if TYPE_CHECKING:
     from meander.state.encoding.record import Record
 
 __all__ = [
-    "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context", "DS2Autoscaler",
-    "DeadLetters", "DriftTrigger", "ExecutionPlan", "FileSink", "FileSource", "Flow", "Groups",
-    "InProcessResult", "KafkaSink", "KafkaSource", "KeyedStream", "Matches", "MeanderError",
-    "Metrics", "ObjectColumn", "OperatorLoad", "Options", "PacedMigration", "PartitionLoad",
-    "PartitionReader", "Pattern", "Policy", "Record", "Registry", "Resources", "Retry",
-    "SetupError", "Sink", "SinkPart", "SinkRecord", "SkewBalancer", "Source", "SourceOptions",
-    "SourceRecord", "Stream", "ThresholdAutoscaler", "UnreadableRecord", "Window", "WindowContext",
-    "WindowResult", "WindowedStream", "WorkerLoad", "bootstrap", "columns", "count", "csv",
-    "difference", "field", "flow_control", "header", "hopping", "nondeterministic", "pattern",
-    "resized", "session", "sliding", "tumbling", "typed",
+    "ArrangedCollection", "BinLoad", "ChangeableLogic", "Checkpointing", "Collection", "Context",
+    "DS2Autoscaler", "DeadLetters", "DriftTrigger", "ExecutionPlan", "FileSink", "FileSource",
+    "Flow", "Groups", "InProcessResult", "KafkaSink", "KafkaSource", "KeyedStream", "Matches",
+    "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad", "OperatorServices", "Options",
+    "PacedMigration", "PartitionLoad", "PartitionReader", "Pattern", "Policy", "ProcessedStream",
+    "Record", "Registry", "Resources", "Retry", "SetupError", "Sink", "SinkPart", "SinkRecord",
+    "SkewBalancer", "Source", "SourceOptions", "SourceRecord", "Stream", "ThresholdAutoscaler",
+    "UnreadableRecord", "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
+    "bootstrap", "columns", "count", "csv", "difference", "field", "flow_control", "header",
+    "hopping", "nondeterministic", "pattern", "resized", "session", "sliding", "tumbling", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -103,12 +104,12 @@ _MODULES = {
     "connectors.kafka.source.source": ["KafkaSource"],
     "connectors.kafka.typed": ["csv", "typed"],
     "dataflow.api.checkpointing": ["Checkpointing"],
-    "dataflow.api.collection": ["Collection"],
+    "dataflow.api.collection": ["ArrangedCollection", "Collection"],
     "dataflow.api.dead_letters": ["DeadLetters"],
     "dataflow.api.determinism": ["nondeterministic"],
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.in_process": ["InProcessResult"],
-    "dataflow.api.stream": ["KeyedStream", "Stream"],
+    "dataflow.api.stream": ["KeyedStream", "ProcessedStream", "Stream"],
     "dataflow.api.windowed": ["WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
@@ -119,6 +120,7 @@ _MODULES = {
     "dataflow.generic_join.pattern": ["Pattern", "pattern"],
     "dataflow.interfaces": ["SourceOptions"],
     "dataflow.logic.changeable": ["ChangeableLogic"],
+    "dataflow.operators.custom": ["OperatorServices"],
     "dataflow.operators.keyed": ["columns"],
     "dataflow.operators.keyed.context": ["Context"],
     "dataflow.operators.retries": ["Retry"],

@@ -48,8 +48,7 @@ class InitialStates:
     """
 
     def __init__(self, node: KeyedNode, now_ms: int) -> None:
-        """The keys of an operator with a time to live are renewed at `now_ms`, in milliseconds since
-        1970."""
+        """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970."""
         self._node, self._now_ms = node, now_ms
 
     @property

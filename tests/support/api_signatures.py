@@ -24,8 +24,9 @@ PAGE = ROOT / "docs" / "reference" / "api.md"
 START = "<!-- signatures: made by tests.support.api_signatures -->\n\n"
 END = "\n<!-- /signatures -->\n"
 MADE_BY_FLOWS = {
-    "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn", "Pattern", "Stream",
-    "Window", "WindowContext", "WindowedStream",
+    "ArrangedCollection", "Collection", "Context", "KeyedStream", "Matches", "ObjectColumn",
+    "OperatorServices", "Pattern", "ProcessedStream", "Stream", "Window", "WindowContext",
+    "WindowedStream",
 }  # fmt: skip
 """Classes whose objects a user gets from methods and functions."""
 _PLAIN = str | bytes | int | float | None

@@ -31,6 +31,11 @@ from tests.support.process.flow_process import (
     run_command,
 )
 
+FLOW = """
+from meander import Flow, KafkaSource
+flow = Flow("nobody")
+flow.source(KafkaSource("nowhere"))
+"""
 TEXTS = [f"w{i % 40} w{i % 7}" for i in range(400)]
 
 
@@ -331,7 +336,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         (["status", "nobody"], "flow 'nobody': no flow of that name has run on Kafka at 127."),
         (["migrate", "nobody", "--bins", "0", "--worker", "0", "--no-wait"], "flow 'nobody': no f"),
         (["run", "nowhere.py"], "there is no such Python file"),
-        (["run", "nowhere.py", "--start", "noon"], "start position 'noon': it is none that a flow"),
+        (["run", "flow.py", "--start", "noon"], "start position 'noon': it is none that a flow"),
         (["topics", "create", "a b"], "topic 'a b': Kafka refuses to create it"),
         (["topics", "create", "lines", "--copies", "3"], "give fewer --copies, or start more brok"),
         (["migrate", "nobody", "--worker", "0", "--no-wait"], "neither --bins nor --key is given"),
@@ -343,9 +348,9 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
         ),
         (["broker", "status", "--data", "none"], "the broker in none: it does not run"),
         (["demo", "--bootstrap", "a b"], "(--bootstrap): 'a b' is not host:port"),
-        # Before the flow is looked at, and so before Spark is started.
+        # Before its topics are looked at, and so before Spark is started.
         (
-            ["run", "nowhere.py", "--workers", "4", "--master", "local[2]"],
+            ["run", "flow.py", "--workers", "4", "--master", "local[2]"],
             "4 workers: each needs a free slot, and master local[2] has 2 in all; use --master",
         ),
     ],
@@ -353,6 +358,7 @@ def test_config_shows_what_a_setting_that_correctness_rests_on_really_is(tmp_pat
 def test_what_is_to_be_put_right_outside_is_one_sentence_and_exit_code_2(
     broker: Broker, tmp_path: Path, words: list[str], says: str
 ) -> None:
+    (tmp_path / "flow.py").write_text(FLOW)
     done = command_here(tmp_path, broker.bootstrap, *words)
 
     assert done.code == 2

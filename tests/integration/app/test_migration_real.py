@@ -39,6 +39,7 @@ from meander.schemas.status import (
     parse_event,
 )
 from meander.state.encoding import codec
+from meander.state.encoding.timers import ROW
 from meander.state.keys.bins import BinSpace
 from meander.state.keys.ids import Bin, WorkerId
 from meander.state.layers.chunk import CHECKSUM_BYTES
@@ -304,9 +305,13 @@ class Rig:
         chunks = [_CHUNK.decode(value[CHECKSUM_BYTES:]) for value in written]
         for chunk in sorted(chunks, key=lambda one: (one["upper"], one["sequence"])):
             entries = zip(chunk["keys"], chunk["states"], strict=True)
-            states[chunk["operator"]].update(entries)
+            found = states[chunk["operator"]]
+            found.update(entries)
+            for place in chunk["forgotten"]:
+                del found[chunk["keys"][place]]
             timers[chunk["operator"], chunk["bin"]] = chunk["timer_times"]
-        assert not any(timers.values()), "no timer is left"
+        rows = [key for found in states.values() for key in found if key.startswith(ROW)]
+        assert not any(timers.values()) and not rows, "no timer is left, near or far"
         return states
 
     def check_owners(self, got: list[tuple[reference.Record, int, str]]) -> None:

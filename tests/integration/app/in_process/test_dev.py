@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.local_broker.broker import broker_status
+from meander.connectors.local_broker.broker import broker_status, is_free
+from meander.connectors.local_broker.default import PORT
 from meander.connectors.local_broker.kafka_jars import cache
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import Record, create_topic, ends, produce, until
@@ -65,6 +66,7 @@ def test_the_process_of_the_flow_ends_with_its_command(broker: Broker, module: P
         dev.until_gone()
 
 
+@pytest.mark.skipif(not is_free(PORT), reason=f"another broker of this machine has port {PORT}")
 def test_a_local_broker_runs_meanwhile(module: Path, tmp_path: Path) -> None:
     data = tmp_path / ".local" / "share" / "meander" / "broker"
     home = {"HOME": str(tmp_path), "MEANDER_CACHE": str(cache().parent)}
