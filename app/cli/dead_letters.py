@@ -9,10 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from meander.app.cli.options import CommandGroup, Flow, FlowConnection, connected
-from meander.app.cli.views.dead_letters import LetterGroups, list_groups, show_letters
+from meander.app.cli.views.dead_letters import (
+    LetterGroups,
+    list_groups,
+    report_replay,
+    show_letters,
+)
 from meander.app.cli.views.trace import parse_time
 from meander.connectors.kafka import client
-from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, select
+from meander.connectors.topics.dead_letter_replay import DeadLetterReplay, ReplayCounts, select
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReplayMark,
@@ -163,7 +168,7 @@ def replay(
     if dry_run:
         with output.working("reading dead letters"):
             found = select(settings, topic, chosen, since_ms, again)
-        _report(to, len(found.offsets), found.replayed, found.without_record, dry_run=True)
+        report_replay(output, found, ReplayCounts(len(found.offsets), found.records), dry_run=True)
         return
     producing = DeadLetterReplay(settings, topic)
     with output.working("reading dead letters"):
@@ -171,35 +176,9 @@ def replay(
     with output.bar("dead letters") as bar:
         task = bar.add_task("replay", total=len(found.offsets))
         counts = producing.produce(found, lambda count: bar.advance(task, count))
-    _report(
-        to, counts.letters, found.replayed, found.without_record, counts.records, counts.gone
-    )  # fmt: skip
+    report_replay(output, found, counts)
     if counts.gone:
         raise typer.Exit(1)
-
-
-def _report(
-    to: FlowConnection, letters: int, replayed: int, without: int, records: int | None = None,
-    gone: int = 0, *, dry_run: bool = False,
-) -> None:  # fmt: skip
-    if to.output.as_json:
-        to.output.line(
-            {
-                "type": "replay", "dead_letters": letters, "records": records,
-                "produced_before": replayed, "without_record": without, "gone": gone,
-                "dry_run": dry_run,
-            }
-        )  # fmt: skip
-        return
-    verb = "would be produced again" if dry_run else "produced again"
-    also = "" if records is None else f", {records:,} records"
-    to.output.say(f"{letters:,} dead letters {verb}{also}")
-    if replayed:
-        to.output.say(f"{replayed:,} were produced again before; --again takes them, too")
-    if without:
-        to.output.say(f"{without:,} are timers, notifications or changes, which no topic holds")
-    if gone:
-        to.output.say(f"{gone:,} have no record any more on the topics that they came from")
 
 
 def _topic(flow: str, to: FlowConnection) -> str:

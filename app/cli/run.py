@@ -14,6 +14,7 @@ from meander.app.cli.views.run import Watch, show_dead_letters
 from meander.app.common.signals import Interrupted, Signals
 from meander.app.config.options import Options
 from meander.app.loading.flow_code import LoadedFlow
+from meander.dataflow.metrics.counters import in_words
 
 EXAMPLE = "Example: meander run counts.py --workers 2 --master 'local[4]' --start latest"
 SIGNALS = Signals()
@@ -188,10 +189,8 @@ def run(
         except Interrupted:
             output.say("stopped before all workers ran")
             raise
-    counters = ", ".join(f"{count:,} {name}" for name, count in sorted(result.counters.items()))
-    output.say(
-        f"{'stopped' if result.signal else 'finished'} after {result.seconds:.1f} s: {counters}"
-    )
+    verb = "stopped" if result.signal else "finished"
+    output.say(f"{verb} after {result.seconds:.1f} s: {in_words(result.counters)}")
     if result.dead_letters:
         show_dead_letters(output, result.flow, result.dead_letters)
     if result.signal is not None:

@@ -76,6 +76,7 @@ def run(
     seconds for which the driver still waits for the lease of another one. Raises SetupError where
     the flow cannot start, and MeanderError for any other failure.
     """
+    began = time.monotonic()
     prepared = prepare(module, options, last_sources)
     with contextlib.ExitStack() as opened:
         metrics = opened.enter_context(
@@ -104,7 +105,7 @@ def run(
         policies = policy_runner(prepared, SystemClock())
         dead_letters = DeadLetterCount(prepared.flow, prepared.plan.flow.dead_letters)
         driver = DriverResources(
-            context, status, decisions, commands, policies, dead_letters, signals, ends
+            context, status, decisions, commands, policies, dead_letters, signals, ends, began
         )
         result = _run_executions(prepared, found, driver)
         result = replace(result, counters=status.counters(result.counters))

@@ -8,6 +8,7 @@ heartbeats. Cost: about one second for new workers; survivors start faster.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,6 +75,8 @@ class DriverResources:
     sink_ends: SinkEnds | None
     """The ends of the sink topics before the first execution of a flow without a checkpoint; None
     where they tell nothing."""
+    began: float
+    """The second in which the run began, by `time.monotonic`."""
 
 
 class ExecutionLost(Exception):
@@ -163,7 +166,7 @@ def run_execution(
             pool.close(STOP_WITHIN)
             raise
         pool.close(STOP_WITHIN)
-        return loop.result(signal)
+        return loop.result(signal, time.monotonic() - driver.began)
 
 
 def _start(

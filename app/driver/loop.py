@@ -83,7 +83,7 @@ class FlowResult:
     counters: dict[str, int]
     migrations: list[Completed]
     seconds: float
-    """Seconds since all workers ran."""
+    """Seconds since the start of the run, with all its executions, as its counters are."""
     signal: int | None
     """The signal that ended the flow; None where a bounded run or a command ended it."""
     flow: str
@@ -138,7 +138,7 @@ class DriverLoop:
         self._current_waits: WaitsByKind = {}
         self._every = heartbeat_seconds(options)
         self._heartbeat_at = self._poll_at = self._explain_at = 0.0
-        self._started_at: float | None = None
+        self._started = False
         self._migrations: list[Completed] = []
         self._bins: dict[WorkerId, int] | None = None
         self._without_bins: list[WorkerId] = []
@@ -190,7 +190,7 @@ class DriverLoop:
     @property
     def started(self) -> bool:
         """Whether all workers have run."""
-        return self._started_at is not None
+        return self._started
 
     @property
     def change(self) -> Change | None:
@@ -204,9 +204,9 @@ class DriverLoop:
         self._lag.close()
         self._orphan_cleanup.close()
 
-    def result(self, signal: int | None) -> FlowResult:
-        """Return the result of the flow, given the signal that ended it."""
-        seconds = 0.0 if self._started_at is None else time.monotonic() - self._started_at
+    def result(self, signal: int | None, seconds: float) -> FlowResult:
+        """Return the result of the flow, given the signal that ended it and the seconds since the
+        start of the run."""
         counters = self._pool.stats().counters
         return FlowResult(
             counters, self._migrations, seconds, signal, self._prepared.flow,
@@ -290,8 +290,8 @@ class DriverLoop:
 
     def _note_start(self) -> None:
         """Report the start once all workers run."""
-        if self._started_at is None and self._pool.working:
-            self._started_at = time.monotonic()
+        if not self._started and self._pool.working:
+            self._started = True
             self._status.started()
             # Earlier, the cleanup would compete with workers that read the same topics.
             self._orphan_cleanup.start()

@@ -10,9 +10,14 @@ from meander.app.in_process.collector import Collector
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.in_process import InProcessResult
-from meander.dataflow.api.nodes import Output, SinkNode
+from meander.dataflow.api.nodes import Node, Output, SinkNode
 from meander.dataflow.api.upstream import ancestors
+from meander.dataflow.metrics.counters import counted
+from meander.dataflow.simulation.in_memory import DeadLetter
 from meander.schemas.errors import SetupError
+from meander.schemas.log_lines import LineLogger
+
+log = LineLogger(__name__)
 
 
 def run(
@@ -44,10 +49,30 @@ def take(
         flow, nodes, lambda: cluster.kafka(None, None, bootstrap), until_end=True,
         fire_timers=True, start=start, enough=lambda: len(found) >= count,
     )  # fmt: skip
-    if not found and result.dead_letters:
-        letter = result.dead_letters[0]
+    by_operator = _by_operator(result.dead_letters, nodes)
+    if by_operator and not found:
+        lines = "".join(
+            f"\n  operator {operator!r}: {counted(len(letters), 'dead letter')}, the first:"
+            f" {letters[0].reason}"
+            for operator, letters in by_operator.items()
+        )
         raise SetupError(
-            f"operator {letter.operator!r}", f"it has given dead letters alone ({letter.reason})",
-            "correct its function, or the format of its source",
+            f"stream {at.node.name!r}", f"it gave no value, and operators gave dead letters{lines}",
+            "correct the function of the first operator, or the format of its source",
         )  # fmt: skip
+    for operator, letters in by_operator.items():
+        reason = letters[0].reason
+        log.warning("dead_letters_given", operator=operator, count=len(letters), reason=reason)
     return found[:count]
+
+
+def _by_operator(
+    dead_letters: Sequence[DeadLetter], nodes: Sequence[Node]
+) -> dict[str, list[DeadLetter]]:
+    """Return dead letters by operator: first that nearest to the end of `nodes`, last the sources,
+    whose unreadable records come from no node."""
+    places = {node.name: place for place, node in enumerate(nodes)}
+    found = dict[str, list[DeadLetter]]()
+    for letter in sorted(dead_letters, key=lambda one: -places.get(one.operator, -1)):
+        found.setdefault(letter.operator, []).append(letter)
+    return found

@@ -145,8 +145,9 @@ def load_flow(module: Path) -> Flow:
     except MeanderError:
         raise
     except failure() as error:
-        cause = f"it cannot be imported: {describe(error)}{_line(file, error)}"
-        raise SetupError(f"flow module {file}", cause, "correct it") from error
+        reason = describe(error)
+        cause = f"it cannot be imported: {reason}{_line(file, error)}"
+        raise SetupError(f"flow module {file}", cause, _correction(reason)) from error
     flows = {id(value): value for value in vars(loaded).values() if isinstance(value, Flow)}
     found = [flow for flow in flows.values() if name in ("", flow.name)]
     if len(found) != 1:
@@ -156,6 +157,20 @@ def load_flow(module: Path) -> Flow:
         raise SetupError(f"flow module {file}", cause, remedy)
     found[0].module = loaded.__name__
     return found[0]
+
+
+def _correction(reason: str) -> str:
+    """Return how a module that cannot be imported is corrected.
+
+    >>> _correction("TypeError: Stream.map() takes 2 positional arguments but 3 were given")
+    "correct it: give names and options by keyword, such as name='price'"
+    >>> _correction("KeyError: 'price'")
+    'correct it'
+    """
+    call, _, rest = reason.partition("()")
+    if call.startswith("TypeError: ") and "Stream." in call and "positional argument" in rest:
+        return "correct it: give names and options by keyword, such as name='price'"
+    return "correct it"
 
 
 def _remedy(file: Path, names: list[str]) -> str:

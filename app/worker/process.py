@@ -59,6 +59,7 @@ from meander.app.worker.lifeline import Lifeline
 from meander.app.worker.process_state import ProcessState
 from meander.app.worker.remote_log import RemoteLog
 from meander.app.worker.turn_times import TurnTimes
+from meander.connectors.custom.source import partition_names
 from meander.connectors.kafka.dead_letter import KafkaDeadLetters, origins_of
 from meander.connectors.kafka.sink.record_limits import max_batch_bytes
 from meander.connectors.kafka.sink.sink import KafkaSink
@@ -184,7 +185,8 @@ class WorkerProcess:
         context = arguments.context(self._links.wakeup, waiting, self._keepalive)
         transacting = opening.ask(lambda: self._transactions(plan, context, internal))
         starting = opening.ask(lambda: _restore_plan(plan, arguments, internal))
-        origins = origins_of(plan, context.topics)
+        names = partition_names(plan.sources, context.topics)
+        origins = origins_of(plan, context.topics, names)
         dead = opening.open(lambda: KafkaDeadLetters.open(context, internal.dead, origins)).result()
         transactions = transacting.result()
         environment = WorkerEnvironment(

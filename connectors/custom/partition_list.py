@@ -15,6 +15,9 @@ import xxhash
 
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.schemas.errors import MeanderError, SetupError
+from meander.schemas.log_lines import LineLogger
+
+log = LineLogger(__name__)
 
 
 class PartitionedSource(Protocol):
@@ -34,7 +37,12 @@ def partition_list(label: str, names: Sequence[str]) -> str:
     >>> partition_list("my files", ["a"]).partition(":")[0]
     'my%20files 1'
     """
-    return f"{quote(label, safe='')} {len(names)}:{_hash(names)}"
+    return f"{key_of(label)} {len(names)}:{_hash(names)}"
+
+
+def key_of(label: str) -> str:
+    """Return the key of a source in the ids of topics."""
+    return quote(label, safe="")
 
 
 def continues(known: str, names: Sequence[str]) -> bool:
@@ -68,6 +76,42 @@ def expect_same(label: str, known: str, names: Sequence[str]) -> None:
             f"source {label!r}", f"this worker finds {len(names)} partitions, and not those of the"
             " driver", "let all workers reach the same partitions, in one order",
         )  # fmt: skip
+
+
+class PartitionNames:
+    """The names of a source's partitions, for dead letters. It lists them when the first one is
+    asked for, and again for a newer partition.
+
+    >>> from types import SimpleNamespace
+    >>> files = SimpleNamespace(label="files", partitions=lambda: ["a", "b"])
+    >>> names = PartitionNames(files, partition_list("files", ["a"]).partition(" ")[2])
+    >>> names(1), names(2)
+    ('b', '')
+    """
+
+    def __init__(self, source: PartitionedSource, known: str) -> None:
+        """`known` is what the decision log knows of the partitions; '' knows nothing of them."""
+        self._source, self._known = source, known
+        self._names = list[str]()
+        self._lists = True
+
+    def __call__(self, partition: int) -> str:
+        """Return the name of a partition; '' where the source does not list it any more."""
+        if partition >= len(self._names) and self._lists:
+            self._list()
+        return self._names[partition] if partition < len(self._names) else ""
+
+    def _list(self) -> None:
+        # A dead letter without a name is better than a flow that fails on a bad record.
+        try:
+            names = names_of(self._source)
+            if self._known:
+                expect_same(self._source.label, self._known, names)
+        except MeanderError as error:
+            self._lists = False
+            log.warning("partitions_unnamed", source=self._source.label, reason=str(error))
+        else:
+            self._names = names
 
 
 def _hash(names: Sequence[str]) -> str:

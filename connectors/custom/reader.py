@@ -190,7 +190,7 @@ class PartitionsReader:
         for partition, one in self._open.items():
             if one.buffered and not one.paused and (taken := self._take(one, most)):
                 most -= len(taken)
-                if (chunk := self._chunk(partition, taken)).values:
+                if (chunk := self._chunk(partition, one.name, taken)).values:
                     found.append(chunk)
         return found
 
@@ -200,11 +200,11 @@ class PartitionsReader:
             one.bytes -= sum(map(_size, taken))
         return taken
 
-    def _chunk(self, partition: Partition, records: Iterable[AnyRecord]) -> Chunk:
+    def _chunk(self, partition: Partition, name: str, records: Iterable[AnyRecord]) -> Chunk:
         readable = list[SourceRecord[Any]]()
         for record in records:
             if isinstance(record, UnreadableRecord):
-                self._write_dead_letter(partition, record)
+                self._write_dead_letter(partition, name, record)
             else:
                 readable.append(record)
         positions = np.array([one.position for one in readable], np.int64)
@@ -212,10 +212,10 @@ class PartitionsReader:
         values = [one.value for one in readable]
         return Chunk(partition, positions, times, values, sum(one.size for one in readable))
 
-    def _write_dead_letter(self, partition: Partition, record: UnreadableRecord) -> None:
+    def _write_dead_letter(self, partition: Partition, name: str, record: UnreadableRecord) -> None:
         self.unreadable += 1
         one = np.array([0], np.int64)
-        value = MalformedRecord("", None, record.data, [])
+        value = MalformedRecord("", None, record.data, [], name)
         row = Batch(one, one, one + partition, one + record.position, one, [value])
         self._dead.add(f"source {self._source.label}", row, 0, record.reason, "")
 

@@ -9,15 +9,22 @@ and a tuple per record besides the reading.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from typing_extensions import TypeVar
 
-from meander.connectors.custom.partition_list import expect_same, names_of, partition_list
+from meander.connectors.custom.partition_list import (
+    PartitionNames,
+    expect_same,
+    key_of,
+    names_of,
+    partition_list,
+)
 from meander.connectors.custom.reader import ThreadedReader
 from meander.connectors.custom.records import PartitionReader
 from meander.connectors.kafka.source.source import NO_READERS, assigned
+from meander.dataflow.api.nodes import SourceNode
 from meander.dataflow.interfaces import (
     DeadLetterTopic,
     Partition,
@@ -101,3 +108,15 @@ class Source(SourceSpec[T], ABC):
         found = rests or {}
         positions |= {Partition(p): rest.offset for p, rest in found.items() if rest is not None}
         return ThreadedReader(self, names, positions, dead, context.until_end, context.wakeup)
+
+
+def partition_names(
+    sources: Iterable[SourceNode], topics: Mapping[str, str]
+) -> dict[str, PartitionNames]:
+    """Return the names of the partitions of a flow's sources by this interface, by source. `topics`
+    holds what the decision log knows of them."""
+    return {
+        node.name: PartitionNames(node.spec, topics.get(key_of(node.spec.label), ""))
+        for node in sources
+        if isinstance(node.spec, Source)
+    }

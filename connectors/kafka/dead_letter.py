@@ -10,7 +10,7 @@ repr. `meander.schemas.dead_letter` lists the headers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = LineLogger(__name__)
 
+PartitionName = Callable[[int], str]
+"""Gives the name of a partition of a source beside Kafka, by its number; '' where none is known."""
+
 MAX_LOGGED = 300
 """The most characters of a reason in the log."""
 MAX_TRACE = 8 * 1024
@@ -56,6 +59,12 @@ class MalformedRecord:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    partition_name: str = ""
+    """The name of its partition in a source beside Kafka, such as the path of a file."""
+
+
+def _unnamed(_: int) -> str:
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,12 @@ class Origin:
     """The id of the topic, or ''."""
     is_source: bool = False
     """Whether it is a source beside Kafka."""
+    partition_name: PartitionName = _unnamed
 
     def headers(self, batch: Batch, row: int) -> Headers:
         """Return the headers that name the record of a row."""
         if self.topic is None and self.is_source:
-            return [(dead_letter.KIND, "record"), *_place(self.name, batch, row)]
+            return [(dead_letter.KIND, "record"), *self._place(batch, row)]
         if self.topic is None:
             kind = "notification" if batch.offsets[row] else "timer"
             return [
@@ -87,12 +97,16 @@ class Origin:
         ]
         return [*place, (dead_letter.TOPIC_ID, self.topic_id)] if self.topic_id else [*place]
 
+    def _place(self, batch: Batch, row: int) -> Headers:
+        return _place(self.name, self.partition_name(int(batch.partitions[row])), batch, row)
 
-def _place(source: str, batch: Batch, row: int) -> Headers:
+
+def _place(source: str, partition_name: str, batch: Batch, row: int) -> Headers:
     """Return the headers that name the place of a record of a source beside Kafka."""
     return [
         (dead_letter.ORIGIN, source),
         (dead_letter.PARTITION, str(batch.partitions[row])),
+        *([(dead_letter.PARTITION_NAME, _header_text(partition_name))] if partition_name else []),
         (dead_letter.OFFSET, str(batch.offsets[row])),
     ]
 
@@ -101,13 +115,24 @@ Origins = Mapping[int, Origin]
 """The origins of the records of a flow, by number."""
 NO_ORIGINS: Origins = {}
 """The origins of a flow that names none."""
+UNNAMED: Mapping[str, PartitionName] = {}
+"""The names of a flow without sources beside Kafka."""
 
 
-def origins_of(plan: Plan, ids: Mapping[str, str]) -> Origins:
-    """Return the origins of a flow. `ids` holds the ids of the topics that it reads."""
+def origins_of(
+    plan: Plan, ids: Mapping[str, str], names: Mapping[str, PartitionName] = UNNAMED
+) -> Origins:
+    """Return the origins of a flow. `ids` holds the ids of the topics that it reads, and `names`
+    names the partitions of its sources beside Kafka, by source."""
     topics = {source.name: getattr(source.spec, "topic", None) for source in plan.sources}
     return {
-        number: Origin(name, topic, ids.get(topic or "", ""), name in topics and topic is None)
+        number: Origin(
+            name,
+            topic,
+            ids.get(topic or "", ""),
+            name in topics and topic is None,
+            names.get(name, _unnamed),
+        )
         for number, name in enumerate(plan.origins)
         for topic in (topics.get(name),)
     }
@@ -176,7 +201,8 @@ class KafkaDeadLetters:
                 (dead_letter.PARTITION, str(batch.partitions[row])),
                 (dead_letter.OFFSET, str(batch.offsets[row])),
             ] if value.topic else [
-                (dead_letter.KIND, "unreadable"), *_place(operator.partition(" ")[2], batch, row)
+                (dead_letter.KIND, "unreadable"),
+                *_place(operator.partition(" ")[2], value.partition_name, batch, row),
             ]  # fmt: skip
             self._send(value.value, key, _within_bound(value.headers), added)
         else:

@@ -4,7 +4,7 @@ Guarantees that a dead letter is produced again once, whatever fails: its record
 a transaction, and a later replay fences an earlier one before it reads the marks. Records of one
 partition keep their order, key, bytes, headers and timestamp, and get one header more. Cost: one
 transaction per `BATCH` dead letters, and two passes over the topic. Memory: the offsets of the dead
-letters, and those of one transaction.
+letters, the places of their records, and the dead letters of one transaction.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ class Selection:
 
     offsets: frozenset[int]
     """The offsets of those to produce."""
+    records: int
+    """The records that they are about: several dead letters may be about one record."""
     replayed: int
     """How many have been produced again before."""
     without_record: int
-    """How many are timers, notifications or changes, which no topic holds."""
+    """How many are about no record of a topic: timers, notifications, changes, and those of
+    `beside_kafka`."""
+    beside_kafka: int
+    """How many of these are about records of sources beside Kafka, such as lines of files."""
 
 
 @dataclass(slots=True)
@@ -157,16 +162,21 @@ def select(
     since_ms: int | None, again: bool,
 ) -> Selection:  # fmt: skip
     """Return the chosen dead letters from a time of failure on, as the method of a replay does."""
-    with_record, without, marked = set[int](), 0, set[int]()
+    places, marked, without, beside_kafka = dict[int, RecordPlace](), set[int](), 0, 0
     for one in read_dead_letters(settings, topic, since_ms):
         if isinstance(one, ReplayMark):
             marked.update(one.offsets)
-        elif chosen(one) and one.place is None:
+        elif not chosen(one):
+            continue
+        elif one.place is None:
             without += 1
-        elif chosen(one):
-            with_record.add(one.offset)
-    before = set[int]() if again else with_record & marked
-    return Selection(frozenset(with_record - before), len(before), without)
+            beside_kafka += one.source_place is not None
+        else:
+            places[one.offset] = one.place
+    before = set[int]() if again else places.keys() & marked
+    offsets = frozenset(places.keys() - before)
+    records = len({places[offset] for offset in offsets})
+    return Selection(offsets, records, len(before), without, beside_kafka)
 
 
 def batches(letters: Iterable[DeadLetterRecord]) -> Iterator[list[DeadLetterRecord]]:

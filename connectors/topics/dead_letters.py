@@ -40,6 +40,17 @@ class RecordPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """The place, in a source beside Kafka, of the record that a dead letter is about."""
+
+    partition: int
+    partition_name: str
+    """The name of the partition, such as the path of a file, or ''."""
+    position: int
+    """The position in the partition, such as a byte of a file."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
     """A dead letter on the topic."""
 
@@ -63,6 +74,8 @@ class DeadLetterRecord:
     worker: int
     whole: bool
     """Whether key, value and headers are those of an unreadable record, uncut."""
+    source_place: SourcePlace | None = None
+    """The place of the record in a source beside Kafka; None for other dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +158,15 @@ def parse(topic: str, message: ConsumedMessage) -> DeadLetterRecord | ReplayMark
 def _letter(
     message: ConsumedMessage, own: ReadHeaders, added: dict[str, str], left_out: bool
 ) -> DeadLetterRecord:
-    place = None
-    if dead_letter.TOPIC in added:
-        place = RecordPlace(
-            added[dead_letter.TOPIC], added.get(dead_letter.TOPIC_ID, ""),
-            int(added[dead_letter.PARTITION]), int(added[dead_letter.OFFSET]),
-        )  # fmt: skip
+    place, source_place = None, None
+    if dead_letter.OFFSET in added:
+        partition, offset = int(added[dead_letter.PARTITION]), int(added[dead_letter.OFFSET])
+        if dead_letter.TOPIC in added:
+            id_ = added.get(dead_letter.TOPIC_ID, "")
+            place = RecordPlace(added[dead_letter.TOPIC], id_, partition, offset)
+        else:
+            name = added.get(dead_letter.PARTITION_NAME, "")
+            source_place = SourcePlace(partition, name, offset)
     kind = msgspec.convert(added[dead_letter.KIND], LetterKind)
     return DeadLetterRecord(
         offset=message.offset(),
@@ -167,4 +183,5 @@ def _letter(
         origin=added.get(dead_letter.ORIGIN, ""),
         worker=int(added[dead_letter.WORKER]),
         whole=kind == "unreadable" and not left_out and not set(_DAMAGED) & added.keys(),
+        source_place=source_place,
     )

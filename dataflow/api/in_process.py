@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from meander.dataflow.metrics.counters import counted, in_words
+
 if TYPE_CHECKING:
     from meander.dataflow.api.builder import Definition
     from meander.dataflow.api.flow import Flow
@@ -31,8 +33,8 @@ class InProcessResult:
     seconds: float
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{count:,} {name}" for name, count in sorted(self.counters.items()))
-        return f"<{self.seconds:.1f} s: {shown}; {len(self.dead_letters)} dead letters>"
+        letters = counted(len(self.dead_letters), "dead letter")
+        return f"<{self.seconds:.1f} s: {in_words(self.counters)}; {letters}>"
 
 
 class InProcessRunner(Protocol):

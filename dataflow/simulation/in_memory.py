@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -347,18 +347,30 @@ MAX_WAITING_DEAD_LETTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter that keeps a record with its operator, reason and position."""
+    """A dead letter that keeps a record with its operator, reason and position.
+
+    `time` is a packed logical time, which sorts and compares; `time_ms` has its milliseconds.
+
+    >>> letter = DeadLetter("map", 7, "KeyError", "", from_millis(1_000), partition=0, offset=3)
+    >>> letter.time_ms, letter
+    (1000, DeadLetter(operator='map', value=7, ..., time_ms=1000))
+    """
 
     operator: str
     value: object
     reason: str
     trace: str
     time: int
-    """The logical time."""
+    """The packed logical time."""
     partition: int
     offset: int
     key: object = None
     """The key, where the record or the timer has one."""
+
+    def __repr__(self) -> str:
+        names = [one.name for one in fields(self) if one.name != "time"]
+        shown = (f"{name}={getattr(self, name)!r}" for name in [*names, "time_ms"])
+        return f"DeadLetter({', '.join(shown)})"
 
     @property
     def time_ms(self) -> int:

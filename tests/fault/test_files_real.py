@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from meander.connectors.topics.dead_letters import DeadLetterRecord, read_dead_letters
+from meander.connectors.topics.dead_letters import (
+    DeadLetterRecord,
+    SourcePlace,
+    read_dead_letters,
+)
 from meander.connectors.topics.internal_topics import topic_names
 from tests.support.kafka.brokers import Broker
 from tests.support.kafka.topics import until
@@ -124,6 +128,9 @@ def test_a_line_that_no_source_can_read_is_a_dead_letter(files: FileFlow, broker
         for one in read_dead_letters({"bootstrap.servers": broker.bootstrap}, topic)
         if isinstance(one, DeadLetterRecord)
     ]
-    found = {(one.kind, one.value, one.place, one.origin) for one in letters}
-    assert ("unreadable", b"oops", None, f"{files.folder}/in/*.jsonl") in found
-    assert ("record", b'{"at":5}', None, "source") in found
+    found = {(one.kind, one.value, one.place, one.origin, one.source_place) for one in letters}
+    file = files.folder / "in" / "1.jsonl"
+    at = file.read_bytes().index(b"oops")
+    oops, record = SourcePlace(0, str(file), at), SourcePlace(0, str(file), at + len("oops\n"))
+    assert ("unreadable", b"oops", None, f"{files.folder}/in/*.jsonl", oops) in found
+    assert ("record", b'{"at":5}', None, "source", record) in found

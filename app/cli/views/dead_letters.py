@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meander.app.common.output import CommandOutput, at_millis
+from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
 from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     ReadHeaders,
@@ -15,12 +16,17 @@ from meander.connectors.topics.dead_letters import (
     ReplayMark,
 )
 from meander.connectors.topics.original_records import OriginalRecord
+from meander.dataflow.metrics.counters import counted
 
 COLUMNS = ["operator", "reason", "count", "replayed", "first", "last"]
+PARTITIONS = "partitions"
+"""The field of the names of partitions, such as files."""
 MAX_REASON, MAX_CELL = 200, 60
 """The most characters of a reason in the list, and in a table."""
 MAX_GROUPS = 1000
 """The most reasons that the list tells apart; the others have one line per operator."""
+MAX_NAMES = 100
+"""The most names of partitions of one line."""
 OTHERS = "other reasons"
 
 
@@ -31,6 +37,8 @@ class _Group:
     first: int
     last: int
     offsets: array[int] = field(default_factory=lambda: array("q"))
+    names: dict[str, None] = field(default_factory=dict)
+    """The names of the partitions, in the order of their first dead letters."""
 
 
 class LetterGroups:
@@ -52,15 +60,20 @@ class LetterGroups:
             group = self._groups.setdefault(key, _Group(one.at_ms, one.at_ms))
             group.first, group.last = min(group.first, one.at_ms), max(group.last, one.at_ms)
             group.offsets.append(one.offset)
+            name = "" if one.source_place is None else one.source_place.partition_name
+            if name and len(group.names) < MAX_NAMES:
+                group.names[name] = None
 
     @property
-    def rows(self) -> list[tuple[str, str, int, int, int, int]]:
+    def rows(self) -> list[tuple[str, str, int, int, int, int, list[str]]]:
         """Return the cells of all groups, the most frequent first: operator, reason, count, how
-        many were produced again, the times of the first and the last failure."""
+        many were produced again, the times of the first and the last failure, and the names of at
+        most `MAX_NAMES` partitions of a source beside Kafka."""
         rows = [
             (
                 operator, reason, len(group.offsets),
                 sum(offset in self._marked for offset in group.offsets), group.first, group.last,
+                [*group.names],
             )
             for (operator, reason), group in self._groups.items()
         ]  # fmt: skip
@@ -72,12 +85,14 @@ def list_groups(output: CommandOutput, flow: str, groups: LetterGroups) -> None:
     rows = groups.rows
     if output.as_json:
         for row in rows:
-            output.line(dict(zip(COLUMNS, row, strict=True)))
+            output.line(dict(zip([*COLUMNS, PARTITIONS], row, strict=True)))
         return
     if not rows:
         output.say(f"flow {flow!r} has no such dead letters")
         return
-    cells = [[row[0], _cut(row[1]), *row[2:4], *map(_second, row[4:])] for row in rows]
+    cells = [
+        [row[0], _cut(row[1]) + _names(row[6]), *row[2:4], *map(_second, row[4:6])] for row in rows
+    ]
     output.table(f"dead letters of {flow}", COLUMNS, cells)
 
 
@@ -96,6 +111,40 @@ def show_letters(
             output.say(_text(one, one.offset in marked, original))
 
 
+def report_replay(
+    output: CommandOutput, found: Selection, done: ReplayCounts, *, dry_run: bool = False
+) -> None:
+    """Print what a replay has done, or would do, and which dead letters it leaves out."""
+    if output.as_json:
+        output.line(
+            {
+                "type": "replay", "dead_letters": done.letters, "records": done.records,
+                "produced_before": found.replayed, "without_record": found.without_record,
+                "beside_kafka": found.beside_kafka, "gone": done.gone, "dry_run": dry_run,
+            }
+        )  # fmt: skip
+        return
+    verb = "would be produced again" if dry_run else "produced again"
+    letters, records = counted(done.letters, "dead letter"), counted(done.records, "record")
+    output.say(f"{letters} {verb}, {records}")
+    if found.replayed:
+        were = "was" if found.replayed == 1 else "were"
+        output.say(f"{found.replayed:,} {were} produced again before; --again takes them, too")
+    if (calls := found.without_record - found.beside_kafka) == 1:
+        output.say("1 is a timer, a notification or a change, which no topic holds")
+    elif calls:
+        output.say(f"{calls:,} are timers, notifications or changes, which no topic holds")
+    if found.beside_kafka:
+        kind = "is a record" if found.beside_kafka == 1 else "are records"
+        output.say(
+            f"{found.beside_kafka:,} {kind} of files or other sources, which no topic holds: add"
+            " corrected records to their source"
+        )
+    if done.gone:
+        have = "has" if done.gone == 1 else "have"
+        output.say(f"{done.gone:,} {have} no record any more on the topics that they came from")
+
+
 def _fields(
     one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None
 ) -> dict[str, object]:
@@ -108,8 +157,7 @@ def _fields(
         "reason": one.reason,
         "origin": one.origin or None,
         "topic": None if place is None else place.topic,
-        "partition": None if place is None else place.partition,
-        "record_offset": None if place is None else place.offset,
+        **_numbers(one),
         "time_ms": one.time_ms,
         "worker": one.worker,
         "replayed": replayed,
@@ -126,17 +174,31 @@ def _fields(
     }  # fmt: skip
 
 
+def _numbers(one: DeadLetterRecord) -> dict[str, object]:
+    """Return where the record lies on its topic, or in its source."""
+    partition = name = offset = None
+    if one.place is not None:
+        partition, offset = one.place.partition, one.place.offset
+    elif (inside := one.source_place) is not None:
+        partition, name, offset = inside.partition, inside.partition_name or None, inside.position
+    return {"partition": partition, "partition_name": name, "record_offset": offset}
+
+
+def _where(one: DeadLetterRecord) -> str:
+    if (place := one.place) is not None:
+        return f"topic {place.topic!r}, partition {place.partition}, offset {place.offset}"
+    if (inside := one.source_place) is not None:
+        partition = repr(inside.partition_name) if inside.partition_name else inside.partition
+        return f"source {one.origin!r}, partition {partition}, position {inside.position}"
+    return f"{one.kind} of operator {one.origin!r}"
+
+
 def _text(one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None) -> str:
-    place = one.place
-    where = (
-        f"{one.kind} of operator {one.origin!r}" if place is None
-        else f"topic {place.topic!r}, partition {place.partition}, offset {place.offset}"
-    )  # fmt: skip
     lines = [
         f"dead letter {one.offset} of operator {one.operator!r}",
         f"  reason    {one.reason}",
         f"  failed    {at_millis(one.at_ms)}, on worker {one.worker}",
-        f"  from      {where}",
+        f"  from      {_where(one)}",
         f"  time      {at_millis(one.time_ms)}",
         f"  key       {_shown(one.key)}",
         f"  value     {_shown(one.value)}",
@@ -149,7 +211,7 @@ def _text(one: DeadLetterRecord, replayed: bool, original: OriginalRecord | None
             f"            {_shown(original.value)}",
             *(f"            {name}: {_shown(value)}" for name, value in original.headers),
         ]
-    elif place is not None and not one.whole:
+    elif one.place is not None and not one.whole:
         lines.append("  original  not read, or gone from its topic")
     lines += [f"  {line}" for line in one.trace.splitlines()]
     return "\n".join(lines)
@@ -175,6 +237,17 @@ def _json_headers(headers: ReadHeaders) -> list[list[object]]:
 
 def _cut(reason: str) -> str:
     return reason if len(reason) <= MAX_CELL else f"{reason[: MAX_CELL - 3]}..."
+
+
+def _names(names: list[str]) -> str:
+    r"""Return a line with the first name and the number of the others.
+
+    >>> _names(["in/1.jsonl"]), _names(["in/1.jsonl", "in/2.jsonl"]), _names([])
+    ("\nin 'in/1.jsonl'", "\nin 'in/1.jsonl' and 1 more", '')
+    """
+    least = "at least " if len(names) == MAX_NAMES else ""
+    others = f" and {least}{len(names) - 1} more" if len(names) > 1 else ""
+    return f"\nin {names[0]!r}{others}" if names else ""
 
 
 def _second(millis: int) -> str:

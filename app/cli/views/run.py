@@ -16,6 +16,7 @@ from meander.app.cli.views.migrate import begins
 from meander.app.cli.views.rescale import sentence
 from meander.app.cli.views.summary import RunSummary
 from meander.app.common.output import CommandOutput, at_millis, size
+from meander.dataflow.metrics.counters import counted
 from meander.schemas.status import (
     Accepted,
     BinMoved,
@@ -80,7 +81,8 @@ class Watch:
             case Heartbeat() as heartbeat:
                 self._line.update(self._task, description=self._state(heartbeat))
             case Started(workers=workers):
-                self._output.say(f"{workers} workers run")
+                verb = "runs" if workers == 1 else "run"
+                self._output.say(f"{counted(workers, 'worker')} {verb}")
             case Accepted() as accepted:
                 self._open[accepted.id] = (0, len(accepted.bins))
                 self._output.say(
@@ -128,7 +130,7 @@ class Watch:
             parts.append(f"{heartbeat.lag / rate:,.0f} s left")
         parts += [f"{name} {moved}/{total} bins" for name, (moved, total) in self._open.items()]
         if dead := counters.get("dead_letters"):
-            parts.append(f"{dead:,} dead letters")
+            parts.append(counted(dead, "dead letter"))
         if unreadable := counters.get("unreadable"):
             parts.append(f"{unreadable:,} unreadable")
         return " · ".join(parts)
@@ -139,8 +141,7 @@ def show_dead_letters(output: CommandOutput, flow: str, count: int) -> None:
     if output.as_json:
         output.line({"type": "dead_letters", "flow": flow, "count": count})
         return
-    letters = "1 dead letter" if count == 1 else f"{count:,} dead letters"
-    output.say(f"{letters}: see meander dead-letters {flow}")
+    output.say(f"{counted(count, 'dead letter')}: see meander dead-letters {flow}")
 
 
 def _sentence(event: Event) -> str:

@@ -21,6 +21,7 @@ from meander.connectors.topics.dead_letters import (
     DeadLetterRecord,
     RecordPlace,
     ReplayMark,
+    SourcePlace,
     read_dead_letters,
 )
 from meander.connectors.topics.original_records import read_originals
@@ -56,6 +57,7 @@ def set_aside(rig: Rig, *batches: Batch) -> None:
     """Write the first row of each batch as a dead letter."""
     topic = rig.prefix + "orders"
     origins = {3: Origin("source", topic, rig.id_of(topic)), 5: Origin("sums")}
+    origins[6] = Origin("files", is_source=True, partition_name=lambda number: f"file {number}")
     dead = KafkaDeadLetters.open(rig.context(), rig.dead_topic, origins)
     for one in batches:
         dead.add("map", one, 0, "KeyError: 'total'", "trace")
@@ -171,6 +173,18 @@ def test_timer_is_counted_and_left_out(rig: Rig) -> None:
     letter, _ = read_dead_letters(rig.settings, rig.dead_topic)
     assert isinstance(letter, DeadLetterRecord)
     assert (letter.kind, letter.origin, letter.key, letter.place) == ("timer", "sums", b"key", None)
+
+
+def test_record_of_a_file_is_named_and_left_out(rig: Rig) -> None:
+    unreadable = batch([MalformedRecord("", None, b"oops", [], "in/1.jsonl")])
+    at_operator = replace(batch([{"a": 1}]), origins=np.array([6]))
+    set_aside(rig, unreadable, at_operator, of(0), of(0))
+    found = select(rig.settings, rig.dead_topic, every, None, again=False)
+    counts = len(found.offsets), found.records, found.without_record, found.beside_kafka
+    assert counts == (2, 1, 2, 2)
+    letters = [*read_dead_letters(rig.settings, rig.dead_topic)]
+    names = [one.source_place for one in letters if isinstance(one, DeadLetterRecord)]
+    assert names == [SourcePlace(1, "in/1.jsonl", 0), SourcePlace(1, "file 1", 0), None, None]
 
 
 def test_record_of_a_topic_that_was_created_again_is_gone(rig: Rig) -> None:

@@ -124,9 +124,42 @@ def test_a_take_that_gives_nothing_says_why(
         end(words)
 
 
+@pytest.fixture
+def orders(tmp_path: Path) -> Stream[dict[str, int]]:
+    """A stream of three readable lines, and one that is not."""
+    (tmp_path / "in.jsonl").write_text('{"n": 1}\noops\n{"n": 2}\n{"n": 3}\n')
+    return Flow("orders").source(FileSource(tmp_path / "in.jsonl"))
+
+
+def test_a_take_without_values_names_the_nearest_operator_first(
+    orders: Stream[dict[str, int]],
+) -> None:
+    with pytest.raises(SetupError) as raised:
+        orders.filter(lambda v: v["nope"] > 0).map(str).take(2)
+    message = str(raised.value)
+    assert message.startswith(
+        "stream 'map': it gave no value, and operators gave dead letters"
+        "\n  operator 'filter': 3 dead letters, the first: KeyError: 'nope'"
+        "\n  operator 'source "
+    )
+    assert "in.jsonl': 1 dead letter, the first: it cannot be read: " in message
+
+
+def test_a_take_with_values_warns_of_dead_letters(
+    orders: Stream[dict[str, int]], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert orders.map(lambda v: 6 // (v["n"] - 2), name="share").take(9) == [-6, 6]
+    first, second = (one.getMessage() for one in caplog.records)
+    assert first.startswith("dead_letters_given operator=share count=1 reason=")
+    assert "ZeroDivisionError" in first
+    assert "in.jsonl" in second and "count=1" in second
+
+
 def test_a_run_gives_its_dead_letters(words: Stream[str], tmp_path: Path) -> None:
     words.map(fail, name="broken").sink(FileSink(tmp_path))
-    letters = flow_of(words).run(until_end=True).dead_letters
+    result = flow_of(words).run(until_end=True)
+    letters = result.dead_letters
+    assert repr(result).endswith("; 4 dead letters>") and " 0 " not in repr(result)
     assert [(one.operator, one.value) for one in letters][:2] == [
         ("broken", "to"),
         ("broken", "be"),

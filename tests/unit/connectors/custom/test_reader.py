@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from meander import FileSink, MeanderError, SetupError, Sink, SinkRecord, Source, SourceRecord
-from meander.connectors.custom.partition_list import partition_list
+from meander.connectors.custom.partition_list import PartitionNames, partition_list
 from meander.connectors.custom.reader import ThreadedReader
 from meander.connectors.custom.records import UnreadableRecord
+from meander.connectors.kafka.dead_letter import MalformedRecord
 from meander.dataflow.interfaces import Partition, Rest, WorkerContext
 from meander.dataflow.keepalive import NO_KEEPALIVE
 from meander.dataflow.records.batch import Batch
@@ -101,11 +102,22 @@ def test_a_reader_hands_out_what_its_thread_has_read(wakeup: Signal) -> None:
     assert taken(reader, 4, wakeup) == [1, 2, 3, 4]
     wakeup.until(lambda: reader.idle(Partition(0)))
     assert (reader.unreadable, dead.letters[0].reason) == (1, "none")
+    assert dead.letters[0].value == MalformedRecord("", None, b"?", [], partition_name="a")
     assert (reader.total, reader.ended(Partition(0))) == (1, False)
     logs.logs["a"].append(5)
     assert taken(reader, 1, wakeup) == [5]
     reader.close()
     assert logs.closed == ["a"]
+
+
+def test_names_of_partitions_are_unknown_where_others_stand_before_them() -> None:
+    known = partition_list("Logs", ["b"]).partition(" ")[2]
+    logs = Logs(b=[])
+    names = PartitionNames(logs, known)
+    assert names(0) == "b"
+    logs.logs["c"] = []
+    assert names(1) == "c"
+    assert PartitionNames(Logs(a=[], b=[]), known)(0) == ""
 
 
 def test_a_paused_partition_keeps_its_records(wakeup: Signal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -13,10 +14,17 @@ from meander.app.cli.views.dead_letters import (
     OTHERS,
     LetterGroups,
     list_groups,
+    report_replay,
     show_letters,
 )
 from meander.app.common.output import CommandOutput
-from meander.connectors.topics.dead_letters import DeadLetterRecord, RecordPlace, ReplayMark
+from meander.connectors.topics.dead_letter_replay import ReplayCounts, Selection
+from meander.connectors.topics.dead_letters import (
+    DeadLetterRecord,
+    RecordPlace,
+    ReplayMark,
+    SourcePlace,
+)
 from meander.connectors.topics.original_records import OriginalRecord
 
 PLACE = RecordPlace("orders", "id", 1, 7)
@@ -47,9 +55,46 @@ def test_groups_have_count_times_and_how_many_were_produced_again() -> None:
     )
     start = 1_356_998_400_000
     assert groups.rows == [
-        ("map", "KeyError: 'total'", 2, 1, start + 5, start + 9),
-        ("map", "ValueError", 1, 0, start, start),
+        ("map", "KeyError: 'total'", 2, 1, start + 5, start + 9, []),
+        ("map", "ValueError", 1, 0, start, start, []),
     ]
+
+
+def of_file(offset: int, name: str) -> DeadLetterRecord:
+    place = SourcePlace(0, name, 96)
+    return replace(letter(offset), place=None, origin="in/*.jsonl", source_place=place)
+
+
+def test_letters_of_files_name_file_and_position(capsys: pytest.CaptureFixture[str]) -> None:
+    output, text = terminal()
+    show_letters(output, [of_file(3, "in/1.jsonl")], set(), {})
+    assert "source 'in/*.jsonl', partition 'in/1.jsonl', position 96\n" in text.getvalue()
+    show_letters(CommandOutput(Console(), as_json=True), [of_file(3, "in/1.jsonl")], set(), {})
+    line = json.loads(capsys.readouterr().out)
+    found = line["topic"], line["partition"], line["partition_name"], line["record_offset"]
+    assert found == (None, 0, "in/1.jsonl", 96)
+
+
+def test_list_names_the_files_where_there_are_some() -> None:
+    output, text = terminal()
+    groups = grouped(*(of_file(n, f"in/{n % 2}.jsonl") for n in range(4)))
+    assert groups.rows[0][6] == ["in/0.jsonl", "in/1.jsonl"]
+    list_groups(output, "orders", groups)
+    assert "in/0.jsonl" in text.getvalue()
+    assert max(map(len, text.getvalue().splitlines())) <= 80
+
+
+def test_replay_says_which_letters_it_leaves_out() -> None:
+    output, text = terminal()
+    found = Selection(frozenset({0, 1}), 1, replayed=1, without_record=3, beside_kafka=2)
+    report_replay(output, found, ReplayCounts(2, 1), dry_run=True)
+    assert " ".join(text.getvalue().split()) == (
+        "2 dead letters would be produced again, 1 record"
+        " 1 was produced again before; --again takes them, too"
+        " 1 is a timer, a notification or a change, which no topic holds"
+        " 2 are records of files or other sources, which no topic holds: add corrected records to"
+        " their source"
+    )
 
 
 def test_reasons_beyond_the_most_share_a_line() -> None:

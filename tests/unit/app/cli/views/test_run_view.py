@@ -64,6 +64,15 @@ def test_a_recovery_names_the_new_numbers_of_workers() -> None:
     assert said in console.file.getvalue().splitlines()
 
 
+@pytest.mark.parametrize(("workers", "said"), [(1, "1 worker runs\n"), (2, "2 workers run\n")])
+def test_the_start_counts_the_workers(workers: int, said: str) -> None:
+    console = Console(file=StringIO(), width=200)
+    with Watch(CommandOutput(console, as_json=False), bounded=False) as watch:
+        watch.show(Started(driver="d", execution=1, workers=workers))
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().startswith(said)
+
+
 def test_a_terminal_shows_how_long_the_driver_waits_for_the_lease_of_another() -> None:
     watch = Watch(CommandOutput(Console(file=StringIO(), width=200), as_json=False), bounded=False)
     assert watch._line.tasks[0].description == "checking the flow"
