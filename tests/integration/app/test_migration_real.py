@@ -77,6 +77,7 @@ class _Chunk(TypedDict):
     upper: int
     keys: list[bytes]
     states: list[bytes]
+    forgotten: list[int]
     timer_times: list[int]
 
 
