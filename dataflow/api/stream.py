@@ -536,7 +536,8 @@ class KeyedStream(Stream[T], Generic[T, K]):
         >>> run.values("unique")
         [0, 3600000]
         """
-        options = order, PLAIN, on_error, colocate, expiry_of(name, within, "create")
+        expiry = None if within is None else expiry_of(name, within, "create")
+        options = order, PLAIN, on_error, colocate, expiry
         functions = (cast(OnValue, _pass_first),)
         seen = self._process(name, (self,), bool, functions, (None, None, None), (), (), options)
         return KeyedStream(self._flow, seen._at)
