@@ -310,8 +310,8 @@ class ArrangedCollection(Collection):
     >>> with TestFlow(flow) as run:
     ...     run.feed("edges", [1, 2], [2, 3])
     ...     run.run()
-    ...     [(one["key"], one["value"]) for one in run.values("hops")]
-    [(1, 3)]
+    ...     run.values("hops")[0]["value"]
+    3
     """
 
     def _by_key(self) -> Output:
