@@ -310,8 +310,9 @@ class ArrangedCollection(Collection):
     >>> with TestFlow(flow) as run:
     ...     run.feed("edges", [1, 2], [2, 3])
     ...     run.run()
-    ...     run.values("hops")[0]["value"]
-    3
+    ...     (hop,) = run.values("hops")
+    >>> hop["key"], hop["value"]
+    (1, 3)
     """
 
     def _by_key(self) -> Output:
