@@ -263,7 +263,7 @@ def _members(prepared: PreparedFlow, found: StartCheckpoint | None, workers: int
         return []
     decided = plan_in_force(prepared.joint, prepared.plan, found.checkpoint)
     if decided is None:
-        return remaining_members(found.checkpoint.cut, workers)
+        return [*remaining_members(found.checkpoint.cut, workers)]
     return sorted(decided.members)
 
 

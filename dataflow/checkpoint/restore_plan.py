@@ -51,6 +51,8 @@ class RestorePlan:
     """The readers of partitions that have been read before, or that a plan names."""
     manifests: Sequence[Manifest] = ()
     cut: Cut = INITIAL_CUT
+    members: tuple[WorkerId, ...] = ()
+    """The members of the cut whose places the workers take, in order."""
     number: int = 0
     """The number of the checkpoint; 0 without one."""
     execution: ExecutionId = NO_EXECUTION
@@ -81,6 +83,8 @@ class RestorePlan:
         not have them already.
         """
         decided = plan_in_force(joint, plan, checkpoint)
+        # The driver finds the same members without the history and the flow's operators.
+        members = () if checkpoint is None else remaining_members(checkpoint.cut, workers)
         checkpoint = None if checkpoint is None else restorable_parts(checkpoint, plan)
         cut = INITIAL_CUT if checkpoint is None else checkpoint.cut
         cut = without_sent_results(plan, cut, history)
@@ -99,13 +103,14 @@ class RestorePlan:
                 return plan_start
             # Nothing is read before the first checkpoint, so the plan names all readers.
             return replace(plan_start, readers=decided.readers)._with_workers(decided)
-        cut = _with_newer_partitions(plan, cut, history)
-        ranks = ranks_of(remaining_members(cut, workers))
+        cut = _with_newer_partitions(plan, cut, history, members)
+        ranks = ranks_of(members)
         bins = {number: ranks[owner] for number, owner in enumerate(cut.owners)}
         readers = {(one.source, one.partition): ranks[one.worker] for one in cut.positions}
         owned = redistributed(bins, len(ranks), workers)
         restored = replace(
-            plan_start, cut=cut, owners=tuple(owned[number] for number in range(len(bins))),
+            plan_start, cut=cut, members=members,
+            owners=tuple(owned[number] for number in range(len(bins))),
             readers=redistributed(readers, len(ranks), workers),
         )  # fmt: skip
         return restored if decided is None else restored._with_workers(decided)
@@ -174,22 +179,23 @@ class RestorePlan:
 
     def rank(self, old: WorkerId) -> WorkerId:
         """Return the worker that takes the place of one of the checkpoint's workers."""
-        ranks = ranks_of(remaining_members(self.cut, self.workers))
+        ranks = ranks_of(self.members)
         every = ranks_of(sorted(self.cut.members))
         return WorkerId(ranks.get(old, every[old]) % self.workers)
 
 
-def remaining_members(cut: Cut, workers: int) -> list[WorkerId]:
+def remaining_members(cut: Cut, workers: int) -> tuple[WorkerId, ...]:
     """Return the members of a cut whose places the workers of a restart take, in order.
 
-    Where there are fewer workers than members, a member that owns neither bins nor partitions has
-    no place: it was leaving.
+    Where there are fewer workers than members, a member that owns neither bins nor partitions, and
+    holds no records in flight, has no place: it was leaving.
     """
     members = sorted(cut.members)
-    owning = {*cut.owners, *(one.worker for one in cut.positions)}
+    readers, holders = (one.worker for one in cut.positions), (one.worker for one in cut.pieces)
+    owning = {*cut.owners, *readers, *holders}
     idle = [one for one in members if one not in owning]
     excess = max(0, len(members) - workers)
-    return [one for one in members if one not in idle[:excess]]
+    return tuple(one for one in members if one not in idle[:excess])
 
 
 def resources_of(joint: JointDecision | None, workers: int) -> dict[WorkerId, Resources]:
@@ -231,7 +237,9 @@ def without_sent_results(plan: Plan, cut: Cut, history: History) -> Cut:
     )  # fmt: skip
 
 
-def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
+def _with_newer_partitions(
+    plan: Plan, cut: Cut, history: History, members: Sequence[WorkerId]
+) -> Cut:
     """Add the partitions that an earlier execution started to read after the cut, at the same
     times."""
     known = {(one.source, one.partition) for one in cut.positions}
@@ -242,7 +250,7 @@ def _with_newer_partitions(plan: Plan, cut: Cut, history: History) -> Cut:
             known.add(place)
             newer.append(
                 Position(
-                    *place, cut.members[len(newer) % len(cut.members)], order.offset, None,
+                    *place, members[len(newer) % len(members)], order.offset, None,
                     MIN_TIME, MIN_TIME, order.first_time,
                 )
             )  # fmt: skip
