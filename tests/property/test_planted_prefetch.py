@@ -33,12 +33,9 @@ from tests.support.property.planted import plant, runs
 RUNS = 40
 WRONG = f"{DIFFERS}|I[237]|Differing items"
 """Of results, of an invariant, or of the final states."""
-TIMED = ("timers", "sides")
-"""Kinds of flows with timers that are set long before they are due."""
 
-_begin, _claim, _extraction, _spare, _receive = (
+_begin, _extraction, _spare, _receive = (
     IncomingBins._start_install,
-    PrefetchedBins.pop,
     KeyedOperator.layer_writer,
     PrefetchedBins.cancel,
     Migrator._receive,
@@ -55,10 +52,6 @@ def _whole(arrivals: Any, time: Any, delivery: BinHandoff) -> Any:
 
 def _kept(staging: Any, bin: Bin) -> None:
     staging._bins.pop(bin, None)
-
-
-def _timeless(staging: Any, bin: Bin) -> Any:
-    return replace(_claim(staging, bin), timers=())
 
 
 def _unchanged(keyed: Any, bin: Bin, at: int) -> LayerWriter:
@@ -86,13 +79,6 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] =
         WRONG,
     ),
     "what was fetched of a bin that stays is kept": (PrefetchedBins, "cancel", _kept, KINDS, WRONG),
-    "timers that were fetched ahead are forgotten": (
-        PrefetchedBins,
-        "pop",
-        _timeless,
-        TIMED,
-        WRONG,
-    ),
     "the last layer lacks what has changed since": (
         KeyedOperator,
         "layer_writer",
@@ -105,7 +91,6 @@ PLANTED: dict[str, tuple[type, str, Callable[..., Any], tuple[str, ...], str]] =
 """In flows of which kinds, and what is said of it."""
 SHOWN = {
     "what was fetched of a bin that stays is kept": 28,
-    "timers that were fetched ahead are forgotten": 14,
     "one worker does not hear that nothing moves": 13,
 }
 """The seeds that show them, as it is now."""
