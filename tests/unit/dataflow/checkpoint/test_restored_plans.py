@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from meander import Flow
-from meander.dataflow.checkpoint.restore_plan import resources_of
+from meander.dataflow.checkpoint.restore_plan import remaining_members, resources_of
 from meander.dataflow.control.decisions import JointDecision, StartDecision, WorkersPlan
 from meander.dataflow.control.resources import Resources
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.dataflow.simulation.simulator import DurableWorld
+from meander.state.checkpoint.checkpoint import Cut, Piece
 from meander.state.keys.ids import ExecutionId, WorkerId
 from meander.testing import TestFlow
 
@@ -71,3 +73,12 @@ def test_workers_that_stay_keep_their_hosts_in_a_restart(workers: int) -> None:
 
 def test_workers_of_a_flow_without_a_plan_may_run_anywhere() -> None:
     assert resources_of(None, 2) == {}
+
+
+def test_a_member_that_holds_records_in_flight_keeps_its_place() -> None:
+    """I5: its results were committed there, so they come again there."""
+    zero, one, two = map(WorkerId, range(3))
+    cut = Cut(members=(zero, one, two), owners=(zero, two))
+    held = Piece("out", 0, one, 0, 1, (), keyed=False)
+    assert remaining_members(cut, 2) == (zero, two)
+    assert remaining_members(replace(cut, pieces=(held,)), 2) == (zero, one, two)
