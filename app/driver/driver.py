@@ -52,6 +52,7 @@ from meander.connectors.topics.control import DecisionTopic
 from meander.connectors.topics.status import StatusReader
 from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.control.decisions import JointDecision
+from meander.dataflow.metrics.counters import counted
 from meander.dataflow.metrics.stall_log import StallLog, Wait
 from meander.schemas.errors import MeanderError
 from meander.schemas.log_lines import LineLogger
@@ -255,7 +256,7 @@ def _failed_too_often(lost: ExecutionLost, options: Options) -> MeanderError:
     count = options.restart_attempts
     return MeanderError(
         lost.cause.subject,
-        f"{lost.cause.cause}, and {count} execution{'s' * (count != 1)} before it failed without a"
+        f"{lost.cause.cause}, and {counted(count, 'execution')} before it failed without a"
         f" new checkpoint within {options.restart_window:g} s",
         "find their common cause, such as a record that kills each worker, and run the flow again",
     )

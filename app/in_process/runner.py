@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 
+from meander.app.common.clock import SystemClock
+from meander.app.loading.plan_topics import formats, kafka_sinks, present_topics, sink_topics
 from meander.app.worker.event_loop import ThreadedEventLoop
 from meander.connectors.kafka import client
 from meander.connectors.kafka.sink.sink import KafkaSink
 from meander.connectors.kafka.source.source import KafkaSource
 from meander.connectors.kafka.topic_metadata import visible_configs
-from meander.connectors.topics.internal_topics import without_internal
 from meander.dataflow.api.checkpointing import ON_COMMAND
 from meander.dataflow.api.dead_letters import DeadLetterCount
 from meander.dataflow.api.expansion import composites, part_name
@@ -56,16 +57,8 @@ _NEVER = 1e9
 """An interval in seconds, longer than a run."""
 
 
-class WallClock(SimClock):
+class WallClock(SystemClock, SimClock):
     """The clock of this machine, for a runner of simulations."""
-
-    def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        """Return seconds that never decrease."""
-        return time.monotonic()
 
 
 def run(
@@ -88,10 +81,11 @@ def run(
     kafka = settings() if any(_is_kafka(node) for node in nodes) else {}
     plan = _plan(flow, nodes, kafka)
     use(flow.named_types)
-    _check_formats(plan)
+    for form, place in formats(plan):
+        form.check(place)
     context = WorkerContext(
         flow.name, PREFIX, WorkerId(0), 1, kafka, until_end, start, wakeup, flow.max_waiting,
-        NO_KEEPALIVE, _sink_topics(plan, kafka),
+        NO_KEEPALIVE, _outside(plan, kafka),
     )  # fmt: skip
     counters = Counter[str]()
     with ExitStack() as opened:
@@ -142,7 +136,7 @@ class _Event:
         self._event.set()
 
     def rest(self, seconds: float) -> None:
-        """Wait for a call of `set`, at most so many seconds."""
+        """Wait until the next call of `set`, or until `seconds` have passed."""
         self._event.wait(seconds)
         self._event.clear()
 
@@ -157,33 +151,19 @@ def _plan(flow: Flow, nodes: Sequence[Node], kafka: dict[str, str]) -> Plan:
     specs = composites(local.nodes)
     if not specs:
         return Plan(local, ())
-    admin = client.admin(kafka)
-    present = sorted(without_internal(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics))
+    present = sorted(present_topics(client.admin(kafka)))
     return Plan(
         local, [part_name(name, topic) for name, spec in specs.items()
                 for topic in spec.parts(present)]
     )  # fmt: skip
 
 
-def _sink_topics(plan: Plan, kafka: client.Settings) -> dict[str, dict[str, str]]:
+def _outside(plan: Plan, kafka: client.Settings) -> dict[str, dict[str, str]]:
     """Return the settings of the topics that the sinks may write to."""
-    specs = (node.spec for node in plan.nodes if isinstance(node, SinkNode))
-    sinks = [spec for spec in specs if isinstance(spec, KafkaSink)]
-    if not sinks:
+    if not any(kafka_sinks(plan)):
         return {}
     admin = client.admin(kafka)
-    present = [*without_internal(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)]
-    topics = (topic for sink in sinks for topic in sink.topics_of(present))
-    return visible_configs(admin, [*dict.fromkeys(topics)])
-
-
-def _check_formats(plan: Plan) -> None:
-    """Prepare the formats, as a start does. Raise SetupError where one cannot work."""
-    for node in plan.nodes:
-        spec = getattr(node, "spec", None)
-        if isinstance(spec, KafkaSource | KafkaSink):
-            for form, place in spec.formats:
-                form.check(place)
+    return visible_configs(admin, sink_topics(admin, plan))
 
 
 def _is_kafka(node: Node) -> bool:

@@ -8,26 +8,26 @@ internal topics exist with the right settings. Cost: some round trips to Kafka.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Timer
-from typing import Any
 from uuid import uuid4
 
 from meander.app.common.clock import SystemClock
 from meander.app.config.options import Options
 from meander.app.loading.flow_code import FlowCode, LoadedFlow, load
 from meander.app.loading.loader import SourceFiles
+from meander.app.loading.plan_topics import formats, kafka_sinks, sink_topics
 from meander.app.loading.policies import policies_of
 from meander.connectors.custom.partition_list import names_of, partition_list
 from meander.connectors.custom.source import Source
 from meander.connectors.kafka import client
-from meander.connectors.kafka.formats import Place, ValueFormat, is_user_code
+from meander.connectors.kafka.formats import is_user_code
 from meander.connectors.kafka.reachability import expect_reachable
 from meander.connectors.kafka.sink.record_limits import TopicSettings, with_limits
 from meander.connectors.kafka.sink.sink import KafkaSink
-from meander.connectors.kafka.source.source import KafkaSource, source_topics
+from meander.connectors.kafka.source.source import source_topics
 from meander.connectors.kafka.source.start_positions import parse_start
 from meander.connectors.kafka.topic_metadata import (
     group,
@@ -152,11 +152,10 @@ def prepare(
     admin = client.admin(options.kafka)
     for _, topic in _topics(plan):
         partitions_of(admin, topic)
-    for form, place in _formats(plan):
+    for form, place in formats(plan):
         form.check(place)
         code.add_beside(form.files)
-    present = _present(admin, plan)
-    outside = visible_configs(admin, [*dict.fromkeys(_sink_topics(plan, present))])
+    outside = visible_configs(admin, sink_topics(admin, plan))
     _expect_keys(plan, outside)
     names = ensure_internal(admin, options.prefix, plan.flow.name)
     if any(isinstance(node, StatefulCollectionNode) for node in plan.nodes):
@@ -203,7 +202,7 @@ def _expect_others(plan: Plan, prefix: str) -> None:
                 f"it is an internal topic of the flow ({own[topic]})",
                 "give the flow or the topic another name, or the flow's topics a --prefix",
             )
-    for node, spec in _sinks(plan):
+    for node, spec in kafka_sinks(plan):
         if reached := [topic for topic in own if not spec.declared and spec.accepts(topic)]:
             raise SetupError(
                 f"sink {node.name!r}",
@@ -214,7 +213,7 @@ def _expect_others(plan: Plan, prefix: str) -> None:
 
 def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
     """Raise SetupError for a sink of records without keys whose topic requires keys."""
-    for node, spec in _sinks(plan):
+    for node, spec in kafka_sinks(plan):
         for topic in spec.topics_of(outside):
             keyed = has_keys(node.upstream) or is_user_code(spec.key)
             if is_compacted(outside.get(topic, {})) and not keyed:
@@ -224,21 +223,6 @@ def _expect_keys(plan: Plan, outside: Mapping[str, Mapping[str, str]]) -> None:
                     "call key_by before the sink, give the sink a key function, or name a topic"
                     " with cleanup.policy=delete",
                 )
-
-
-def _formats(plan: Plan) -> Iterator[tuple[ValueFormat[Any], Place]]:
-    """Yield the formats of sources and sinks that are objects, each with its place."""
-    for source in plan.sources:
-        if isinstance(source.spec, KafkaSource):
-            yield from source.spec.formats
-    for _, spec in _sinks(plan):
-        yield from spec.formats
-
-
-def _sinks(plan: Plan) -> Iterator[tuple[SinkNode, KafkaSink]]:
-    for node in plan.nodes:
-        if isinstance(node, SinkNode) and isinstance(node.spec, KafkaSink):
-            yield node, node.spec
 
 
 def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Sequence[str]:
@@ -260,19 +244,6 @@ def _source_names(flow: Flow, options: Options, last_sources: LastSources) -> Se
     return [*dict.fromkeys([*kept, *found])]
 
 
-def _present(admin: client.Admin, plan: Plan) -> list[str]:
-    """Return the topics of the cluster, where a sink or source names a pattern of them."""
-    if any(not spec.declared for _, spec in _sinks(plan)):
-        return [*without_internal(admin.list_topics(timeout=client.REQUEST_TIMEOUT).topics)]
-    return []
-
-
-def _sink_topics(plan: Plan, present: Iterable[str]) -> Iterator[str]:
-    """Yield the topics to which the sinks may write, among those of the cluster."""
-    for _, spec in _sinks(plan):
-        yield from spec.topics_of(present)
-
-
 def _read(admin: client.Admin, plan: Plan) -> tuple[str, ...]:
     topics = source_topics(plan.sources)
     return tuple(
@@ -291,7 +262,7 @@ def _partitions(spec: SourceSpec) -> str:
 def _topics(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the purpose and the name of each topic."""
     yield from (("source", topic) for topic in source_topics(plan.sources).values())
-    for _, spec in _sinks(plan):
+    for _, spec in kafka_sinks(plan):
         yield from (("sink", topic) for topic in spec.declared)
 
 
