@@ -6,18 +6,18 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from meander.dataflow.control.decisions import JointDecision, LogicDecision
+from meander.dataflow.control.decisions import LogicDecision
 from meander.dataflow.control.logic_change import LogicChange
 from meander.state.times.time import to_millis
 from meander.testing import Pause, Slow, TestFlow
 from tests.support.property import shrinking
 from tests.support.property.budget import PLANS, seeds
-from tests.support.sim.plans import abort, apply
+from tests.support.sim.plans import abort, apply, joints, migrate
 from tests.support.sim.tagged_flow import KEYS, tagged_flow
 
 FLOOR = 12
@@ -102,20 +102,20 @@ class Run:
         if rng.random() < 0.4:
             fields["operators"] = {"tagged": {"parameters": {"tag": f"t{len(self.ids)}"}}}
         more = {"time": 1_000 * (self.second + 1)} if rng.random() < 0.2 else {}
-        self._control(apply(self._id(), **fields, **more))
+        self.flow.control(apply(self._id(), **fields, **more))
 
     def _migrate(self, rng: random.Random) -> None:
         bins = rng.sample(range(BINS), rng.randint(1, BINS))
         worker = int(rng.choice(self.flow.sim.coordinator.workers.active))
-        self._control({"type": "migrate", "id": self._id(), "bins": bins, "worker": worker})
+        self.flow.control(migrate(self._id(), bins, worker))
 
     def _rescale(self, rng: random.Random) -> None:
-        self._control({"type": "rescale", "id": self._id(), "workers": rng.randint(1, 4)})
+        self.flow.control({"type": "rescale", "id": self._id(), "workers": rng.randint(1, 4)})
 
     def _abort(self, rng: random.Random) -> None:
         if self.ids:
             self._aborts += 1
-            self._control(abort(f"a{self._aborts}", rng.choice(self.ids)))
+            self.flow.control(abort(f"a{self._aborts}", rng.choice(self.ids)))
 
     def _pause(self, rng: random.Random) -> None:
         worker = int(rng.choice(self.flow.sim.coordinator.workers.active))
@@ -129,9 +129,6 @@ class Run:
     def _id(self) -> str:
         self.ids.append(f"c{len(self.ids)}")
         return self.ids[-1]
-
-    def _control(self, command: Mapping[str, object]) -> None:
-        self.flow.control(command)
 
 
 def checked_run(one: Schedule) -> int:
@@ -150,10 +147,6 @@ def checked_run(one: Schedule) -> int:
         check_tags(running)
     members = [one.plan.members for one in joints(running)]
     return sum(before != after for before, after in pairwise(members))
-
-
-def joints(running: TestFlow) -> list[JointDecision]:
-    return [one for one in running.sim.decisions if isinstance(one, JointDecision)]
 
 
 def check_results(running: TestFlow, fed: int) -> None:

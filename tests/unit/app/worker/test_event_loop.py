@@ -67,7 +67,8 @@ def test_close_cancels_calls_that_run() -> None:
     assert cancelled == ["cancelled"]
 
 
-def test_error_that_ends_the_event_loop_reaches_the_worker() -> None:
+def raise_out_of_a_loop() -> None:
+    """An error ends an event loop, and reaches the worker."""
     wakeup = threading.Event()
     loop = ThreadedEventLoop(wakeup)
 
@@ -78,19 +79,13 @@ def test_error_that_ends_the_event_loop_reaches_the_worker() -> None:
     assert wakeup.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         loop.poll()
+
+
+def test_error_that_ends_the_event_loop_reaches_the_worker() -> None:
+    raise_out_of_a_loop()
 
 
 def test_asyncio_logs_no_error_that_the_worker_raises(caplog: pytest.LogCaptureFixture) -> None:
-    wakeup = threading.Event()
-    loop = ThreadedEventLoop(wakeup)
-
-    async def ends() -> Outcome:
-        raise KeyboardInterrupt
-
-    loop.start(ends(), lambda _: None)
-    assert wakeup.wait(PATIENCE)
-    with pytest.raises(KeyboardInterrupt):
-        loop.poll()
-    del loop
+    raise_out_of_a_loop()
     gc.collect()
     assert caplog.records == []
