@@ -165,7 +165,7 @@ class PartitionsReader:
             other = next(
                 (new for old, new in zip(self._names, found, strict=False) if old != new), None
             )
-            cause = f"{other!r} has come before known ones" if other else "some have gone"
+            cause = f"{other!r} stands before known ones" if other else "known ones are missing"
             raise SetupError(
                 f"source {self._source.label!r}", f"its partitions have changed: {cause}",
                 "let new partitions follow the known ones, and keep these",

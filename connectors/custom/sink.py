@@ -1,6 +1,6 @@
 """The interface for sinks: each worker has a part, which makes its results durable outside.
 
-Guarantees at-least-once delivery: a worker lets go of a result once `write` has returned, and a
+Guarantees at-least-once delivery: a result counts as written once `write` has returned, and a
 restart writes again what follows the checkpoint. `encode` runs in the worker's loop, so that the
 error policy of the sink gets a value that does not fit. A thread writes all waiting results
 together, so batches grow with the load. A flow that delivers exactly once refuses these sinks, as

@@ -25,8 +25,8 @@ from meander.state.keys.ids import WorkerId
 
 
 class SimulatedReader(PartitionsReader):
-    """A reader that reads when the loop polls it. `share` returns its partitions among so many,
-    `ending` whether no records will follow, and `room` how many records it may return now."""
+    """A reader that reads when the loop polls it. `share` returns its partitions, given the number
+    of all. `ending` returns whether no records will follow, and `room` how many it may return."""
 
     def __init__(
         self,

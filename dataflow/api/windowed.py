@@ -41,7 +41,7 @@ S = TypeVar("S")
 K = TypeVar("K", default=Any)
 
 Emit = Literal["closed", "each"] | float
-"""When a window gives results: as it closes, with each record, or every so many seconds."""
+"""When a window gives results: as it closes, with each record, or at an interval in seconds."""
 COUNTER: Final = "window_late"
 """Counts the records that are late for all their windows."""
 
@@ -147,8 +147,8 @@ class WindowedStream(Generic[T, K]):
         match self._windows:
             case Sliding() | Counts() if emission.every_ms is not None:
                 raise SetupError(
-                    f"operator {self._name!r}", "its windows end with records, and it gives results"
-                    " every so many seconds", "give it emit='closed' or 'each'",
+                    f"operator {self._name!r}", "its windows end with records, and its results come"
+                    " at an interval", "give it emit='closed' or 'each'",
                 )  # fmt: skip
             case Sliding() if isinstance(aggregation, WindowProcess):
                 raise SetupError(

@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """An assigner of windows of one size, one of which starts every so many milliseconds.
+    """An assigner of windows of one size that start at a fixed interval.
 
     >>> Hopping(300, 100).assign(250)
     (Window(start=0, end=300), Window(start=100, end=400), Window(start=200, end=500))
@@ -135,7 +135,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """An assigner that puts every so many records of a key into a window."""
+    """An assigner of windows with a fixed number of records of a key."""
 
     size: int
     merges = False
@@ -207,7 +207,7 @@ def session(gap: float, *, longest: float | None = None, late: float = 0) -> Ses
 
 
 def count(size: int) -> Counts:
-    """Return windows of so many records of a key, in the total order. A window closes with its last
+    """Return windows of `size` records of a key, in the total order. A window closes with its last
     record. It starts with the least own time of its records, and ends behind the greatest.
 
     >>> count(100)
