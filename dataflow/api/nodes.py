@@ -152,6 +152,8 @@ class ProcessLogic:
     """The user's functions that these call, each with its role."""
     counted: tuple[tuple[str, str], ...] = ()
     """Side outputs whose results a counter of the worker counts: output and counter."""
+    on_failed_timer: OnTimer | None = None
+    """A function that changes the state of a key whose timer function has failed."""
 
 
 Logic = FoldLogic | ProcessLogic | ColumnFold

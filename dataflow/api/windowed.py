@@ -18,6 +18,7 @@ from meander.dataflow.operators.retries import OnError
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.aggregation import (
     Aggregation,
+    NoResult,
     WindowContext,
     WindowFold,
     WindowProcess,
@@ -137,6 +138,7 @@ class WindowedStream(Generic[T, K]):
         node = ProcessLogic(
             logic.init, (logic.step,), logic.on_timer, None, None, (LATE, *side), uses=(EVENT_MS,),
             inner=aggregation.functions, counted=((LATE, COUNTER),),
+            on_failed_timer=self._logic(NoResult(), emission).on_timer,
         )  # fmt: skip
         options: KeyedOptions = "event", PLAIN, self._on_error, self._colocate, None
         at = self._stream._keyed(self._name, (self._stream,), node, options)

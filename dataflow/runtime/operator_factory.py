@@ -573,10 +573,10 @@ class OperatorFactory:
                 fold = Fold(init, step, sealing, guard)
                 return fold if node.expiry is None else ExpiringFold(fold, node.expiry)
             case ProcessLogic(init, on_values, on_timer, on_notify, on_alarm, side) as logic:
-                back, uses, counted = (on_timer, on_notify, on_alarm), logic.uses, logic.counted
                 return Process(
-                    init, on_values, *back, side, sealing, guard, node.expiry, uses, counted
-                )
+                    init, on_values, on_timer, on_notify, on_alarm, side, sealing, guard,
+                    node.expiry, logic.uses, logic.counted, logic.on_failed_timer,
+                )  # fmt: skip
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
 

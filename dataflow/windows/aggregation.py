@@ -120,6 +120,24 @@ class _Results:
         context.emit(result)
 
 
+class NoResult:
+    """An aggregation that calls no function of a user: a close that has failed happens with it."""
+
+    functions: tuple[tuple[str, object], ...] = ()
+
+    def first(self, context: Context, window: Window, value: object) -> object:
+        """Return no state."""
+
+    def add(self, context: Context, window: Window, state: object, value: object) -> object:
+        """Return no state."""
+
+    def merge(self, earlier: object, later: object) -> object:
+        """Return no state."""
+
+    def give(self, context: Context, window: Window, state: object) -> None:
+        """Send nothing."""
+
+
 @dataclass(frozen=True)
 class WindowFold(_Merging, _Results):
     """A fold of the records of a window: `(state, value) -> state`."""

@@ -97,9 +97,7 @@ class TimedWindows:
     def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
         """Add a record to its open windows, or send it to the late ones."""
         now = context.time_ms
-        # A window before that has failed to close, as its function raised.
-        known = [row for row in map(Row._make, rows) if self._close(row.window) >= now]
-        kept, added = self._given(context, known), False
+        kept, added = self._given(context, [*map(Row._make, rows)]), False
         for alone in self.windows.assign(context.event_ms):
             opened = [row.window for row in kept if not self._is_closed(row.window, now)]
             window, joined = self.windows.join(alone, opened)

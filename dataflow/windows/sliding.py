@@ -9,6 +9,7 @@ cannot lose a record; per distinct own time of a key one timer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,8 +45,7 @@ class SlidingWindows:
     def step(self, context: Context, rows: Any, value: Any) -> object:  # noqa: ANN401 (as stored)
         """Keep a record, or send it to the late ones."""
         now, at, last = context.time_ms, context.event_ms, self.windows.last
-        # An entry before that has failed to close, as a function raised.
-        known = [one for one in map(Entry._make, rows) if last(one.time) >= now]
+        known = [*map(Entry._make, rows)]
         # A record of the very time of a close is late for the window, whose timer comes behind it.
         kept = [
             self._closed(context, one, known) if self._closes(one, now) else one for one in known
@@ -101,7 +101,8 @@ class SlidingWindows:
     def _give(self, context: Context, window: Window, entries: Sequence[Entry]) -> None:
         held = (record for one in entries if window.holds(one.time) for record in one.records)
         first, *rest = [value for _, value in sorted(held, key=_place)]
-        state = self.aggregation.first(context, window, first)
+        # A reduction may change it, and later windows need it as it came.
+        state = self.aggregation.first(context, window, deepcopy(first))
         for value in rest:
             state = self.aggregation.add(context, window, state, value)
         self.aggregation.give(context, window, state)

@@ -34,7 +34,7 @@ def test_open_windows_move_come_back_and_close_once(
     with meander(tmp_path, broker.bootstrap, *run, "--workers", "2") as flow:
         flow.until_event("started")
         with visits.load():
-            until(visits.committed, "a window has closed")
+            until(lambda: visits.committed() > 0, "a window has closed")
             command("migrate", "--bins", "0-7", "--worker", "1")
             command("rescale", "--workers", "3")
             flow.until_event("checkpointed")

@@ -311,10 +311,13 @@ class Process:
         expiry: Expiry | None = None,
         uses: Sequence[str] = (),
         counted: Sequence[tuple[str, str]] = (),
+        on_failed_timer: OnTimer | None = None,
     ) -> None:
         """`uses` are the extra columns that the functions read, and `counted` the side outputs
-        whose results count, each with its counter."""
+        whose results count, each with its counter. `on_failed_timer` is called where `on_timer` has
+        failed, and sends nothing."""
         self._init, self._on_values, self._counted = init, on_values, counted
+        self._on_failed_timer = on_failed_timer
         self._expiry, self._uses = expiry, uses
         callbacks: dict[CallKind, OnTimer | None] = {
             "timer": on_timer, "notification": on_notify, "alarm": on_alarm,
@@ -353,11 +356,7 @@ class Process:
                     )
                 elif due is not None:
                     place, key, call = len(times) + len(called), due.key, due
-                    function, kinds = self._callbacks[due.kind], self.call_kinds
-                    if due.kind == "notification":
-                        kinds = self._kinds_in_notification
-                    own = defaults(self._uses, due.time)
-                    context = Context(key, due.time, kinds, self._side, due.name, own)
+                    function, context = self._callbacks[due.kind], self._of_call(due)
                 else:
                     break
                 deepest = place < len(times) and full[place]
@@ -376,10 +375,21 @@ class Process:
                     calls.register(key, context._time, context._timers, context._notice)
                 else:
                     self._guard.failed(*at, error)
+                    if call is not None and call.kind == "timer" and self._on_failed_timer:
+                        context = self._of_call(call)
+                        apply(slots[key], context, self._on_failed_timer, False)
+                        calls.register(key, call.time, context._timers, False)
                 if context._timers or context._notice or place >= len(times):
                     due = calls.next()
         self._guard.end_pass(row)
         return self._applied(batch, row, outcome, calls.batch(called) if called else None)
+
+    def _of_call(self, call: Call) -> Context:
+        """Return the context of a timer, an alarm or a notification."""
+        is_notification = call.kind == "notification"
+        kinds = self._kinds_in_notification if is_notification else self.call_kinds
+        own = defaults(self._uses, call.time)
+        return Context(call.key, call.time, kinds, self._side, call.name, own)
 
     def _call(
         self,

@@ -126,6 +126,20 @@ def test_a_result_has_the_time_of_its_close() -> None:
         assert [one.ms for one in run.records("out")] == [150, 550]
 
 
+@pytest.mark.parametrize(("offset", "starts"), [(0.0, [80, 90, 100]), (0.006, [90, 100, 110])])
+def test_a_window_of_results_holds_those_that_close_in_it(offset: float, starts: list[int]) -> None:
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+    first = records.window("first", tumbling(0.01, late=0.005)).fold(int, lambda n, record: n + 1)
+    second = first.window("second", tumbling(0.03, offset=offset))
+    second.fold(list, lambda some, result: [*some, result["start"]]).sink(KafkaSink("out"))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at} for at in range(0, 200, 5)))
+        run.run()
+        results: list[Any] = run.values("out")
+    assert starts in [one["value"] for one in results]
+
+
 @pytest.mark.parametrize(
     "windows", [tumbling(0.1), hopping(0.1, every=0.03), session(0.03), sliding(0.03), count(1)]
 )
@@ -181,12 +195,12 @@ def test_functions_of_a_process_see_the_window_and_its_close() -> None:
     assert run.values("odd") == [[0, 100, 51, 104]]
 
 
-def test_a_window_whose_close_fails_keeps_no_other_open() -> None:
+def test_a_window_whose_close_fails_leaves_no_state_and_keeps_no_other_open() -> None:
     flow = Flow("windows")
     records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
 
     def closed(context: WindowContext[str], n: int) -> None:
-        if context.window.start == 0:
+        if context.window.start != 100:
             raise RuntimeError
         context.emit(context.window.start)
 
@@ -195,9 +209,43 @@ def test_a_window_whose_close_fails_keeps_no_other_open() -> None:
     with TestFlow(flow, partitions=1) as run:
         run.feed("in", *({"at": at} for at in (10, 110, 250)))
         run.run()
-        assert len(run.dead_letters) == 1
-    assert run.values("out") == [100, 200]
+        assert len(run.dead_letters) == 2
+    assert run.values("out") == [100]
     assert run.states("w") == {}
+
+
+def test_a_sliding_window_whose_fold_fails_is_lost_alone() -> None:
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+
+    def step(times: list[int], record: Any) -> list[int]:
+        if [*times, record["at"]] == [0, 20]:
+            raise RuntimeError
+        return append(times, record)
+
+    records.window("w", sliding(0.03)).fold(list, step).sink(KafkaSink("out"))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at} for at in (0, 20, 40)))
+        run.run()
+        assert [(one.operator, one.value) for one in run.dead_letters] == [("w", None)]
+    results: list[Any] = run.values("out")
+    assert [one["value"] for one in results] == [[0], [20, 40]]
+    assert run.states("w") == {}
+
+
+def test_a_reduction_of_a_sliding_window_may_change_its_first_value() -> None:
+    def add(total: Any, record: Any) -> Any:
+        total["n"] += record["n"]
+        return total
+
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+    records.window("w", sliding(0.1)).reduce(add).sink(KafkaSink("out"))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", *({"at": at, "n": 1} for at in (10, 20, 30)))
+        run.run()
+    results: list[Any] = run.values("out")
+    assert [one["value"]["n"] for one in results] == [1, 2, 3]
 
 
 def test_a_record_that_fails_changes_none_of_its_windows() -> None:
