@@ -11,6 +11,7 @@ Cost: per record the state of its key is read and written, and one timer per win
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -127,8 +128,9 @@ class TimedWindows:
         for row, gives in zip(rows, due, strict=True):
             if gives:
                 self.aggregation.give(context, row.window, row.state)
+        # A function may change a state in place, and the result stays as it is.
         return [
-            row._replace(due=self._close(row.window)) if gives else row
+            row._replace(due=self._close(row.window), state=deepcopy(row.state)) if gives else row
             for row, gives in zip(rows, due, strict=True)
         ]
 

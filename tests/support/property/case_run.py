@@ -207,7 +207,7 @@ class CaseRun:
             return results, states, []
         if self.case.kind == "windows":
             timed = [windowing.Timed(r.order, r.value, self.own_time(r)) for r in records]
-            return *windowing.expected(self.case.seed, timed), []
+            return windowing.expected(self.case.seed, timed)
         if self.case.kind in flows.GENERATED:
             looped = flows.Reference(self.stages, self.decided)
             self.versions = looped.versions

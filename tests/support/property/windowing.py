@@ -10,16 +10,18 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from meander import KeyedStream, Window, count, hopping, session, sliding, tumbling
+from meander.dataflow.api.stream import ProcessedStream
 from meander.dataflow.api.windowed import Emit
 from meander.dataflow.operators.keyed.callbacks import Call
 from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows
 from meander.state.encoding import codec
 from meander.state.keys.bins import BinSpace
-from tests.support.property.reference import Order, Record, States, in_order
+from tests.support.property import shapes
+from tests.support.property.reference import Order, Record, Refusals, States, in_order
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,16 @@ class Operator:
 
     windows: Windows
     emit: Emit
+    failing: Literal["step", "close"] | None = None
+    """The function that raises for some records or windows."""
+
+    def refuses(self, record: Timed) -> bool:
+        """Return whether the function of a record raises."""
+        return self.failing == "step" and record.value["v"] % 5 == 2
+
+    def loses(self, members: Sequence[Timed]) -> bool:
+        """Return whether the function of a close raises."""
+        return self.failing == "close" and sum(one.value["v"] for one in members) % 3 == 1
 
 
 class Timed(NamedTuple):
@@ -44,8 +56,16 @@ class Timed(NamedTuple):
 
 def operators_of(seed: int) -> tuple[Operator, Operator]:
     """The two operators with windows of a case."""
-    rng = random.Random(f"windows {seed}")
-    return random_operator(rng), random_operator(rng)
+    rng, failing = random.Random(f"windows {seed}"), random.Random(f"failing {seed}")
+    return some_failing(random_operator(rng), failing), some_failing(random_operator(rng), failing)
+
+
+def some_failing(operator: Operator, rng: random.Random) -> Operator:
+    """The same operator, some of whose functions may raise."""
+    failing: Literal["step", "close"] | None = rng.choice([None, None, "step", "close"])
+    if isinstance(operator.windows, Sliding) or (failing == "close" and operator.emit != "closed"):
+        return operator
+    return replace(operator, failing=failing)
 
 
 def random_operator(rng: random.Random) -> Operator:
@@ -73,6 +93,24 @@ def append(state: Any, value: Any) -> list[int]:
     return [*state, value["v"]]
 
 
+def picky(state: Any, value: Any) -> list[int]:
+    """Fails half-way: the state has changed."""
+    state.append(value["v"])
+    if value["v"] % 5 == 2:
+        raise shapes.Refused
+    return state
+
+
+def append_in_process(context: Any, state: Any, value: Any) -> list[int]:
+    return append(state, value)
+
+
+def close(context: Any, state: Any) -> None:
+    context.emit({"key": context.key, **context.window._asdict(), "value": state})
+    if sum(state) % 3 == 1:
+        raise shapes.Refused
+
+
 def both(earlier: Any, later: Any) -> list[int]:
     return [*earlier, *later]
 
@@ -90,21 +128,34 @@ def number_late(context: Any, state: Any, value: Any) -> object:
 def define(seed: int, keyed: KeyedStream[Any]) -> KeyedStream[Any]:
     """Windows, whose results and late records lie in windows again."""
     first, second = operators_of(seed)
-    made = keyed.window("a", first.windows).fold(list, append, merge=both, emit=first.emit)
+    made = applied(keyed, "a", first)
     told = made.connect(made.side("late"), "b", int, number, number_late)
-    return told.window("c", second.windows).fold(list, append, merge=both, emit=second.emit)
+    return applied(told, "c", second)
+
+
+def applied(keyed: KeyedStream[Any], name: str, operator: Operator) -> ProcessedStream[Any, Any]:
+    """Windows that list the values of their records."""
+    windowed = keyed.window(name, operator.windows)
+    if operator.failing == "close":
+        return windowed.process(list, append_in_process, close, merge=both)
+    step = picky if operator.failing == "step" else append
+    return windowed.fold(list, step, merge=both, emit=operator.emit)
 
 
 # -- as a reference
 
 
-def expected(seed: int, records: Sequence[Timed]) -> tuple[list[Record], States]:
-    """Results and final states of the flow of a seed."""
-    first, second = operators_of(seed)
-    results, late, a = Reference(first, 1).run(records)
+def expected(seed: int, records: Sequence[Timed]) -> tuple[list[Record], States, Refusals]:
+    """Results, final states and refused records of the flow of a seed."""
+    first, second = (
+        Reference(one, origin) for one, origin in zip(operators_of(seed), (1, 3), strict=True)
+    )
+    results, late, a = first.run(records)
     told, b = numbered(results, late)
-    found, _, c = Reference(second, 3).run(told)
-    return in_order([Record(one.order, one.value) for one in found]), {"a": a, "b": b, "c": c}
+    found, _, c = second.run(told)
+    refused: Refusals = [("a", one) for one in first.refused] + [("c", o) for o in second.refused]
+    written = in_order([Record(one.order, one.value) for one in found])
+    return written, {"a": a, "b": b, "c": c}, refused
 
 
 def numbered(results: Sequence[Timed], late: Sequence[Timed]) -> tuple[list[Timed], Any]:
@@ -157,6 +208,8 @@ class Reference:
     given: list[tuple[Order, tuple[int, int], Any, int]] = field(default_factory=list)
     """The place of each call that gives a result, the rank of the result in it, the result and its
     own time."""
+    refused: list[object] = field(default_factory=list)
+    """The values of records whose function raises, and None for each close that does."""
 
     def run(self, records: Sequence[Timed]) -> tuple[list[Timed], list[Timed], dict[bytes, object]]:
         """Return results, late records and the final states."""
@@ -169,12 +222,11 @@ class Reference:
                 case Hopping() as windows:
                     late += self._fixed(key, some, windows)
                 case Sessions() as windows:
-                    late += self._sessions(key, some, windows)
+                    late += self._sessions(key, self._accepted(some, windows), windows)
                 case Sliding() as windows:
                     late += self._sliding(key, some, windows)
                 case Counts(size):
-                    self._counts(some, size)
-                    if rest := some[len(some) // size * size :]:
+                    if rest := self._counts(some, size):
                         values = [one.value["v"] for one in rest]
                         states[key] = [*_extent(rest), len(rest), values]
         sent = [Timed((*r.order[:4], r.order[4] << 20), r.value, r.at) for r in late]
@@ -194,6 +246,9 @@ class Reference:
 
     def _at_time(self, key: bytes, ms: int, window: Window, members: Sequence[Timed]) -> None:
         """By the timer of a window, which has the start as its name."""
+        if self.operator.loses(members):
+            self.refused.append(None)
+            return
         self._by_timer(key, ms, str(window.start), window, members)
 
     def _by_timer(
@@ -223,15 +278,16 @@ class Reference:
         return (ms // every + 1) * every
 
     def _fixed(self, key: bytes, records: list[Timed], windows: Hopping) -> list[Timed]:
-        def holding(at: int) -> list[Window]:
-            near = range(at - windows.size_ms, at + 1)
-            starts = [s for s in near if (s - windows.offset_ms) % windows.every_ms == 0]
-            return [Window(s, s + windows.size_ms) for s in starts if s + windows.size_ms > at]
-
         def takes(window: Window, one: Timed) -> bool:
             return window.holds(one.at) and one.ms < window.end + windows.late_ms
 
-        for window in {window for one in records for window in holding(one.at)}:
+        def is_late(one: Timed) -> bool:
+            return not any(takes(window, one) for window in _holding(windows, one.at))
+
+        refused = [one for one in records if self.operator.refuses(one) and not is_late(one)]
+        self.refused += [one.value for one in refused]
+        records = [one for one in records if one not in refused]
+        for window in {window for one in records for window in _holding(windows, one.at)}:
             members = [one for one in records if takes(window, one)]
             close = window.end + windows.late_ms
             if not members:
@@ -249,7 +305,23 @@ class Reference:
             if pending is not None and pending < close:
                 self._so_far(key, pending, window.start, window, members, records)
             self._at_time(key, close, window, members)
-        return [one for one in records if not any(takes(window, one) for window in holding(one.at))]
+        return [*filter(is_late, records)]
+
+    def _accepted(self, records: list[Timed], windows: Sessions) -> list[Timed]:
+        """The records of a key whose function does not raise, and late ones, which have none."""
+        found, accepted = list[Session](), list[Timed]()
+        for one in records:
+            own = Session([one], windows.gap_ms, windows.longest_ms)
+            group = own.joined([m for m in found if m.window.end + windows.late_ms > one.ms])
+            if not group and own.window.end + windows.late_ms <= one.ms:
+                accepted.append(one)
+            elif self.operator.refuses(one):
+                self.refused.append(one.value)
+            else:
+                accepted.append(one)
+                own.records = [r for m in group for r in m.records] + [one]
+                found = [m for m in found if m not in group] + [own]
+        return accepted
 
     def _sessions(self, key: bytes, records: list[Timed], windows: Sessions) -> list[Timed]:
         found, late = list[Session](), list[Timed]()
@@ -296,11 +368,26 @@ class Reference:
                     self._at_record(one, 1, window, members[:n])
         return [one for one in records if one.ms >= one.at + size + late]
 
-    def _counts(self, records: list[Timed], size: int) -> None:
-        for n, one in enumerate(records, 1):
-            members = records[(n - 1) // size * size : n]
-            if self.operator.emit == "each" or len(members) == size:
+    def _counts(self, records: list[Timed], size: int) -> list[Timed]:
+        """Return the records of the incomplete window."""
+        members = list[Timed]()
+        for one in records:
+            full = len(members) + 1 == size
+            if self.operator.refuses(one) or (full and self.operator.loses([*members, one])):
+                self.refused.append(one.value)
+                continue
+            members = [*members, one]
+            if self.operator.emit == "each" or full:
                 self._at_record(one, 1, _extent(members), members)
+            if full:
+                members = []
+        return members
+
+
+def _holding(windows: Hopping, at: int) -> list[Window]:
+    near = range(at - windows.size_ms, at + 1)
+    starts = [s for s in near if (s - windows.offset_ms) % windows.every_ms == 0]
+    return [Window(s, s + windows.size_ms) for s in starts if s + windows.size_ms > at]
 
 
 def _extent(members: Sequence[Timed]) -> Window:

@@ -119,6 +119,22 @@ def test_windows_give_results_before_they_close(
     assert [(start, end, len(value)) for start, end, value in found] == results
 
 
+def test_a_fold_that_changes_its_state_in_place_leaves_results_as_they_are() -> None:
+    def add(times: list[int], record: Any) -> list[int]:
+        times.append(record["at"])
+        return times
+
+    flow = Flow("windows")
+    records = flow.source(KafkaSource("in", time=field("at"))).key_by(lambda record: "key")
+    lists = records.window("w", tumbling(0.1)).fold(list, add, emit=0.04)
+    lists.sink(KafkaSink("out"))
+    with TestFlow(flow, partitions=1) as run:
+        run.feed("in", {"at": 10}, {"at": 40})
+        run.run()
+    results: list[Any] = run.values("out")
+    assert [one["value"] for one in results] == [[10], [10, 40], [10, 40]]
+
+
 def test_a_result_has_the_time_of_its_close() -> None:
     with TestFlow(flow_of(tumbling(0.1, late=0.05)), partitions=1) as run:
         run.feed("in", {"at": 10}, {"at": 400})
