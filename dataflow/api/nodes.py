@@ -24,7 +24,8 @@ from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.stateless import KeyBy, Step
-from meander.state.encoding.codec import PLAIN, StateCodec
+from meander.dataflow.windows.columnar import ColumnarWindows
+from meander.state.encoding.codec import PLAIN, PlainCodec, StateCodec
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.encoding.expiring import codec_name
 
@@ -156,7 +157,7 @@ class ProcessLogic:
     """A function that changes the state of a key whose timer function has failed."""
 
 
-Logic = FoldLogic | ProcessLogic | ColumnFold
+Logic = FoldLogic | ProcessLogic | ColumnFold | ColumnarWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,13 @@ class KeyedNode:
     @property
     def layout(self) -> ColumnLayout | None:
         """Return the columns of its states where these hold numbers alone, or None."""
-        if not isinstance(self.logic, ColumnFold) or self.codec.name != PLAIN.name:
-            return None
-        layout = self.logic.layout
+        match self.logic:
+            case ColumnFold() as fold if isinstance(self.codec, PlainCodec):
+                layout = fold.layout
+            case ColumnarWindows() as windows:
+                layout = windows.layout
+            case _:
+                return None
         return layout if layout.numbers else None
 
 
@@ -433,8 +438,8 @@ def row_type_of(node: Node) -> RowType:
 def uses(node: Node) -> tuple[str, ...]:
     """Return the extra columns that the functions of a node read."""
     match node:
-        case KeyedNode(logic=ProcessLogic(uses=names) | ColumnFold(uses=names)):
-            return names
+        case KeyedNode(logic=ProcessLogic() | ColumnFold() | ColumnarWindows() as logic):
+            return logic.uses
         case _:
             return ()
 
@@ -444,7 +449,7 @@ def outputs(node: Node) -> int:
     match node:
         case SplitNode():
             return len(node.outputs)
-        case KeyedNode(logic=ProcessLogic(side=side)):
+        case KeyedNode(logic=ProcessLogic(side=side) | ColumnarWindows(side=side)):
             return 1 + len(side)
         case _:
             return 1

@@ -23,15 +23,17 @@ from meander.dataflow.api.nodes import (
     FoldLogic,
     IngestNode,
     KeyedNode,
+    Logic,
     Node,
     ProcessLogic,
     SplitNode,
     StepsNode,
 )
 from meander.dataflow.operators.async_map import CoroutineFunction
-from meander.dataflow.operators.keyed.columns import Column, ColumnFold, Columns, ColumnStep
+from meander.dataflow.operators.keyed.columns import Column, Columns, ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.simulation.simulator import Command
+from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
 
 P = ParamSpec("P")
@@ -208,9 +210,7 @@ class FaultInjector:
             case _:
                 return step
 
-    def _logic(
-        self, name: str, logic: FoldLogic | ProcessLogic | ColumnFold
-    ) -> FoldLogic | ProcessLogic | ColumnFold:
+    def _logic(self, name: str, logic: Logic) -> Logic:
         match logic:
             case FoldLogic(step=step):
                 return replace(logic, step=self._wrap(name, step))
@@ -222,6 +222,8 @@ class FaultInjector:
                 return replace(
                     logic, on_values=wrapped, on_timer=timed, on_notify=notified, on_alarm=rung
                 )
+            case ColumnarWindows(fold=fold):
+                return logic.with_step(self._wrap_columns(name, fold.step))
             case fold:
                 return replace(fold, step=self._wrap_columns(name, fold.step))
 
