@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
@@ -154,7 +155,7 @@ class ProcessLogic:
     """Side outputs whose results a counter of the worker counts: output and counter."""
 
 
-Logic = FoldLogic | ProcessLogic | ColumnFold
+Logic = FoldLogic | ProcessLogic | ColumnFold | IntervalJoin
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,7 +432,9 @@ def row_type_of(node: Node) -> RowType:
 def uses(node: Node) -> tuple[str, ...]:
     """Return the extra columns that the functions of a node read."""
     match node:
-        case KeyedNode(logic=ProcessLogic(uses=names) | ColumnFold(uses=names)):
+        case KeyedNode(
+            logic=ProcessLogic(uses=names) | ColumnFold(uses=names) | IntervalJoin(uses=names)
+        ):
             return names
         case _:
             return ()
@@ -442,7 +445,7 @@ def outputs(node: Node) -> int:
     match node:
         case SplitNode():
             return len(node.outputs)
-        case KeyedNode(logic=ProcessLogic(side=side)):
+        case KeyedNode(logic=ProcessLogic(side=side) | IntervalJoin(side=side)):
             return 1 + len(side)
         case _:
             return 1

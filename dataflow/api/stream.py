@@ -37,6 +37,7 @@ from meander.dataflow.api.nodes import (
 )
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.interfaces import SinkSpec
+from meander.dataflow.joins.interval import How, interval_join
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import RowType
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 S = TypeVar("S")
 K = TypeVar("K", default=Any)
 """The type of the keys of a stream."""
@@ -275,7 +277,7 @@ class Stream(Extensible, Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            if name in {"first", "fold", "process", "connect", "window"}:
+            if name in {"first", "fold", "process", "connect", "join", "window"}:
                 raise SetupError(f"operator {self._at.node.name!r}",
                                  f"{name} needs records with keys, and these have none",
                                  f"call key_by before {name}")  # fmt: skip
@@ -604,6 +606,49 @@ class KeyedStream(Stream[T], Generic[T, K]):
         options = order, codec, on_error, colocate, expiry_of(name, ttl, refresh)
         back = on_timer, on_notify, on_alarm
         return self._process(name, (self, other), init, functions, back, side, uses, options)
+
+    def join(
+        self,
+        other: KeyedStream[U, K],
+        *,
+        within: tuple[float, float],
+        step: Callable[[Any, Any], V],
+        late: float = 0,
+        how: How = "inner",
+        name: str = "join",
+        on_error: OnError = "dead_letter",
+        colocate: bool = True,
+    ) -> ProcessedStream[K, V]:
+        """Join two streams by key and by the own times of their records: a record of this stream
+        pairs with each one of the other whose own time lies `within` so many seconds of its own,
+        both ends included. `step(left, right)` gives the result of a pair.
+
+        `how="left"` also gives `step(left, None)` for a record of this stream with which nothing
+        has paired once its time is over, and `how="outer"` also `step(None, right)`.
+
+        A record whose logical time is `late` seconds behind its own, or more, pairs with nothing
+        and goes to `.side("late")`. A record waits until the frontier has passed the last own time
+        that pairs with it by `late` seconds.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource, field
+        >>> from meander.testing import TestFlow
+        >>> flow = Flow("ads")
+        >>> shown = flow.source(KafkaSource("shown", time=field("at")), "shown")
+        >>> clicks = flow.source(KafkaSource("clicks", time=field("at")), "clicks")
+        >>> shown, clicks = (one.key_by(lambda record: record["ad"]) for one in (shown, clicks))
+        >>> pairs = shown.join(clicks, within=(0, 600), step=lambda s, c: (s["at"], c["at"]))
+        >>> pairs.sink(KafkaSink("pairs"))
+        >>> with TestFlow(flow) as run:
+        ...     run.feed("shown", {"ad": 7, "at": 1000})
+        ...     run.feed("clicks", *({"ad": 7, "at": at} for at in (999, 1000, 601_000, 601_001)))
+        ...     run.run()
+        >>> sorted(run.values("pairs"))
+        [(1000, 1000), (1000, 601000)]
+        """
+        from meander.dataflow.api.interval_join import joined
+
+        join = interval_join(name, within, late, how, step)
+        return joined(name, self, other, join, on_error, colocate)
 
     def map(
         self,

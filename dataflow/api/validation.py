@@ -36,6 +36,7 @@ from meander.dataflow.api.nodes import (
     upstreams,
 )
 from meander.dataflow.graph.graph import ROOT
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import ResultOrder
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -108,7 +109,7 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield "function", node.function
         case KeyedNode(logic=FoldLogic(init, step)):
             yield from (("init", init), ("step", step))
-        case KeyedNode(logic=ColumnFold(step=step)):
+        case KeyedNode(logic=ColumnFold(step=step) | IntervalJoin(step=step)):
             yield "step", step
         case KeyedNode(logic=ProcessLogic() as logic):
             yield "init", logic.init
@@ -182,8 +183,11 @@ def _check_keyed(node: KeyedNode) -> None:
             "leave out the order, or the loop or flow control around it",
         )
     logic = node.logic
-    if isinstance(logic, ProcessLogic) and (logic.on_timer or logic.on_alarm) is not None:
-        kind = "an alarm" if logic.on_timer is None else "a timer"
+    timers, alarms = isinstance(logic, IntervalJoin), False
+    if isinstance(logic, ProcessLogic):
+        timers, alarms = logic.on_timer is not None, logic.on_alarm is not None
+    if timers or alarms:
+        kind = "a timer" if timers else "an alarm"
         raise SetupError(
             f"operator {node.name!r}",
             f"it sets {kind.split()[-1]}s in scope {scope.name!r}, and {kind} has a time of the"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import cast
 
-from meander.dataflow.api.nodes import KeyedNode
+from meander.dataflow.api.nodes import FoldLogic, KeyedNode, ProcessLogic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -60,7 +60,7 @@ class InitialStates:
     def has_fields(self) -> bool:
         """Whether a state is a dict, so that fields are named."""
         logic = self._node.logic
-        return not isinstance(logic, ColumnFold) and isinstance(logic.init(), dict)
+        return isinstance(logic, FoldLogic | ProcessLogic) and isinstance(logic.init(), dict)
 
     def keys(self, keys: Sequence[object]) -> list[bytes]:
         """Encode keys as the flow does. Raise `SetupError` for null or a value that is not

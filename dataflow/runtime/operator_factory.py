@@ -63,6 +63,8 @@ from meander.dataflow.interfaces import (
     SinkWriter,
     SourceReader,
 )
+from meander.dataflow.joins.interval import IntervalJoin
+from meander.dataflow.joins.logic import IntervalLogic
 from meander.dataflow.keepalive import NO_KEEPALIVE, Keepalive
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.logic.worker_logics import WorkerLogics
@@ -577,6 +579,8 @@ class OperatorFactory:
                 return Process(
                     init, on_values, *back, side, sealing, guard, node.expiry, uses, counted
                 )
+            case IntervalJoin() as join:
+                return IntervalLogic(join, sealing, guard)
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
 

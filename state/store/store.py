@@ -562,8 +562,40 @@ class StateBatch:
             self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
         self._weight = table.cells.weigh(self.slots)
+        self._frozen, self._undo = frozen, undo
         if frozen or undo:
-            self._record_before_images(frozen, undo)
+            self._record_before_images(self.slots, keys, bins, self._weight)
+
+    def read(self, keys: Sequence[bytes], bins: Bins) -> list[object]:
+        """Return the sealed states of further keys, each of which has one. They count as
+        unchanged."""
+        slots = self._table.find(keys)
+        missing = np.flatnonzero(slots == NO_SLOT)
+        if len(missing):
+            absent = pick(keys, missing.tolist())
+            bin_of = dict(zip(absent, bins[missing].tolist(), strict=True))
+            found = self._database.read(self._prefixes, bin_of)
+            assert len(found) == len(bin_of), "each of them has a state"
+            inserted = self._table.insert({key: bin_of[key] for key in found})
+            self._table.load(inserted, [*found.values()])
+            slots = self._table.find(keys)
+        return self._table.cells.get(slots)
+
+    def add(self, keys: Sequence[bytes], bins: Bins) -> Slots:
+        """Add further keys to the batch, none of which is in it. Return their slots."""
+        slots = self._table.find(keys)
+        missing = np.flatnonzero(slots == NO_SLOT)
+        if len(missing):
+            absent = pick(keys, missing.tolist())
+            self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
+            slots = self._table.find(keys)
+        weight = self._table.cells.weigh(slots)
+        if self._frozen or self._undo:
+            self._record_before_images(slots, keys, bins, weight)
+        self._keys, self._weight = [*self._keys, *keys], self._weight + weight
+        self._bins = np.concatenate([self._bins, bins])
+        self.slots = np.concatenate([self.slots, slots])
+        return slots
 
     @property
     def sealed(self) -> list[object]:
@@ -618,22 +650,25 @@ class StateBatch:
     def _load(self, bins: Mapping[bytes, int]) -> None:
         """Load states from disk into memory, and add slots for keys without states."""
         found = self._database.read(self._prefixes, bins)
-        self._new = {key: bin for key, bin in bins.items() if key not in found}
-        slots = self._table.insert(self._new | {key: bins[key] for key in found})
+        new = {key: bin for key, bin in bins.items() if key not in found}
+        slots = self._table.insert(new | {key: bins[key] for key in found})
         if found:
-            self._table.load(slots[len(self._new) :], [*found.values()])
+            self._table.load(slots[len(new) :], [*found.values()])
+        self._new |= new
 
-    def _record_before_images(self, frozen: BeforeImages, undo: UndoLog) -> None:
+    def _record_before_images(
+        self, slots: Slots, keys: Sequence[bytes], bins: Bins, weight: int
+    ) -> None:
         """Record before images of clean keys for frozen bins and the undo log, as the operator may
         change them now."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        clean = np.flatnonzero(~self._table.dirty[slots])
         if not len(clean):
             return
-        keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
-        before = self._table.cells.get_or_absent(self.slots[clean])
-        frozen.record(keys, bins, before)
-        if undo:
-            undo.record(keys, bins, before, self._weight // len(self._keys))
+        size, keys, bins = weight // len(keys), pick(keys, clean.tolist()), bins[clean]
+        before = self._table.cells.get_or_absent(slots[clean])
+        self._frozen.record(keys, bins, before)
+        if self._undo:
+            self._undo.record(keys, bins, before, size)
 
     def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
