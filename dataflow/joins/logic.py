@@ -9,8 +9,9 @@ and one timer per close at which records of a key go.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ COUNTER: Final = "join_late"
 _SIDES: Final = LEFT, RIGHT
 _FIRST: Final = -1 << 63
 """The first own time of all."""
-_KINDS: Final[Collection[CallKind]] = ("timer",)
+_KINDS: Final[tuple[CallKind, ...]] = ("timer",)
 _HEAD: Final = 64
 """The bytes of a block of one record besides its value, at most."""
 
@@ -71,7 +72,7 @@ class _KeptOfPass:
     """The records that wait, of the keys of one pass. Each key is read and written once."""
 
     def __init__(self, state_batch: StateBatch, keys: Sequence[bytes], bins: Bins) -> None:
-        self._batch = state_batch
+        self._batch, self._states = state_batch, state_batch.sealed
         self._slots = dict(zip(keys, state_batch.slots.tolist(), strict=True))
         self._bins = dict(zip(keys, bins.tolist(), strict=True))
         self._kept: dict[bytes, KeptRecords] = {}
@@ -80,45 +81,50 @@ class _KeptOfPass:
         """Return the records of a key."""
         kept = self._kept.get(key)
         if kept is None:
-            sealed = self._batch.sealed[self._slots[key]]
+            sealed = self._states[self._slots[key]]
             stored = None if sealed is ABSENT else codec.unseal(sealed)
-            kept = self._kept[key] = KeptRecords(stored, lambda number: self._block(key, number))
+            kept = self._kept[key] = KeptRecords(stored, partial(self._block, key))
         return kept
 
     def write(self) -> None:
         """Write the changed states and blocks."""
         blocks = dict[bytes, object]()
         bins = list[int]()
-        for key, kept in self._kept.items():
-            if not kept.changed:
-                continue
-            stored = kept.stored
-            self._set(self._slots[key], ABSENT if stored is None else _sealed(stored))
-            before = len(blocks)
-            for side in kept.sides:
-                blocks.update((block_key(key, number), ABSENT) for number in side.removed)
-                changed = side.changed()
-                blocks.update((block_key(key, n), _sealed(block.stored)) for n, block in changed)
-            bins += [self._bins[key]] * (len(blocks) - before)
+        while self._kept:
+            key, kept = self._kept.popitem()
+            if kept.changed:
+                self._set(self._slots[key], kept.stored)
+                blocks.update(found := dict(_changed_blocks(key, kept)))
+                bins += [self._bins[key]] * len(found)
         if blocks:
             slots = self._batch.add([*blocks], np.array(bins, np.int64))
-            for slot, sealed in zip(slots.tolist(), blocks.values(), strict=True):
-                self._set(slot, sealed)
+            for slot, stored in zip(slots.tolist(), blocks.values(), strict=True):
+                self._set(slot, stored)
 
-    def _block(self, key: bytes, number: int) -> object:
+    def _block(self, key: bytes, side: int, number: int) -> object:
         bins = np.array([self._bins[key]], np.int64)
-        (sealed,) = self._batch.read([block_key(key, number)], bins)
+        (sealed,) = self._batch.read([block_key(key, side, number)], bins)
         return codec.unseal(sealed)
 
-    def _set(self, slot: int, sealed: object) -> None:
-        self._batch.sealed[slot] = sealed
-        if sealed is ABSENT:
-            self._batch.forgets = True
+    def _set(self, slot: int, stored: object | None) -> None:
+        """Set a state or a block from its stored form, or with None remove it."""
+        if stored is None:
+            self._states[slot], self._batch.forgets = ABSENT, True
+        else:
+            # It holds numbers and bytes only, so it needs no check.
+            self._states[slot] = Sealed(codec.encode_sealed(stored))
 
 
-def _sealed(stored: object) -> Sealed:
-    # It holds numbers and bytes only, so it needs no check.
-    return Sealed(codec.encode_sealed(stored))
+def _changed_blocks(key: bytes, kept: KeptRecords) -> Iterator[tuple[bytes, object]]:
+    """Yield the changed blocks of a key: the keys of their entries, and the stored forms, None for
+    a removed one."""
+    for number, side in enumerate(kept.sides):
+        yield from ((block_key(key, number, one), None) for one in side.removed)
+        yield from ((block_key(key, number, one.number), one.stored) for one in side.changed())
+
+
+Failure = tuple[object, BaseException]
+"""A value, or the two of a pair, with the error of its function."""
 
 
 class _Steps:
@@ -127,9 +133,9 @@ class _Steps:
 
     def __init__(self, join: IntervalJoin, guard: Guard) -> None:
         self._step, self._keepalive = join.step, guard.keepalive
-        self.results = list[tuple[object, int]]()
+        self.results: list[tuple[object, int]] = []
         """The results, each with its own time."""
-        self.failures = list[tuple[object, BaseException]]()
+        self.failures: list[Failure] = []
         """The pairs on which the function has failed."""
 
     def call(self, side: int, value: bytes, other: bytes | None, own_ms: int) -> None:
@@ -224,12 +230,12 @@ class _Pass:
         try:
             record = self._record(row)
         except failure() as error:
-            return self._failed(self._batch, row, [(self._batch.values[row], error)])
+            return self._failed([(self._batch.values[row], error)], self._batch, row)
         if record is None:
             self._late.append(row)
             return True
         steps, found = self._pairs(record)
-        if not self._failed(self._batch, row, steps.failures):
+        if steps.failures and not self._failed(steps.failures, self._batch, row):
             return False
         self._add(row, steps)
         if self._join.keeps_alone[1 - record.side]:
@@ -288,7 +294,7 @@ class _Pass:
                 for block, place in kept.sides[side].between(_FIRST, ends[side]):
                     if not block.paired[place]:
                         steps.call(side, block.values[place], None, now)
-        if not self._failed(self._calls.batch([call]), 0, steps.failures):
+        if steps.failures and not self._failed(steps.failures, self._calls.batch([call]), 0):
             return False
         self._calls.pop(call)
         self._timers_changed = True
@@ -301,17 +307,16 @@ class _Pass:
         return True
 
     def _add(self, place: int, steps: _Steps) -> None:
+        if not steps.results:
+            return
         self._places += [place] * len(steps.results)
         self._positions += range(len(steps.results))
         self._results += steps.results
 
-    def _failed(
-        self, batch: Batch, row: int, failures: Iterable[tuple[object, BaseException]]
-    ) -> bool:
+    def _failed(self, failures: Sequence[Failure], batch: Batch, row: int) -> bool:
         """Apply the error policy to what has failed for a record or a timer. Return false where the
         functions are called again, so nothing of it may count."""
-        failures = [*failures]
-        if failures and self._guard.stops(batch, row):
+        if self._guard.stops(batch, row):
             return False
         for value, error in failures:
             self._guard.failed(batch.take(np.array([row])).with_values([value]), 0, error)
@@ -319,9 +324,11 @@ class _Pass:
 
     def _first_close(self, kept: KeptRecords) -> int | None:
         """Return the first close of the records of a key."""
-        firsts = ((side, kept.sides[side].first) for side in _SIDES)
-        closes = [self._interval.close(side, own) for side, own in firsts if own is not None]
-        return min(closes, default=None)
+        left, right = (side.first for side in kept.sides)
+        if left is None:
+            return None if right is None else self._interval.close(RIGHT, right)
+        close = self._interval.close(LEFT, left)
+        return close if right is None else min(close, self._interval.close(RIGHT, right))
 
     def _set_timer(self, key: bytes, now: int, close_ms: int) -> None:
         timer = TimerChange("timer", from_millis(close_ms))
