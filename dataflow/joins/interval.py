@@ -1,9 +1,10 @@
 """The interval join: which records of two streams pair, and until when a record waits for others.
 
 A left and a right record of one key pair if and only if the own time of the right one lies within
-an interval around that of the left one. A record is late if and only if its logical time is its own
-time plus `late` or more. So no record that is not late pairs with one whose close has come: the
-comparison of own times alone decides, in any order of arrival. Cost: additions.
+an interval around that of the left one. An own time closes `late` behind its end, the millisecond
+that follows it. A record is late if and only if its logical time is this close or later, as in
+windows. So no record that is not late pairs with one whose close has come: the comparison of own
+times alone decides, in any order of arrival. Cost: additions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Interval(NamedTuple):
     >>> interval.partners(LEFT, 5_000), interval.partners(RIGHT, 5_600)
     ((5000, 5600), (5000, 5600))
     >>> interval.close(LEFT, 5_000), interval.close(RIGHT, 5_000)
-    (5610, 5010)
+    (5611, 5011)
     """
 
     low: int
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
 
     def is_late(self, own_ms: int, now_ms: int) -> bool:
         """Return whether a record of an own and a logical time is late."""
-        return own_ms + self.late <= now_ms
+        return own_ms + 1 + self.late <= now_ms
 
     def partners(self, side: int, own_ms: int) -> tuple[int, int]:
         """Return the first and the last own time of records of the other side that pair with one
@@ -51,9 +52,9 @@ class Interval(NamedTuple):
         return own_ms - self.high, own_ms - self.low
 
     def close(self, side: int, own_ms: int) -> int:
-        """Return the logical time from which on all records that could pair with one of a side are
-        late."""
-        return own_ms + self.late + (self.high if side == LEFT else -self.low)
+        """Return the close of a record: the logical time from which on all records that could pair
+        with it are late."""
+        return own_ms + 1 + self.late + (self.high if side == LEFT else -self.low)
 
     def closed(self, side: int, now_ms: int) -> int:
         """Return the last own time whose close has come, for records of a side."""

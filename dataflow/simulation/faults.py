@@ -28,6 +28,7 @@ from meander.dataflow.api.nodes import (
     ProcessLogic,
     SplitNode,
     StepsNode,
+    TableJoinLogic,
 )
 from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.operators.async_map import CoroutineFunction
@@ -214,8 +215,8 @@ class FaultInjector:
         match logic:
             case FoldLogic(step=step):
                 return replace(logic, step=self._wrap(name, step))
-            case IntervalJoin(step=pair):
-                return replace(logic, step=self._wrap(name, pair))
+            case IntervalJoin(step=step) | TableJoinLogic(step=step):
+                return replace(logic, step=self._wrap(name, step))
             case ProcessLogic():
                 wrapped = tuple(self._wrap(name, on_value) for on_value in logic.on_values)
                 timed = logic.on_timer and self._wrap(name, logic.on_timer)

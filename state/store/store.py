@@ -35,6 +35,7 @@ from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
 
 Bins = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 ROW_BYTES: Final = 64
 """The bytes of a row's value in memory."""
 SPILL_KEYS: Final = 256
@@ -203,11 +204,15 @@ class Store:
         self._frozen = BeforeImages(())
         """The before images of the frozen bins. A key without one still has its frozen state."""
 
-    def open_batch(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
-        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
+    def open_batch(
+        self, keys: Sequence[bytes], bins: Bins, writes: Mask | None = None
+    ) -> StateBatch:
+        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`. Where
+        `writes` is given, the operator sets states of these keys alone, so others do not count as
+        changed."""
         prefixes, changes, undo = self._prefixes, self._changes, self._undo
         return StateBatch(
-            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins
+            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins, writes
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
@@ -546,10 +551,11 @@ class StateBatch:
         prefixes: _BinPrefixes,
         keys: Sequence[bytes],
         bins: Bins,
+        writes: Mask | None = None,
     ) -> None:
         self._database, self._table, self._changes = database, table, changes
         self._prefixes = prefixes
-        self._keys, self._bins = keys, bins
+        self._keys, self._bins, self._writes = keys, bins, writes
         self._new: dict[bytes, int] = {}
         """The bins of keys that had no state."""
         self.forgets = False
@@ -564,7 +570,7 @@ class StateBatch:
         self._weight = table.cells.weigh(self.slots)
         self._frozen, self._undo = frozen, undo
         if frozen or undo:
-            self._record_before_images(self.slots, keys, bins, self._weight)
+            self._record_before_images(0)
 
     def read(self, keys: Sequence[bytes], bins: Bins) -> list[object]:
         """Return the sealed states of further keys, each of which has one. They count as
@@ -589,12 +595,14 @@ class StateBatch:
             absent = pick(keys, missing.tolist())
             self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             slots = self._table.find(keys)
-        weight = self._table.cells.weigh(slots)
-        if self._frozen or self._undo:
-            self._record_before_images(slots, keys, bins, weight)
-        self._keys, self._weight = [*self._keys, *keys], self._weight + weight
-        self._bins = np.concatenate([self._bins, bins])
+        first = len(self._keys)
+        self._keys, self._bins = [*self._keys, *keys], np.concatenate([self._bins, bins])
+        self._weight += self._table.cells.weigh(slots)
         self.slots = np.concatenate([self.slots, slots])
+        if self._writes is not None:
+            self._writes = np.concatenate([self._writes, np.ones(len(keys), np.bool_)])
+        if self._frozen or self._undo:
+            self._record_before_images(first)
         return slots
 
     @property
@@ -656,28 +664,32 @@ class StateBatch:
             self._table.load(slots[len(new) :], [*found.values()])
         self._new |= new
 
-    def _record_before_images(
-        self, slots: Slots, keys: Sequence[bytes], bins: Bins, weight: int
-    ) -> None:
-        """Record before images of clean keys for frozen bins and the undo log, as the operator may
-        change them now."""
-        clean = np.flatnonzero(~self._table.dirty[slots])
+    def _record_before_images(self, first: int) -> None:
+        """Record before images of clean keys from a row on, for frozen bins and the undo log, as
+        the operator may change them now."""
+        clean = self._clean_rows(first)
         if not len(clean):
             return
-        size, keys, bins = weight // len(keys), pick(keys, clean.tolist()), bins[clean]
-        before = self._table.cells.get_or_absent(slots[clean])
+        keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
+        before = self._table.cells.get_or_absent(self.slots[clean])
         self._frozen.record(keys, bins, before)
         if self._undo:
-            self._undo.record(keys, bins, before, size)
+            self._undo.record(keys, bins, before, self._weight // len(self._keys))
 
     def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        clean = self._clean_rows()
         if self._new or self.forgets:
             clean = clean[self._table.cells.has(self.slots[clean])]
         if len(clean):
             self._table.dirty[self.slots[clean]] = True
             self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
+
+    def _clean_rows(self, first: int = 0) -> Bins:
+        """Return the rows from one on of keys that do not count as changed yet, and may change."""
+        clean = ~self._table.dirty[self.slots]
+        rows = np.flatnonzero(clean if self._writes is None else clean & self._writes)
+        return rows[rows >= first]
 
     def _remove_unset(self, bins: Mapping[bytes, int]) -> None:
         """Remove those of some keys that have no state, given with their bins."""
