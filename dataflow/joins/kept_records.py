@@ -100,7 +100,7 @@ class Block:
         self.first, self.changed = self.times[0], True
 
 
-class Side:
+class KeptSide:
     """The records of a side of one key."""
 
     __slots__ = "_blocks", "_number", "_read", "removed"
@@ -219,7 +219,7 @@ class KeptRecords:
     def __init__(self, stored: Any, read: ReadBlock) -> None:  # noqa: ANN401 (as stored)
         """`stored` is None for a key without records. `read` reads its blocks."""
         left, right = (_EMPTY, _EMPTY) if stored is None else stored
-        self.sides = Side(0, left, read), Side(1, right, read)
+        self.sides = KeptSide(0, left, read), KeptSide(1, right, read)
         self.changed = False
 
     @property

@@ -1,6 +1,7 @@
 """The cases of `docs/reference/joins.md`: tables of inputs with times, and of results.
 
-The first column is the time in milliseconds. An input is headed "stream `name`" or "table `name`",
+The first column is the logical time in milliseconds. Behind it may stand the own time of the
+records of the row, which then have to follow a record of that logical time. An input is headed "stream `name`" or "table `name`",
 and a result by an expression that gives a stream with keys, or a table. A cell has records, as
 `key: value` with JSON whose words need no quotes.
 """
@@ -24,8 +25,10 @@ LIFETIMES = {"homes": 1.0}
 """The seconds for which the rows of some tables live, as the page says."""
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _INPUT = re.compile(r"(stream|table) `(\w+)`")
+_TIME = re.compile(r"(\d+)(?:, own (\d+))?")
 Record = tuple[int, object, object]
-"""A time, a key and a value."""
+"""A time, a key and a value: the own time of a record of an input, or the logical time of a
+result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,15 @@ def join_cases(text: str | None = None) -> Iterator[JoinCase]:
 
 def _cases(section: str, table: list[list[str]]) -> Iterator[JoinCase]:
     (_, *heads), _, *rows = table
-    columns = [
-        [(int(row[0]), *record) for row in rows for record in _records(row[number])]
-        for number in range(1, len(heads) + 1)
-    ]
     inputs, results = dict[str, tuple[str, Sequence[Record]]](), list[tuple[str, Any]]()
-    for head, records in zip(heads, columns, strict=True):
-        if named := _INPUT.fullmatch(head):
+    for number, head in enumerate(heads, 1):
+        named, records = _INPUT.fullmatch(head), list[Record]()
+        for row in rows:
+            time = _TIME.fullmatch(row[0])
+            assert time is not None, f"{row[0]} is no time"
+            ms = int(time[2] or time[1]) if named else int(time[1])
+            records += [(ms, *record) for record in _records(row[number])]
+        if named:
             inputs[named[2]] = named[1], records
         else:
             results.append((head.strip("`"), records))

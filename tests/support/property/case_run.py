@@ -32,7 +32,7 @@ from meander.state.keys.ids import Bin
 from meander.state.store.store import Databases
 from meander.state.times.time import MIN_TIME, from_millis, to_millis
 from meander.testing import Result, TestFlow
-from tests.support.property import flows, reference, shapes, windowing
+from tests.support.property import flows, intervals, reference, shapes, windowing
 from tests.support.property.cases import Case
 from tests.support.property.changing import Versions
 from tests.support.property.flows import stages_of
@@ -193,6 +193,8 @@ class CaseRun:
     def define(self, keyed: KeyedStream[Any], other: KeyedStream[Any] | None) -> KeyedStream[Any]:
         if self.case.kind == "windows":
             return windowing.define(self.case.seed, keyed)
+        if self.case.kind == "intervals":
+            return intervals.define(self.case.seed, keyed)
         return shapes.define(self.case.kind, keyed, other)
 
     def expected(self) -> tuple[list[Record], States, Refusals]:
@@ -208,6 +210,9 @@ class CaseRun:
         if self.case.kind == "windows":
             timed = [windowing.Timed(r.order, r.value, self.own_time(r)) for r in records]
             return *windowing.expected(self.case.seed, timed), []
+        if self.case.kind == "intervals":
+            timed = [windowing.Timed(r.order, r.value, self.own_time(r)) for r in records]
+            return *intervals.expected(self.case.seed, timed), []
         if self.case.kind in flows.GENERATED:
             looped = flows.Reference(self.stages, self.decided)
             self.versions = looped.versions

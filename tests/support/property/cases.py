@@ -221,6 +221,12 @@ def with_some_windows(case: Case) -> Case:
     return replace(case, kind="windows") if has_windows else case
 
 
+def with_some_intervals(case: Case) -> Case:
+    """One of ten cases has a flow that joins streams by own times."""
+    has_intervals = case.seed % 10 == 7 and case.kind != "alone"
+    return replace(case, kind="intervals") if has_intervals else case
+
+
 def with_some_changing_logic(case: Case) -> Case:
     """One of ten cases has it in a flow with loops, and one of ten in a flow with timers."""
     kinds = {3: "changing", 9: "ringing"}
