@@ -1,9 +1,9 @@
 """The cases of `docs/reference/joins.md`: tables of inputs with times, and of results.
 
 The first column is the logical time in milliseconds. Behind it may stand the own time of the
-records of the row, which then have to follow a record of that logical time. An input is headed "stream `name`" or "table `name`",
-and a result by an expression that gives a stream with keys, or a table. A cell has records, as
-`key: value` with JSON whose words need no quotes.
+records of the row, which then have to follow a record of that logical time. An input is headed
+"stream `name`" or "table `name`", and a result by an expression that gives a stream with keys, or a
+table. A cell has records, as `key: value` with JSON whose words need no quotes.
 """
 
 from __future__ import annotations

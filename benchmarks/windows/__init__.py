@@ -1,0 +1,1 @@
+"""Benchmarks of windows and of joins of streams."""
