@@ -567,7 +567,8 @@ class StateBatch:
             absent = pick(keys, missing.tolist())
             self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
-        self._weight = table.cells.weigh(self.slots)
+        self._written = self.slots if writes is None else self.slots[writes]
+        self._weight = table.cells.weigh(self._written)
         if frozen or undo:
             self._record_before_images(frozen, undo)
 
@@ -611,7 +612,7 @@ class StateBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._table.size += self._table.cells.weigh(self.slots) - self._weight
+        self._table.size += self._table.cells.weigh(self._written) - self._weight
         self._record_changes()
         if self.forgets:
             self._remove_forgotten()
