@@ -29,7 +29,7 @@ from meander.state.encoding.timers import Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import BeforeImages
 from meander.state.store.dirty_keys import DirtyKeys
-from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
+from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, StateTable
 from meander.state.store.rocksdb import RocksDB
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
@@ -198,7 +198,7 @@ class Store:
         self._prefixes = _BinPrefixes(operator)
         plain = SealedCells() if layout is None else NumberCells(layout)
         cells = ExpiringCells(plain) if expires else plain
-        self._table = database.memtable.add(Table(self._prefixes.stem, cells))
+        self._table = database.memtable.add(StateTable(self._prefixes.stem, cells))
         self._changes = database.track_changes(operator)
         self._undo = database.undo_log()
         self._frozen = BeforeImages(())
@@ -544,7 +544,7 @@ class StateBatch:
     def __init__(
         self,
         database: Database,
-        table: Table,
+        table: StateTable,
         changes: DirtyKeys,
         frozen: BeforeImages,
         undo: UndoLog,
