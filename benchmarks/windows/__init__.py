@@ -1,1 +1,1 @@
-"""Benchmarks of windows and of joins of streams."""
+"""What windows, tables and joins cost, beside a plain fold."""
