@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from meander.dataflow.api.extensible import Extensible
+from meander.dataflow.joins.interval import How as StreamHow
 from meander.dataflow.operators.retries import OnError
 from meander.schemas.errors import SetupError
 
@@ -18,8 +19,6 @@ U = TypeVar("U")
 K = TypeVar("K")
 V = TypeVar("V")
 
-StreamHow = Literal["inner", "left", "outer"]
-"""Which records of two streams give a result alone: none, left ones, or all."""
 How = Literal["inner", "left"]
 """What happens to a record without a row: "inner" drops it, "left" joins it with None."""
 Copies = Literal["one", "everywhere"]
