@@ -45,6 +45,10 @@ COUNTERS = {
         "meander_window_late",
         "Records that were late for all their windows.",
     ),
+    "join_late": (
+        "meander_join_late",
+        "Records that were late for a join of two streams.",
+    ),
     "future_ignored": (
         "meander_future_ignored",
         "Records whose time was too far ahead of the clock.",

@@ -28,6 +28,7 @@ from meander.dataflow.api.nodes import (
     StatefulNode,
     upstreams,
 )
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.state.checkpoint.checkpoint import InputLineage
 
@@ -71,7 +72,10 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
             case SourceNode(name=name):
                 return (f"source {name!r}", *reversed(found))
             case KeyedNode(
-                name=name, logic=ProcessLogic(side=side) | ColumnarWindows(side=side)
+                name=name,
+                logic=ProcessLogic(side=side)
+                | ColumnarWindows(side=side)
+                | IntervalJoin(side=side),
             ) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
             case node if isinstance(node, StatefulNode | MapUpdatesNode | MergeNode):

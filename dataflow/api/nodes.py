@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from meander.dataflow.control.colocation import DEFAULT_GROUP
 from meander.dataflow.graph.graph import ROOT, Scope
 from meander.dataflow.interfaces import SinkSpec, SourceSpec
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import INTEGERS, RowType
@@ -157,7 +158,19 @@ class ProcessLogic:
     """A function that changes the state of a key whose timer function has failed."""
 
 
-Logic = FoldLogic | ProcessLogic | ColumnFold | ColumnarWindows
+@dataclass(frozen=True, slots=True)
+class TableJoinLogic:
+    """A join of a stream with a table, as of the time of each record. The first input has the
+    changes of the table, the second one the records: `(value, row) -> result`."""
+
+    step: Callable[[Any, Any], object]
+    keeps_unmatched: bool
+    """Whether a record without a row gives a result."""
+    on: Callable[[Any], object] | None = None
+    """Returns the table's key of a record, where each bin has a copy of the table."""
+
+
+Logic = FoldLogic | ProcessLogic | ColumnFold | ColumnarWindows | TableJoinLogic | IntervalJoin
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +192,11 @@ class KeyedNode:
     def group(self) -> str:
         """Return the colocation group of the operator."""
         return DEFAULT_GROUP if self.colocate else self.name
+
+    @property
+    def inputs_first(self) -> bool:
+        """Return whether it applies the records of one time by input first."""
+        return isinstance(self.logic, TableJoinLogic)
 
     @property
     def codec_name(self) -> str:
@@ -438,7 +456,9 @@ def row_type_of(node: Node) -> RowType:
 def uses(node: Node) -> tuple[str, ...]:
     """Return the extra columns that the functions of a node read."""
     match node:
-        case KeyedNode(logic=ProcessLogic() | ColumnFold() | ColumnarWindows() as logic):
+        case KeyedNode(
+            logic=ProcessLogic() | ColumnFold() | ColumnarWindows() | IntervalJoin() as logic
+        ):
             return logic.uses
         case _:
             return ()
@@ -449,7 +469,9 @@ def outputs(node: Node) -> int:
     match node:
         case SplitNode():
             return len(node.outputs)
-        case KeyedNode(logic=ProcessLogic(side=side) | ColumnarWindows(side=side)):
+        case KeyedNode(
+            logic=ProcessLogic(side=side) | ColumnarWindows(side=side) | IntervalJoin(side=side)
+        ):
             return 1 + len(side)
         case _:
             return 1

@@ -23,6 +23,7 @@ from meander.dataflow.api.nodes import (
     IngestNode,
     JoinNode,
     KeyedNode,
+    Logic,
     MapUpdatesNode,
     Node,
     OperatorNode,
@@ -32,10 +33,12 @@ from meander.dataflow.api.nodes import (
     SourceNode,
     SplitNode,
     StepsNode,
+    TableJoinLogic,
     scope_of,
     upstreams,
 )
 from meander.dataflow.graph.graph import ROOT
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import ResultOrder
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -107,11 +110,23 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield "function", node.function
         case MapUpdatesNode() if node.kind in FUNCTION_KINDS:
             yield "function", node.function
-        case KeyedNode(logic=FoldLogic(init, step)):
+        case KeyedNode():
+            yield from _functions_of_logic(node.logic)
+
+
+def _functions_of_logic(logic: Logic) -> Iterator[tuple[str, object]]:
+    match logic:
+        case FoldLogic(init, step):
             yield from (("init", init), ("step", step))
-        case KeyedNode(logic=ColumnFold() | ColumnarWindows() as logic):
+        case ColumnFold() | ColumnarWindows():
             yield from logic.functions
-        case KeyedNode(logic=ProcessLogic() as logic):
+        case IntervalJoin(step=step):
+            yield "step", step
+        case TableJoinLogic(step=step, on=on):
+            yield "step", step
+            if on is not None:
+                yield "on", on
+        case ProcessLogic():
             yield "init", logic.init
             yield from (("step", function) for function in logic.on_values)
             back = (
@@ -183,11 +198,11 @@ def _check_keyed(node: KeyedNode) -> None:
             "leave out the order, or the loop or flow control around it",
         )
     logic = node.logic
-    has_timers = isinstance(logic, ColumnarWindows) or (
-        isinstance(logic, ProcessLogic) and logic.on_timer is not None
-    )
-    if has_timers or (isinstance(logic, ProcessLogic) and logic.on_alarm is not None):
-        kind = "a timer" if has_timers else "an alarm"
+    timers, alarms = isinstance(logic, ColumnarWindows | IntervalJoin), False
+    if isinstance(logic, ProcessLogic):
+        timers, alarms = logic.on_timer is not None, logic.on_alarm is not None
+    if timers or alarms:
+        kind = "a timer" if timers else "an alarm"
         raise SetupError(
             f"operator {node.name!r}",
             f"it sets {kind.split()[-1]}s in scope {scope.name!r}, and {kind} has a time of the"

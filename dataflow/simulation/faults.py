@@ -28,7 +28,9 @@ from meander.dataflow.api.nodes import (
     ProcessLogic,
     SplitNode,
     StepsNode,
+    TableJoinLogic,
 )
+from meander.dataflow.joins.interval import IntervalJoin
 from meander.dataflow.operators.async_map import CoroutineFunction
 from meander.dataflow.operators.keyed.columns import Column, Columns, ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
@@ -213,6 +215,8 @@ class FaultInjector:
     def _logic(self, name: str, logic: Logic) -> Logic:
         match logic:
             case FoldLogic(step=step):
+                return replace(logic, step=self._wrap(name, step))
+            case IntervalJoin(step=step) | TableJoinLogic(step=step):
                 return replace(logic, step=self._wrap(name, step))
             case ProcessLogic():
                 wrapped = tuple(self._wrap(name, on_value) for on_value in logic.on_values)

@@ -177,7 +177,7 @@ def tumbling(size: float, *, late: float = 0, offset: float = 0) -> Hopping:
     >>> tumbling(60).assign(61_500)
     (Window(start=60000, end=120000),)
     """
-    size_ms = _millis("tumbling windows", "size", size)
+    size_ms = millis_of("tumbling windows", "size", size)
     return Hopping(size_ms, size_ms, _late("tumbling windows", late), _offset(offset, size_ms))
 
 
@@ -189,7 +189,7 @@ def hopping(size: float, *, every: float, late: float = 0, offset: float = 0) ->
     5
     """
     subject = "hopping windows"
-    size_ms, every_ms = _millis(subject, "size", size), _millis(subject, "every", every)
+    size_ms, every_ms = millis_of(subject, "size", size), millis_of(subject, "every", every)
     if every_ms > size_ms or size_ms > MAX_WINDOWS * every_ms:
         raise SetupError(
             subject, f"one of {size} seconds starts every {every} seconds",
@@ -205,7 +205,7 @@ def sliding(size: float, *, late: float = 0) -> Sliding:
     >>> sliding(60).window(100_000)
     Window(start=40001, end=100001)
     """
-    return Sliding(_millis("sliding windows", "size", size), _late("sliding windows", late))
+    return Sliding(millis_of("sliding windows", "size", size), _late("sliding windows", late))
 
 
 def session(gap: float, *, longest: float | None = None, late: float = 0) -> Sessions:
@@ -217,8 +217,8 @@ def session(gap: float, *, longest: float | None = None, late: float = 0) -> Ses
     >>> session(30, longest=3600)
     Sessions(gap_ms=30000, longest_ms=3600000, late_ms=0)
     """
-    gap_ms = _millis("sessions", "gap", gap)
-    longest_ms = MAX_MILLIS if longest is None else _millis("sessions", "longest", longest)
+    gap_ms = millis_of("sessions", "gap", gap)
+    longest_ms = MAX_MILLIS if longest is None else millis_of("sessions", "longest", longest)
     if longest_ms < gap_ms:
         raise SetupError(
             "sessions", f"the longest has {longest} seconds, and a gap ends one after {gap}",
@@ -239,7 +239,12 @@ def count(size: int) -> Counts:
     return Counts(size)
 
 
-def _millis(subject: str, option: str, seconds: object, least: float = 0.001) -> int:
+def millis_of(subject: str, option: str, seconds: object, least: float = 0.001) -> int:
+    """Return the milliseconds of an option in seconds. Raises SetupError for other values.
+
+    >>> millis_of("sessions", "gap", 0.5)
+    500
+    """
     number = _number(seconds)
     if number is None or not least <= number <= MAX_MILLIS / 1000:
         raise SetupError(
@@ -249,7 +254,7 @@ def _millis(subject: str, option: str, seconds: object, least: float = 0.001) ->
 
 
 def _late(subject: str, seconds: object) -> int:
-    return _millis(subject, "late", seconds, 0)
+    return millis_of(subject, "late", seconds, 0)
 
 
 def _offset(seconds: object, every_ms: int) -> int:

@@ -29,12 +29,13 @@ from meander.state.encoding.timers import ROW, Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import BeforeImages
 from meander.state.store.dirty_keys import DirtyKeys
-from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, Table
+from meander.state.store.memtable import BIN_BYTES, NO_SLOT, Memtable, StateTable
 from meander.state.store.rocksdb import RocksDB
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
 
 Bins = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 ROW_BYTES: Final = 64
 """The bytes of a row's value in memory."""
 SPILL_KEYS: Final = 256
@@ -197,17 +198,21 @@ class Store:
         self._prefixes = _BinPrefixes(operator)
         plain = SealedCells() if layout is None else NumberCells(layout)
         cells = ExpiringCells(plain) if expires else plain
-        self._table = database.memtable.add(Table(self._prefixes.stem, cells))
+        self._table = database.memtable.add(StateTable(self._prefixes.stem, cells))
         self._changes = database.track_changes(operator)
         self._undo = database.undo_log()
         self._frozen = BeforeImages(())
         """The before images of the frozen bins. A key without one still has its frozen state."""
 
-    def open_batch(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
-        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
+    def open_batch(
+        self, keys: Sequence[bytes], bins: Bins, writes: Mask | None = None
+    ) -> StateBatch:
+        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`. Where
+        `writes` is given, the operator sets states of these keys alone, so others do not count as
+        changed."""
         prefixes, changes, undo = self._prefixes, self._changes, self._undo
         return StateBatch(
-            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins
+            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins, writes
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
@@ -559,17 +564,18 @@ class StateBatch:
     def __init__(
         self,
         database: Database,
-        table: Table,
+        table: StateTable,
         changes: DirtyKeys,
         frozen: BeforeImages,
         undo: UndoLog,
         prefixes: _BinPrefixes,
         keys: Sequence[bytes],
         bins: Bins,
+        writes: Mask | None = None,
     ) -> None:
         self._database, self._table, self._changes = database, table, changes
         self._prefixes = prefixes
-        self._keys, self._bins = keys, bins
+        self._keys, self._bins, self._writes = keys, bins, writes
         self._new: dict[bytes, int] = {}
         """The bins of keys that had no state."""
         self.forgets = False
@@ -581,9 +587,45 @@ class StateBatch:
             absent = pick(keys, missing.tolist())
             self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
             self.slots[missing] = table.find(absent)
-        self._weight = table.cells.weigh(self.slots)
+        self._written = self.slots if writes is None else self.slots[writes]
+        self._weight = table.cells.weigh(self._written)
+        self._frozen, self._undo = frozen, undo
         if frozen or undo:
-            self._record_before_images(frozen, undo)
+            self._record_before_images(0)
+
+    def read(self, keys: Sequence[bytes], bins: Bins) -> list[object]:
+        """Return the sealed states of further keys, each of which has one. They count as
+        unchanged."""
+        slots = self._table.find(keys)
+        missing = np.flatnonzero(slots == NO_SLOT)
+        if len(missing):
+            absent = pick(keys, missing.tolist())
+            bin_of = dict(zip(absent, bins[missing].tolist(), strict=True))
+            found = self._database.read(self._prefixes, bin_of)
+            assert len(found) == len(bin_of), "each of them has a state"
+            inserted = self._table.insert({key: bin_of[key] for key in found})
+            self._table.load(inserted, [*found.values()])
+            slots = self._table.find(keys)
+        return self._table.cells.get(slots)
+
+    def add(self, keys: Sequence[bytes], bins: Bins) -> Slots:
+        """Add further keys to the batch, none of which is in it. Return their slots."""
+        slots = self._table.find(keys)
+        missing = np.flatnonzero(slots == NO_SLOT)
+        if len(missing):
+            absent = pick(keys, missing.tolist())
+            self._load(dict(zip(absent, bins[missing].tolist(), strict=True)))
+            slots = self._table.find(keys)
+        first = len(self._keys)
+        self._keys, self._bins = [*self._keys, *keys], np.concatenate([self._bins, bins])
+        self._weight += self._table.cells.weigh(slots)
+        self.slots = np.concatenate([self.slots, slots])
+        self._written = np.concatenate([self._written, slots])
+        if self._writes is not None:
+            self._writes = np.concatenate([self._writes, np.ones(len(keys), np.bool_)])
+        if self._frozen or self._undo:
+            self._record_before_images(first)
+        return slots
 
     @property
     def sealed(self) -> list[object]:
@@ -629,7 +671,7 @@ class StateBatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._table.size += self._table.cells.weigh(self.slots) - self._weight
+        self._table.size += self._table.cells.weigh(self._written) - self._weight
         self._record_changes()
         if self.forgets:
             self._remove_forgotten()
@@ -642,31 +684,38 @@ class StateBatch:
     def _load(self, bins: Mapping[bytes, int]) -> None:
         """Load states from disk into memory, and add slots for keys without states."""
         found = self._database.read(self._prefixes, bins)
-        self._new = {key: bin for key, bin in bins.items() if key not in found}
-        slots = self._table.insert(self._new | {key: bins[key] for key in found})
+        new = {key: bin for key, bin in bins.items() if key not in found}
+        slots = self._table.insert(new | {key: bins[key] for key in found})
         if found:
-            self._table.load(slots[len(self._new) :], [*found.values()])
+            self._table.load(slots[len(new) :], [*found.values()])
+        self._new |= new
 
-    def _record_before_images(self, frozen: BeforeImages, undo: UndoLog) -> None:
-        """Record before images of clean keys for frozen bins and the undo log, as the operator may
-        change them now."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+    def _record_before_images(self, first: int) -> None:
+        """Record before images of clean keys from a row on, for frozen bins and the undo log, as
+        the operator may change them now."""
+        clean = self._clean_rows(first)
         if not len(clean):
             return
         keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
         before = self._table.cells.get_or_absent(self.slots[clean])
-        frozen.record(keys, bins, before)
-        if undo:
-            undo.record(keys, bins, before, self._weight // len(self._keys))
+        self._frozen.record(keys, bins, before)
+        if self._undo:
+            self._undo.record(keys, bins, before, self._weight // len(self._keys))
 
     def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        clean = self._clean_rows()
         if self._new or self.forgets:
             clean = clean[self._table.cells.has(self.slots[clean])]
         if len(clean):
             self._table.dirty[self.slots[clean]] = True
             self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
+
+    def _clean_rows(self, first: int = 0) -> Bins:
+        """Return the rows from one on of keys that do not count as changed yet, and may change."""
+        clean = ~self._table.dirty[self.slots]
+        rows = np.flatnonzero(clean if self._writes is None else clean & self._writes)
+        return rows[rows >= first]
 
     def _remove_unset(self, bins: Mapping[bytes, int]) -> None:
         """Remove those of some keys that have no state, given with their bins."""

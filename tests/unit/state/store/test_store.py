@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from meander.schemas.errors import MeanderError, SetupError
-from meander.state.encoding.cells import INITIAL_SLOTS, SealedCells, weigh
+from meander.state.encoding.cells import ABSENT, INITIAL_SLOTS, SealedCells, weigh
 from meander.state.encoding.codec import PLAIN, Sealed, decode, encode, seal, unseal
 from meander.state.encoding.columns import ColumnLayout
-from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, Table
+from meander.state.keys.ids import Bin
+from meander.state.store.memtable import ENTRY_BYTES, SLOT_BYTES, SPARSE, Memtable, StateTable
 from meander.state.store.sst_writer import TableWriter
 from meander.state.store.store import Database, Store
 from tests.support.state.store_access import forget, got, put
@@ -376,7 +377,7 @@ def test_the_memtable_spills_oldest_first(database: Database) -> None:
 
 
 def test_slots_are_used_again_and_grow_in_number_where_none_is_free() -> None:
-    table = Table(b"op", SealedCells())
+    table = StateTable(b"op", SealedCells())
     many = [b"%d" % n for n in range(3 * INITIAL_SLOTS)]
     first = table.insert(dict.fromkeys(many, 7))
     assert len(set(first.tolist())) == len(many)
@@ -412,3 +413,23 @@ def test_a_table_for_which_the_disk_has_no_room_is_an_error_that_names_it(tmp_pa
             writer.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_open_batch_takes_further_keys(database: Database) -> None:
+    """A key that is added counts as changed, and one that is only read does not."""
+    store, bins = database.store("op"), np.array([3])
+    put(store, [3] * 3, [b"a", b"b", b"c"], [1] * 3)
+    store.install(3, [b"d"], [encode("disk")])
+    store.freeze([Bin(3)])
+    with store.open_batch([b"a"], bins) as batch:
+        assert [unseal(one) for one in batch.read([b"b", b"d"], np.array([3, 3]))] == [1, "disk"]
+        changed, new, gone = batch.add([b"b", b"e", b"c"], np.array([3, 3, 3])).tolist()
+        batch.sealed[changed], batch.sealed[new] = 2, 3
+        batch.sealed[gone], batch.forgets = ABSENT, True
+    found = store.collect_states(3, [b"b", b"c", b"e"])
+    assert found == [encode(1), encode(1), None], "the frozen states are those of before"
+    store.thaw(Bin(3))
+    assert sorted(store.pop_changes(3)) == [b"a", b"b", b"c", b"e"]
+    assert {key: decode(state) for key, state in store.scan(3)} == {
+        b"a": 1, b"b": 2, b"d": "disk", b"e": 3,
+    }  # fmt: skip
