@@ -16,8 +16,9 @@ LATE = 0.5
 """The seconds by which a record may be late."""
 
 
-def own_ms(record: bytes) -> int:
+def own_ms(record: object) -> int:
     """Return the own time of a record."""
+    assert isinstance(record, bytes)
     return int(record[KEY:].split()[0])
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from meander.dataflow.api.joined import Joinable
 from meander.dataflow.api.stream import KeyedOptions, KeyedStream, ProcessedStream
-from meander.dataflow.api.table import pair
 from meander.dataflow.joins.interval import interval_join
 from meander.dataflow.operators.retries import OnError
+from meander.dataflow.tables.logic import pair
 from meander.schemas.errors import SetupError
 from meander.state.encoding.codec import PLAIN
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.joins.interval import How as StreamHow
@@ -212,7 +212,7 @@ class Joinable(Extensible, Generic[T]):
             _expect_no_options(name, "streams", (on, None), (copies, "one"))
             return join_streams(self, given, within, late, how, step, name, on_error, colocate)
         _expect_no_options(name, "a stream with a table", (within, None), (late, 0))
-        return join_table(self, given, on, how, step, name, copies, on_error, colocate)
+        return join_table(self, given, on, cast(How, how), step, name, copies, on_error, colocate)
 
 
 def _expect_no_options(name: str, joined: str, *options: tuple[object, object]) -> None:
