@@ -104,7 +104,10 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "the former foreign key takes the new pair away": (foreign_keys, "pair_changed", _last),
     "one bin alone has a copy": (tables, "keys_of_bins", _first_alone),
 }  # fmt: skip
-SHOWN = dict.fromkeys(BUGS, 0)
+SHOWN = dict.fromkeys(BUGS, 0) | {
+    "changes come after the records of their time": 7, "a row lives a millisecond longer": 22,
+    "a renewed row ends at its first timer": 2, "a left join of tables is an inner one": 2,
+}  # fmt: skip
 """The seeds that show them, as it is now."""
 LOST = (StateBatch, "_clean_rows", _unrecorded)
 

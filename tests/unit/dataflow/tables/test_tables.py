@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from meander import Flow, KafkaSink, KafkaSource, SetupError, Table
+from meander import (
+    Checkpointing,
+    Flow,
+    KafkaSink,
+    KafkaSource,
+    SetupError,
+    Table,
+    field,
+    nondeterministic,
+)
+from meander.dataflow.api.plan import Plan
 from meander.dataflow.simulation.in_memory import ListSource
 from meander.state.encoding import codec
+from meander.state.times.time import to_millis
 from meander.testing import TestFlow
 
 
@@ -36,6 +48,17 @@ def test_a_record_with_metadata_is_the_row_of_its_key() -> None:
         run.feed("orders", "Ada", ms=40)
         run.run()
     assert run.values("results") == [["Rome", 1]]
+
+
+def test_a_null_deletes_a_row_at_its_timestamp_where_a_field_has_the_time() -> None:
+    flow = Flow("nulls")
+    table = flow.table(KafkaSource("homes", time=field("at")))
+    table.changes().sink(KafkaSink("results"))
+    with TestFlow(flow) as run:
+        run.feed("homes", {"at": 10}, key="Ada", ms=1)
+        run.feed("homes", None, key="Ada", ms=30)
+        run.run()
+    assert [to_millis(one.time) for one in run.results("results")] == [10, 30]
 
 
 def test_a_source_without_kafka_gives_pairs() -> None:
@@ -152,6 +175,49 @@ def test_two_joins_read_one_table() -> None:
         run.feed("orders", 1, key="Ada", ms=10)
         run.run()
     assert run.values("results") == [[[1, "Bern"], "Bern"]]
+
+
+@dataclass(frozen=True)
+class City:
+    name: str
+
+
+def city(name: str) -> City:
+    return City(name)
+
+
+def test_the_functions_of_a_table_name_the_classes_of_its_rows() -> None:
+    flow = Flow("cities")
+    homes = flow.table(KafkaSource("homes", value="str"), "homes").map(city)
+    flow.source(KafkaSource("people", value="str")).join(
+        homes, on=str, step=lambda _, row: row.name
+    ).sink(KafkaSink("results"))
+    with TestFlow(flow) as run:
+        run.feed("homes", "Bern", key="Ada", ms=10)
+        run.feed("people", "Ada", ms=20)
+        run.run()
+        assert run.states("join") == {"Ada": City("Bern")}
+    assert run.values("results") == ["Bern"]
+
+
+@pytest.mark.parametrize("build", [
+    lambda table, drawn: table.map(drawn),
+    lambda table, drawn: table.filter(drawn),
+    lambda table, drawn: table.join(table.map(str, name="other"), step=drawn),
+    lambda table, drawn: table.join(table.map(str, name="other"), on=drawn),
+])  # fmt: skip
+def test_a_nondeterministic_function_of_rows_counts_as_one(
+    build: Callable[[Table[Any, Any], Any], Table[Any, Any]],
+) -> None:
+    """I5: so that exactly once its results wait for a checkpoint."""
+
+    @nondeterministic
+    def drawn(*rows: Any) -> Any:
+        return rows[0]
+
+    flow = Flow("drawn", delivery="exactly_once", checkpoints=Checkpointing(interval=1))
+    build(flow.table(KafkaSource("homes"), "homes"), drawn).sink(KafkaSink("results"))
+    assert Plan(flow).outboxes == {"sink"}
 
 
 REFUSED: dict[str, tuple[Callable[[Table[Any, Any], Any], object], str]] = {
