@@ -190,12 +190,12 @@ def _state_rows(
         if logic is None:
             yield name, state, None
             return
-        windows: list[OpenWindow] = [*open_windows(logic, state)]
+        windows: list[OpenWindow] = [*open_windows(logic, name, state)]
     except failure() as error:  # a codec may be the user's
         yield (name, *[None] * (1 if logic is None else 3), f"value: {describe(error)}")
         return
     for one in windows:
-        yield (name, *one, None)
+        yield (*one, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The open windows of a key, from its state as a checkpoint holds it.
+"""The open windows of a state as a checkpoint holds it.
 
-Guarantees the windows that still hold records, in order of their starts. This module alone, besides
-the logic that writes these states, knows their form. Cost: one row per window.
+Guarantees the windows that still hold records. This module alone, besides the logic that writes
+these states, knows their form. Cost: one row per window.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ class OpenWindow(NamedTuple):
     """A window that holds records of a key, with its state. A sliding window has no state of its
     own, and shows its records so far."""
 
+    key: object
+    """The key of its records."""
     start: int
     """The first time of the window, in milliseconds since 1970."""
     end: int
@@ -26,30 +28,31 @@ class OpenWindow(NamedTuple):
     state: object
 
 
-def open_windows(logic: Logic, state: Any) -> Iterator[OpenWindow]:  # noqa: ANN401 (as stored)
-    """Yield the open windows of a key whose state is that of an operator with this logic.
+def open_windows(logic: Logic, key: object, state: Any) -> Iterator[OpenWindow]:  # noqa: ANN401 (as stored)
+    """Yield the open windows of an entry of an operator with this logic, a key and its state.
 
     >>> from meander.dataflow.windows.aggregation import WindowReduction
     >>> from meander.dataflow.windows.logic import Emission
     >>> from meander.dataflow.windows.window import Hopping
     >>> minutes = TimedWindows(Hopping(60_000, 60_000), WindowReduction(max), Emission())
-    >>> [*open_windows(minutes, [(0, 60_000, 60_000, 7)])]
-    [OpenWindow(start=0, end=60000, state=7)]
+    >>> [*open_windows(minutes, "home", [(0, 60_000, 60_000, 7)])]
+    [OpenWindow(key='home', start=0, end=60000, state=7)]
     """
     match logic:
         case TimedWindows():
-            yield from (OpenWindow(*row.window, row.state) for row in map(Row._make, state))
+            for row in map(Row._make, state):
+                yield OpenWindow(key, *row.window, row.state)
         case CountedWindows():
             if state:
                 start, end, _, value = state
-                yield OpenWindow(start, end, value)
+                yield OpenWindow(key, start, end, value)
         case SlidingWindows(windows=windows):
             entries = [Entry._make(one) for one in state]
             for entry in entries:
                 if entry.due == windows.close(entry.time):
                     window = windows.window(entry.time)
                     held = [one.records for one in entries if window.holds(one.time)]
-                    yield OpenWindow(*window, _in_order(held))
+                    yield OpenWindow(key, *window, _in_order(held))
 
 
 def _in_order(records: Sequence[Sequence[tuple[int, object]]]) -> list[object]:
