@@ -184,15 +184,16 @@ def _state_rows(
     key: bytes, data: bytes, decode: Callable[[bytes], object], logic: Logic | None
 ) -> Iterator[Row]:
     """Yield the row of a state, or one for each of its windows."""
-    name = codec.decode(key)
+    name: object = None
     try:
+        name = codec.decode(key)
         state = decode(split_due(data)[1])
         if logic is None:
             yield name, state, None
             return
         windows: list[OpenWindow] = [*open_windows(logic, name, state)]
     except failure() as error:  # a codec may be the user's
-        yield (name, *[None] * (1 if logic is None else 3), f"value: {describe(error)}")
+        yield (name, *[None] * (1 if logic is None else 3), describe(error))
         return
     for one in windows:
         yield (*one, None)

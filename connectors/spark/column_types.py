@@ -2,16 +2,17 @@
 
 Guarantees that `convert` returns a value that the column holds without loss, or raises ValueError:
 a value outside the type never becomes another one. Invariant: the type of a sample holds each value
-of it. Cost: some microseconds per value, about one per field.
+of it. Cost: `array` takes about 0.2 us per value and field, `convert` some microseconds per value.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import reduce
+from types import NoneType
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,17 @@ class ColumnType(Protocol):
     def convert(self, value: object) -> object:
         """Return a value for a column of the type. Raise ValueError where it does not fit."""
 
+    def array(self, values: Sequence[object]) -> pa.Array:
+        """Return values as a column. Raise ValueError where one of them does not fit."""
+
+
+class _Converted:
+    """A type whose columns consist of converted values."""
+
+    def array(self: ColumnType, values: Sequence[object]) -> pa.Array:
+        """Return values as a column. Raise ValueError where one of them does not fit."""
+        return pa.array(list(map(self.convert, values)), self.arrow)
+
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
@@ -58,6 +70,16 @@ class Scalar:
             raise _unfit(value, self.name)
         return number
 
+    def array(self, values: Sequence[object]) -> pa.Array:
+        """Return values as a column. Raise ValueError where one of them does not fit."""
+        # Most columns hold one type, and no number of another one.
+        if {*map(type, values)} <= {self.kinds[0], NoneType}:
+            try:
+                return pa.array(values, self.arrow)
+            except OverflowError as error:
+                raise ValueError(str(error)) from error
+        return pa.array(list(map(self.convert, values)), self.arrow)
+
 
 BOOL = Scalar("boolean", pa.bool_(), (bool,))
 INT = Scalar("bigint", pa.int64(), (int,))
@@ -69,8 +91,8 @@ TIME = Scalar("timestamp", pa.timestamp("us", tz="UTC"), (datetime,))
 _SCALARS = {bool: BOOL, int: INT, float: FLOAT, str: TEXT, bytes: BYTES, date: DATE}
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+@dataclass(frozen=True)
+class Json(_Converted):
     """A type of values that have no other type in common: their JSON, as text."""
 
     @property
@@ -108,9 +130,24 @@ class Struct:
             raise ValueError(f"field {min(map(repr, more))} is none of its column's")
         return {name: one.convert(value.get(name)) for name, one in self.fields.items()}
 
+    def array(self, values: Sequence[object]) -> pa.Array:
+        """Return values as a column. Raise ValueError where one of them does not fit."""
+        plain_values = list(map(_plain, values))
+        missing, dicts = [], list[Mapping[str, object]]()
+        for value in plain_values:
+            if not isinstance(value, dict | None) or (value and value.keys() - self.fields.keys()):
+                # It raises the error, or converts another kind of mapping.
+                return pa.array(list(map(self.convert, values)), self.arrow)
+            missing.append(value is None)
+            dicts.append(value or {})
+        columns = [one.array([row.get(name) for row in dicts]) for name, one in self.fields.items()]
+        return pa.StructArray.from_arrays(
+            columns, fields=list(self.arrow), mask=pa.array(missing, pa.bool_())
+        )
 
-@dataclass(frozen=True, slots=True)
-class Row:
+
+@dataclass(frozen=True)
+class Row(_Converted):
     """A type of tuples of one length, as a struct with the fields `_1`, `_2` and so on."""
 
     items: tuple[ColumnType, ...]
@@ -130,8 +167,8 @@ class Row:
         return {f"_{n}": one.convert(part) for n, (one, part) in enumerate(parts, 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+@dataclass(frozen=True)
+class Array(_Converted):
     """A type of sequences and sets."""
 
     item: ColumnType
@@ -151,8 +188,8 @@ class Array:
         return [self.item.convert(one) for one in value]
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+@dataclass(frozen=True)
+class Map(_Converted):
     """A type of dicts without a common field, with texts as keys."""
 
     item: ColumnType

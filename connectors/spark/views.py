@@ -92,17 +92,25 @@ class View:
         errors = list(found)
         arrays = []
         for (name, kind), values in zip(self.types.items(), columns, strict=False):
-            converted: list[object] = []
-            for at, value in enumerate(values):
-                try:
-                    converted.append(kind.convert(value))
-                except ValueError as error:
-                    converted.append(None)
-                    errors[at] = errors[at] or f"{name}: {error}"
-            arrays.append(pa.array(converted, kind.arrow))
+            try:
+                arrays.append(kind.array(values))
+            except ValueError:
+                arrays.append(_each(name, kind, values, errors))
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(errors, pa.string())], schema=self.schema
         )
+
+
+def _each(name: str, kind: ColumnType, values: Sequence[object], errors: list[object]) -> pa.Array:
+    """Return values as a column, with null for each that does not fit, and note its error."""
+    converted: list[object] = []
+    for at, value in enumerate(values):
+        try:
+            converted.append(kind.convert(value))
+        except ValueError as error:
+            converted.append(None)
+            errors[at] = errors[at] or f"{name}: {error}"
+    return pa.array(converted, kind.arrow)
 
 
 def read_view(spark: SparkSession, view: View) -> DataFrame:
