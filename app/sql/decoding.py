@@ -32,6 +32,7 @@ from meander.dataflow.api.flow import Flow
 from meander.dataflow.api.nodes import KeyedNode, ProcessLogic, SinkNode, SourceNode
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.logic import unmarked
+from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.dataflow.windows.open_windows import Logic, OpenWindow, open_windows
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
@@ -143,9 +144,13 @@ def keyed_node(flow: Flow, operator: str) -> KeyedNode | None:
 
 def windows_of(node: KeyedNode | None) -> Logic | None:
     """Return the logic of an operator with windows; None for another one."""
-    init = node.logic.init if node is not None and isinstance(node.logic, ProcessLogic) else None
-    logic = getattr(init, "__self__", None)
-    return logic if isinstance(logic, get_args(Logic)) else None
+    match None if node is None else node.logic:
+        case ColumnarWindows() as columnar:
+            return columnar
+        case ProcessLogic(init=init):
+            logic = getattr(init, "__self__", None)
+            return logic if isinstance(logic, get_args(Logic)) else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +173,16 @@ class StateDecoder:
                 f"its states have the codec {self.codec!r}, and the flow's is {node.codec.name!r}",
                 "give the flow's name in place of its module to see their bytes",
             )
-        if self.codec != PLAIN.name:
+        if not _is_plain(self.codec):
             decode = bytes if node is None else node.codec.decode
         return lambda _, entries: [
             row for key, data in entries for row in _state_rows(key, data, decode, logic)
         ]
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a codec of this name writes plain values; it may name its operator, too."""
+    return name == PLAIN.name or name.startswith(f"{PLAIN.name} of ")
 
 
 def _plain_state(data: bytes) -> object:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from meander.dataflow.windows.columnar import OWN, ColumnarWindows
 from meander.dataflow.windows.logic import CountedWindows, Row, TimedWindows
 from meander.dataflow.windows.sliding import Entry, SlidingWindows
+from meander.dataflow.windows.window import Hopping
 
-Logic = TimedWindows | CountedWindows | SlidingWindows
+Logic = TimedWindows | CountedWindows | SlidingWindows | ColumnarWindows
 
 
 class OpenWindow(NamedTuple):
@@ -28,12 +30,11 @@ class OpenWindow(NamedTuple):
     state: object
 
 
-def open_windows(logic: Logic, key: object, state: Any) -> Iterator[OpenWindow]:  # noqa: ANN401 (as stored)
+def open_windows(logic: Logic, key: Any, state: Any) -> Iterator[OpenWindow]:  # noqa: ANN401 (as stored)
     """Yield the open windows of an entry of an operator with this logic, a key and its state.
 
     >>> from meander.dataflow.windows.aggregation import WindowReduction
     >>> from meander.dataflow.windows.logic import Emission
-    >>> from meander.dataflow.windows.window import Hopping
     >>> minutes = TimedWindows(Hopping(60_000, 60_000), WindowReduction(max), Emission())
     >>> [*open_windows(minutes, "home", [(0, 60_000, 60_000, 7)])]
     [OpenWindow(key='home', start=0, end=60000, state=7)]
@@ -53,6 +54,13 @@ def open_windows(logic: Logic, key: object, state: Any) -> Iterator[OpenWindow]:
                     window = windows.window(entry.time)
                     held = [one.records for one in entries if window.holds(one.time)]
                     yield OpenWindow(key, *window, _in_order(held))
+        case ColumnarWindows(windows=Hopping(size_ms=size)):
+            start, name = key
+            yield OpenWindow(name, start, start + size, state)
+        case ColumnarWindows():
+            start, end, *columns = state
+            fold = columns[OWN - 2 :]
+            yield OpenWindow(key[1], start, end, fold[0] if len(fold) == 1 else tuple(fold))
 
 
 def _in_order(records: Sequence[Sequence[tuple[int, object]]]) -> list[object]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meander.app.sql.decoding import StateDecoder, TopicDecoders, flow_of
+from meander.app.sql.decoding import StateDecoder, TopicDecoders, flow_of, keyed_node
 from meander.connectors.spark.views import Row
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.checkpoint import Checkpoint
@@ -17,7 +17,7 @@ from meander.state.keys.ids import ExecutionId
 
 FLOW = """
 from dataclasses import dataclass
-from meander import Flow, KafkaSink, KafkaSource, tumbling, typed
+from meander import Flow, KafkaSink, KafkaSource, columns, session, tumbling, typed
 
 @dataclass
 class View:
@@ -34,6 +34,8 @@ pages = views.key_by(lambda view: view.page)
 pages.fold("last", lambda: None, lambda last, view: (view, view))
 pages.fold("own", str, lambda state, _: (state, None), codec=Reversed())
 pages.window("minutes", tumbling(60)).fold(int, lambda count, _: count + 1)
+pages.window("counted", tumbling(60)).fold(columns.sum("n"))
+pages.window("visits", session(30)).fold(columns.sum("n"))
 views.sink(KafkaSink("copies", value=typed(View)), "copies")
 views.sink(KafkaSink("texts", value=repr), "texts")
 """
@@ -69,6 +71,17 @@ def test_each_open_window_is_a_row(module: Path) -> None:
         ("home", 0, 60_000, 7, None),
         ("home", 60_000, 120_000, 1, None),
     ]
+
+
+def test_each_open_window_of_a_columnar_aggregate_is_a_row(module: Path) -> None:
+    def shown(operator: str, key: object, state: object) -> list[Row]:
+        node = keyed_node(flow_of(module), operator)
+        assert node is not None
+        decode = StateDecoder(operator, node.codec.name, module)()
+        return decode(NONE, [(codec.encode(key), codec.encode(state))])
+
+    assert shown("counted", (60_000, "home"), 7) == [("home", 60_000, 120_000, 7, None)]
+    assert shown("visits", (0, "home"), (5, 90, 1, 7)) == [("home", 5, 90, 7, None)]
 
 
 def test_an_own_codec_decodes_its_states_where_the_module_is_known(module: Path) -> None:
