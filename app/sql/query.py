@@ -40,7 +40,7 @@ _SPARK_LOGGER = "SQLQueryContextLogger"
 _UNKNOWN = "TABLE_OR_VIEW_NOT_FOUND"
 
 
-class Query:
+class SqlQuery:
     """A query whose views open as it names them."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, sample: int, folder: Path) -> None:
@@ -50,6 +50,7 @@ class Query:
         logging.getLogger(_SPARK_LOGGER).disabled = True
         self.views: list[ViewName] = []
         """The views that the query names."""
+        self._opened = set[str]()
 
     def run(self, text: str, limit: int | None) -> pa.Table:
         """Return the rows of a query, `limit` at most. Raise SetupError for a wrong query, and
@@ -72,19 +73,20 @@ class Query:
                 return self._spark.sql(text)
             except AnalysisException as error:
                 name = _unknown_view(error)
-                if name is None or name in self._spark_names:
+                if name is None:
                     raise _refused(error) from error
             except PySparkException as error:
                 raise _refused(error) from error
+            if name in self._opened:
+                raise SetupError(
+                    f"view {name!r}", "its name stands without back-ticks", f"write `{name}`"
+                )  # fmt: skip
             self._open(name)
-
-    @property
-    def _spark_names(self) -> set[str]:
-        return {one.name for one in self._spark.catalog.listTables()}
 
     def _open(self, name: str) -> None:
         view = self._catalog.find(name)
         self.views.append(view)
+        self._opened.add(name)
         opened = View.of(self._catalog.open(view), self._sample, str(self._marker(view)))
         quoted = name.replace("`", "``")
         read_view(self._spark, opened).createOrReplaceTempView(f"`{quoted}`")
@@ -109,13 +111,13 @@ class Query:
 
 
 @contextlib.contextmanager
-def open_query(catalog: Catalog, sample: int) -> Iterator[Query]:
+def open_query(catalog: Catalog, sample: int) -> Iterator[SqlQuery]:
     """Start Spark for a block, and yield a query over the views of a flow."""
     with tempfile.TemporaryDirectory(prefix="meander-sql-") as folder:
         # Spark would make a folder for tables here.
         options = _OPTIONS | {"spark.sql.warehouse.dir": f"{folder}/tables"}
         with spark_context(MASTER, "meander sql", options=options) as context:
-            yield Query(SparkSession(context), catalog, sample, Path(folder))
+            yield SqlQuery(SparkSession(context), catalog, sample, Path(folder))
 
 
 def view_columns(catalog: Catalog, view: ViewName, sample: int) -> list[tuple[str, str]]:

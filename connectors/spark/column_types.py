@@ -147,7 +147,7 @@ class Struct:
 
 
 @dataclass(frozen=True)
-class Row(_Converted):
+class TupleStruct(_Converted):
     """A type of tuples of one length, as a struct with the fields `_1`, `_2` and so on."""
 
     items: tuple[ColumnType, ...]
@@ -189,7 +189,7 @@ class Array(_Converted):
 
 
 @dataclass(frozen=True)
-class Map(_Converted):
+class TextMap(_Converted):
     """A type of dicts without a common field, with texts as keys."""
 
     item: ColumnType
@@ -251,14 +251,14 @@ def _of_dicts(values: list[Mapping[object, object]]) -> ColumnType:
     if reduce(set.intersection, filled):
         return Struct({name: type_of(one.get(name) for one in values) for name in texts})
     item = type_of(value for one in values for value in one.values())
-    return JSON if item == JSON else Map(item)
+    return JSON if item == JSON else TextMap(item)
 
 
 def _of_tuples(values: list[tuple[object, ...]]) -> ColumnType:
     lengths = {*map(len, values)}
     if len(lengths) > 1 or 0 in lengths:
         return Array(type_of(item for one in values for item in one))
-    return Row(tuple(type_of(column) for column in zip(*values, strict=True)))
+    return TupleStruct(tuple(type_of(column) for column in zip(*values, strict=True)))
 
 
 def _kind(value: object) -> Scalar | str:

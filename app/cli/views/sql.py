@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from meander.app.sql.catalog import Catalog, ViewName
-    from meander.app.sql.query import Query
+    from meander.app.sql.query import SqlQuery
 
     Columns = list[tuple[str, str]] | MeanderError
 
@@ -122,7 +122,7 @@ def _listed(columns: Columns) -> str:
     return "\n".join(f"{name} {kind}" for name, kind in columns)
 
 
-def say_about(query: Query, catalog: Catalog) -> None:
+def say_about(query: SqlQuery, catalog: Catalog) -> None:
     """Say on standard error which checkpoint the states are of, and which views have errors."""
     if any(view.kind == "state" for view in query.views):
         one = catalog.checkpoint

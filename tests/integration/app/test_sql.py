@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from meander.app.sql.catalog import Catalog
-from meander.app.sql.query import Query
+from meander.app.sql.query import SqlQuery
 from meander.connectors.topics.internal_topics import topic_names
 from meander.schemas.errors import SetupError
 from tests.support.kafka.topics import PATIENCE, Record, consume_all, create_topic, produce, until
@@ -67,13 +67,13 @@ class Asked:
         self._settings = {"bootstrap.servers": bootstrap}
         self.module, self.source = folder / "views.py", f"{prefix}views"
 
-    def query(self, flow: Path | None, at: str | None = None) -> Query:
+    def query(self, flow: Path | None, at: str | None = None) -> SqlQuery:
         """Return a query with views of its own."""
         names = topic_names(self._prefix, "views")
         catalog = Catalog(self._settings, names, "views", flow, at)
         folder = self._folder / uuid4().hex
         folder.mkdir()
-        return Query(self._spark.newSession(), catalog, 100, folder)
+        return SqlQuery(self._spark.newSession(), catalog, 100, folder)
 
     def rows(self, text: str, *, by_name: bool = False, at: str | None = None) -> list[Fields]:
         query = self.query(None if by_name else self.module, at)
@@ -172,6 +172,7 @@ def test_a_statement_that_is_no_query_is_refused(asked: Asked, tmp_path: Path) -
     assert "name one of these: minutes" in asked.refusal("select * from minuts")
     assert "nothing" in asked.refusal("select nothing from (select 1 as something)")
     assert "no flow of that name has run" in asked.refusal("select * from totals")
+    assert f"write `{asked.source}`" in asked.refusal(f"select * from {asked.source}")
     assert asked.rows("select count(*) as n from `PREFIXviews`") == [{"n": 0}]
 
 
