@@ -3,20 +3,12 @@
 from meander import Flow, KafkaSink, KafkaSource
 
 
-def ordered(context, name, order):
-    context.emit({**order, "name": name})
-    return name or context.forget()
-
-
-def changed(context, name, change):
-    _, customer = change
-    return customer["name"] if customer else context.forget()
+def with_name(order, customer):
+    return {**order, "name": customer and customer["name"]}
 
 
 flow = Flow("customer-orders")
+customers = flow.table(KafkaSource("customers"), "customers")
 orders = flow.source(KafkaSource("orders"), "orders")
-customers = flow.source(KafkaSource("customers", key="str", pairs=True), "customers")
-by_customer = orders.key_by(lambda order: order["customer"])
-by_key = customers.key_by(lambda change: change[0])
-named = by_customer.connect(by_key, "name", lambda: None, ordered, changed)
+named = orders.join(customers, on=lambda order: order["customer"], how="left", step=with_name)
 named.sink(KafkaSink("named-orders"))

@@ -12,4 +12,4 @@ def test_an_order_gets_the_name_of_its_time():
             run.feed("orders", {"id": ms, "customer": "7"}, ms=ms)
         run.run()
         assert [order["name"] for order in run.values("named-orders")] == ["Ann", "Anna", None]
-        assert run.states("name") == {}
+        assert run.states("join") == {}

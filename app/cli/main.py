@@ -1,6 +1,6 @@
 """The command line: `meander run | bootstrap | status | migrate | rescale | change | plan |
-checkpoint | checkpoints | stop | reset | new | dev | dead-letters | trace | topics | config |
-broker | demo`.
+checkpoint | checkpoints | stop | reset | new | dev | dead-letters | trace | sql | topics |
+config | broker | demo`.
 
 Guarantees exit codes: 0 done, 1 the flow or a command failed, 2 something outside has to be put
 right (or the command line itself), 128 + n ended by signal n. An expected error is one sentence on
@@ -28,6 +28,7 @@ from meander.app.cli import (
     plan,
     rescale,
     run,
+    sql,
     status,
     topics,
     trace,
@@ -71,6 +72,7 @@ app.command(epilog="Example: meander checkpoint counts --savepoint v1")(checkpoi
 app.command(epilog="Example: meander checkpoints counts --drop v1")(checkpoints.checkpoints)
 app.command(epilog="Example: meander stop counts --savepoint v1")(checkpoints.stop)
 app.command(epilog="Example: meander reset counts")(checkpoints.reset)
+app.command(epilog=sql.EXAMPLE)(sql.sql)
 app.command(epilog=new.EXAMPLE)(new.new)
 app.command(epilog=dev.EXAMPLE)(dev.dev)
 app.command(epilog=config.EXAMPLE)(config.config)

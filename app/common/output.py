@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,10 +56,15 @@ class CommandOutput:
             self.line(msgspec.to_builtins(event))
 
     def table(
-        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], names: int = 1
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        names: int = 1,
+        show: Callable[[object], str] | None = None,
     ) -> None:
         """Print rows; columns of numbers are aligned to the right. The first columns hold `names`
-        to type, which are never cut."""
+        to type, which are never cut. `show` writes a cell, by default as `shown` does."""
         if self.as_json:
             for row in rows:
                 self.line(dict(zip(columns, row, strict=True)))
@@ -71,7 +76,7 @@ class CommandOutput:
             table.add_column(column, justify=justify, no_wrap=index < names, overflow="fold")
         for row in rows:
             # As text: brackets in a name are no markup.
-            table.add_row(*(Text(shown(cell)) for cell in row))
+            table.add_row(*(Text((show or shown)(cell)) for cell in row))
         self.console.print(table)
 
     def line(self, fields: Mapping[str, object]) -> None:

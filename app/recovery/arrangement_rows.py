@@ -7,10 +7,6 @@ or of one bin for one key. Memory: all rows of the arrangement.
 
 from __future__ import annotations
 
-import threading
-from contextlib import ExitStack, closing
-from tempfile import TemporaryDirectory
-
 from meander.app.recovery.checkpoint_index import (
     CheckpointIndex,
     find_checkpoint,
@@ -20,9 +16,9 @@ from meander.app.recovery.checkpoint_index import (
 from meander.app.recovery.restart import read_decisions
 from meander.connectors.kafka import client
 from meander.connectors.kafka.client import Settings
+from meander.connectors.topics.checkpointed_bins import open_bins
 from meander.connectors.topics.checkpoints import open_checkpoints
 from meander.connectors.topics.internal_topics import TopicNames, expect_started
-from meander.connectors.topics.state import KafkaStateTopic
 from meander.dataflow.operators.collection.checkpointed_rows import (
     CollectionRows,
     key_hashes,
@@ -30,15 +26,8 @@ from meander.dataflow.operators.collection.checkpointed_rows import (
 )
 from meander.schemas.errors import SetupError
 from meander.state.checkpoint.arrangements import KeptArrangement
-from meander.state.checkpoint.bin_reader import BinReader
 from meander.state.checkpoint.checkpoint import Checkpoint
 from meander.state.keys.ids import Bin
-from meander.state.store.store import Database
-
-BUDGET_BYTES = 64 << 20
-"""The memory for the entries of a bin, before they lie on disk."""
-_POLL_SECONDS = 0.25
-"""The seconds between two looks for an answer of Kafka, and for a lost connection."""
 
 
 def select_checkpoint(
@@ -77,22 +66,8 @@ def read_rows(
 
     Raise SetupError where the checkpoint does not tell them.
     """
-    arrived = threading.Event()
-
-    def wait() -> None:
-        arrived.wait(_POLL_SECONDS)
-        arrived.clear()
-
-    with ExitStack() as opened:
-        folder = opened.enter_context(TemporaryDirectory(prefix="meander-"))
-        database = opened.enter_context(closing(Database(folder, BUDGET_BYTES)))
-        state, in_flight = (
-            opened.enter_context(closing(KafkaStateTopic(settings, topic, 0, arrived)))
-            for topic in (names.state, names.in_flight)
-        )
-        operator = arrangement.kept_by
-        store = database.store(operator)
-        reader = BinReader(checkpoint, operator, store, state, in_flight, wait)
+    operator = arrangement.kept_by
+    with open_bins(settings, names, checkpoint, operator) as reader:
         if key is None:
             return rows_at(checkpoint, arrangement, reader.entries(), millis)
         bins = sorted(set(checkpoint.space.bins_of(key_hashes(key)).tolist()))

@@ -10,30 +10,23 @@ fewer columns. Arrow parses JSON, as Spark's parser would take longer than all o
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import cast
 
 import pyarrow as pa
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import TopicPartition
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from meander.connectors.kafka import client, topic_metadata
+from meander.connectors.kafka import client
 from meander.connectors.kafka.client import ConsumedMessage
+from meander.connectors.spark.topic_ranges import TopicRange, ranges_of, read_range
 from meander.schemas.errors import MeanderError, SetupError
 
 FORMAT = "meander-kafka"
-BATCH = 10_000
-"""The records of an Arrow batch: enough to make Arrow's own cost vanish, about 5 MB at most."""
-READ_TIMEOUT = 60.0
-"""The seconds without an answer from the broker after which a read fails."""
 
 COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, "
@@ -123,16 +116,6 @@ def _readable(field: pa.Field) -> bool:
     return bool(_FIXED.get(field.name) == field.type)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range(InputPartition):
-    """A range of offsets [start, end) in one topic partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
 class _Reader(DataSourceReader):
     def __init__(self, topics: list[str], settings: dict[str, str], wanted: pa.Schema) -> None:
         self._topics = topics
@@ -141,78 +124,28 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the range of every partition as of now; its end is the last stable offset."""
-        admin = client.admin(self._settings)
-        every = [
-            TopicPartition(topic, number)
-            for topic in self._topics
-            for number in range(topic_metadata.partitions_of(admin, topic))
-        ]
-        starts = _offsets(admin, every, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-        ends = _offsets(admin, every, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         # Empty ranges are included: Spark without any input partition reads `None`.
-        return [_Range(at.topic, at.partition, starts[at], ends[at]) for at in every]
+        return ranges_of(self._settings, self._topics)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield Arrow batches of one range, in offset order."""
-        assert isinstance(partition, _Range)
+        assert isinstance(partition, TopicRange)
         consumer = client.consumer(self._settings, FORMAT)
         # No object of a batch is part of a cycle, and a batch has many objects. A search for cycles
         # would take a quarter of the time.
         gc.disable()
         try:
             consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
-            for messages in _read(consumer, partition):
+            for messages in read_range(consumer, partition):
                 yield _columns(partition, messages, self._wanted)
         finally:
             gc.enable()
             consumer.close()
 
 
-def _offsets(
-    admin: AdminClient, every: list[TopicPartition], which: OffsetSpec
-) -> dict[TopicPartition, int]:
-    answers = admin.list_offsets(
-        dict.fromkeys(every, which),
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=client.REQUEST_TIMEOUT,
-    )
-    return {at: answer.result().offset for at, answer in answers.items()}
-
-
-def _read(consumer: Consumer, span: _Range) -> Iterator[list[ConsumedMessage]]:
-    position = span.start
-    buffered: list[ConsumedMessage] = []
-    last_answer = time.monotonic()
-    while position < span.end:
-        # At the end of the log, `consume` waits for its whole timeout; `poll` does not.
-        first = consumer.poll(1.0)
-        found = [] if first is None else [first, *consumer.consume(BATCH, timeout=0)]
-        for message in cast(list[ConsumedMessage], found):
-            error = message.error()
-            if error is None:
-                buffered.append(message)
-                position = message.offset() + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                # Lower offsets that were not delivered hold no records.
-                position = max(position, message.offset())
-            elif not error.retriable():
-                raise client.translate(error, f"topic '{span.topic}'")
-        if found:
-            last_answer = time.monotonic()
-        elif time.monotonic() - last_answer > READ_TIMEOUT:
-            raise MeanderError(
-                f"partition {span.partition} of topic '{span.topic}'",
-                f"no answer for {READ_TIMEOUT:.0f} s at offset {position} of {span.end}",
-                "check that the broker runs",
-            )
-        if len(buffered) >= BATCH or position >= span.end:
-            whole = [message for message in buffered if message.offset() < span.end]
-            buffered = []
-            if whole:
-                yield whole
-
-
-def _columns(span: _Range, messages: list[ConsumedMessage], wanted: pa.Schema) -> pa.RecordBatch:
+def _columns(
+    span: TopicRange, messages: list[ConsumedMessage], wanted: pa.Schema
+) -> pa.RecordBatch:
     """Build a batch column by column. It holds many records, so the function makes no call per
     record."""
     columns = [_column(span, messages, field.name, field.type) for field in wanted]
@@ -220,7 +153,7 @@ def _columns(span: _Range, messages: list[ConsumedMessage], wanted: pa.Schema) -
 
 
 def _column(
-    span: _Range, messages: list[ConsumedMessage], name: str, type_: pa.DataType
+    span: TopicRange, messages: list[ConsumedMessage], name: str, type_: pa.DataType
 ) -> pa.Array:
     match name:
         case "topic":
@@ -253,7 +186,7 @@ def _map(headers: list[Headers]) -> pa.MapArray:
     )
 
 
-def _numbers(span: _Range, headers: list[Headers], fields: pa.StructType) -> pa.StructArray:
+def _numbers(span: TopicRange, headers: list[Headers], fields: pa.StructType) -> pa.StructArray:
     columns = []
     for field in fields:
         texts = [record.get(field.name) for record in headers]
@@ -269,7 +202,7 @@ def _numbers(span: _Range, headers: list[Headers], fields: pa.StructType) -> pa.
     return pa.StructArray.from_arrays(columns, fields=list(fields))
 
 
-def _parsed(span: _Range, values: list[bytes | None], fields: pa.StructType) -> pa.StructArray:
+def _parsed(span: TopicRange, values: list[bytes | None], fields: pa.StructType) -> pa.StructArray:
     """Parse one JSON object per value; a null stays null."""
     # Each value becomes one line. JSON needs no line ends inside, and a value with one would look
     # like two.
@@ -293,7 +226,7 @@ def _parsed(span: _Range, values: list[bytes | None], fields: pa.StructType) -> 
     return pa.StructArray.from_arrays(columns, fields=list(fields), mask=missing)
 
 
-def _no_json(span: _Range, cause: str) -> MeanderError:
+def _no_json(span: TopicRange, cause: str) -> MeanderError:
     return MeanderError(
         f"partition {span.partition} of topic '{span.topic}'",
         f"a value is no JSON object with these fields: {cause}",

@@ -1,13 +1,13 @@
 """Read the bins of one operator from a checkpoint, outside of a flow.
 
 Guarantees the entries that a restart would install, or an error that names the layer. Bins come one
-after the other. Memory: one bin, and the deltas of all wanted bins. Cost: one read of the layers of
-each bin.
+after the other. The layers of some bins are requested at once, as a sweep of the topic takes some
+milliseconds. Memory: these bins, and the deltas of all wanted ones. Cost: one read of each layer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 
@@ -16,11 +16,14 @@ from meander.state.checkpoint.delta_bundles import decode_deltas
 from meander.state.keys.ids import Bin
 from meander.state.layers.layer import DeltaEntries, merge_deltas, read_payloads
 from meander.state.layers.layer_loader import AHEAD_BYTES, LayerLoader
+from meander.state.layers.manifest import Manifest
 from meander.state.layers.topic import RecordLocation, StateTopic
 from meander.state.store.store import Store
 
 BUDGET_ENTRIES = 1 << 16
 """The entries that one step installs."""
+AT_ONCE_BYTES = 8 << 20
+"""The most bytes of the layers that are requested at once, unless one bin has more."""
 
 
 class BinReader:
@@ -46,18 +49,34 @@ class BinReader:
         Raise MeanderError where a layer or a bundle cannot be read.
         """
         store, deltas = self._store, self._deltas(bins)
-        for manifest in self._checkpoint.manifests:
+        for manifest in self._loaded(bins):
             bin = manifest.bin
-            if manifest.operator != self._operator or (bins is not None and bin not in bins):
-                continue
-            loader = LayerLoader(store, manifest, self._topic)
-            while not loader.step(BUDGET_ENTRIES):
-                self._wait()
             keys, states, _ = merge_deltas(deltas.pop(bin, ()))
             store.install(bin, keys, states)
             if entries := [*store.scan(bin)]:
                 yield entries
             store.drop(bin)
+
+    def _loaded(self, bins: Collection[Bin] | None) -> Iterator[Manifest]:
+        """Yield the manifest of each wanted bin once the store has the layers of the bin."""
+        left = deque(
+            one
+            for one in self._checkpoint.manifests
+            if one.operator == self._operator and (bins is None or one.bin in bins)
+        )
+        loading, size = deque[tuple[Manifest, LayerLoader]](), 0
+        while left or loading:
+            while left and (not loading or size + bytes_of(left[0]) <= AT_ONCE_BYTES):
+                manifest = left.popleft()
+                loading.append((manifest, LayerLoader(self._store, manifest, self._topic)))
+                size += bytes_of(manifest)
+                # The first step requests the layers.
+                loading[-1][1].step(BUDGET_ENTRIES)
+            manifest, loader = loading.popleft()
+            while not loader.step(BUDGET_ENTRIES):
+                self._wait()
+            size -= bytes_of(manifest)
+            yield manifest
 
     def _deltas(self, bins: Collection[Bin] | None) -> dict[Bin, Sequence[DeltaEntries]]:
         """Return the deltas that complete the layers of bins, the earliest first."""
@@ -84,3 +103,8 @@ class BinReader:
                     self._wait()
                 else:
                     yield data
+
+
+def bytes_of(manifest: Manifest) -> int:
+    """Return the bytes of the layers of a bin."""
+    return sum(layer.bytes for layer in manifest.layers)

@@ -1,0 +1,1 @@
+"""Queries by Spark SQL over the states and topics of a flow."""
