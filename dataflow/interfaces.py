@@ -280,6 +280,14 @@ class CompositeSource(Protocol):
         match."""
 
 
+@runtime_checkable
+class KeyedSource(Protocol):
+    """A source whose records may bring their keys along."""
+
+    def with_keys(self) -> SourceSpec:
+        """Return the source whose values are pairs of key and value, or a `Record` each."""
+
+
 class SinkSpec(Protocol):
     """A sink that a user passes to `stream.sink`."""
 

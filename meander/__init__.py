@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from meander.dataflow.api.flow import Flow
     from meander.dataflow.api.in_process import InProcessResult
     from meander.dataflow.api.stream import KeyedStream, ProcessedStream, Stream
+    from meander.dataflow.api.table import Table
     from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.collections.reduce import Groups
     from meander.dataflow.control.resources import Resources
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from meander.dataflow.policies.policy import Policy, resized
     from meander.dataflow.policies.skew import SkewBalancer
     from meander.dataflow.policies.threshold import ThresholdAutoscaler
+    from meander.dataflow.tables.changes import TableChange
     from meander.dataflow.windows.aggregation import WindowContext, WindowResult
     from meander.dataflow.windows.window import Window, count, hopping, session, sliding, tumbling
     from meander.schemas.errors import MeanderError, SetupError
@@ -79,10 +81,11 @@ __all__ = [
     "MeanderError", "Metrics", "ObjectColumn", "OperatorLoad", "OperatorServices", "Options",
     "PacedMigration", "PartitionLoad", "PartitionReader", "Pattern", "Policy", "ProcessedStream",
     "Record", "Registry", "Resources", "Retry", "SetupError", "Sink", "SinkPart", "SinkRecord",
-    "SkewBalancer", "Source", "SourceOptions", "SourceRecord", "Stream", "ThresholdAutoscaler",
-    "UnreadableRecord", "Window", "WindowContext", "WindowResult", "WindowedStream", "WorkerLoad",
-    "bootstrap", "columns", "count", "csv", "difference", "field", "flow_control", "header",
-    "hopping", "nondeterministic", "pattern", "resized", "session", "sliding", "tumbling", "typed",
+    "SkewBalancer", "Source", "SourceOptions", "SourceRecord", "Stream", "Table", "TableChange",
+    "ThresholdAutoscaler", "UnreadableRecord", "Window", "WindowContext", "WindowResult",
+    "WindowedStream", "WorkerLoad", "bootstrap", "columns", "count", "csv", "difference", "field",
+    "flow_control", "header", "hopping", "nondeterministic", "pattern", "resized", "session",
+    "sliding", "tumbling", "typed",
 ]  # fmt: skip
 
 _MODULES = {
@@ -110,6 +113,7 @@ _MODULES = {
     "dataflow.api.flow": ["Flow"],
     "dataflow.api.in_process": ["InProcessResult"],
     "dataflow.api.stream": ["KeyedStream", "ProcessedStream", "Stream"],
+    "dataflow.api.table": ["Table"],
     "dataflow.api.windowed": ["WindowedStream"],
     "dataflow.collections.reduce": ["Groups"],
     "dataflow.control.resources": ["Resources"],
@@ -137,6 +141,7 @@ _MODULES = {
     "dataflow.policies.policy": ["Policy", "resized"],
     "dataflow.policies.skew": ["SkewBalancer"],
     "dataflow.policies.threshold": ["ThresholdAutoscaler"],
+    "dataflow.tables.changes": ["TableChange"],
     "dataflow.windows.aggregation": ["WindowContext", "WindowResult"],
     "dataflow.windows.window": ["Window", "count", "hopping", "session", "sliding", "tumbling"],
     "schemas.errors": ["MeanderError", "SetupError"],

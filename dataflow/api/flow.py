@@ -16,7 +16,7 @@ operators on one key therefore needs one exchange.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, overload
 
 from meander.dataflow.api.builder import Definition
 from meander.dataflow.api.checkpointing import ON_COMMAND, Checkpointing
@@ -25,11 +25,16 @@ from meander.dataflow.api.in_process import InProcessResult, in_process
 from meander.dataflow.api.nodes import Guarantee, MergeNode, Output, SourceNode, group_of
 from meander.dataflow.api.stream import KeyedStream, Stream
 from meander.dataflow.api.type_names import named_types
-from meander.dataflow.interfaces import SourceSpec
+from meander.dataflow.interfaces import KeyedSource, SourceSpec
+from meander.dataflow.operators.keyed.expiry import expiry_of
+from meander.dataflow.operators.retries import OnError
 from meander.dataflow.policies.policy import Policy
 from meander.schemas.errors import SetupError
 from meander.state.encoding.named_types import NamedTypes
 from meander.state.keys.bins import BinSpace
+
+if TYPE_CHECKING:
+    from meander.dataflow.api.table import Table
 
 MIB = 1 << 20
 T = TypeVar("T")
@@ -156,6 +161,30 @@ class Flow(Definition):
     def source(self, spec: SourceSpec[T], name: str = "source") -> Stream[T]:
         """Add a source to the flow, and return the stream of its records."""
         return Stream(self, Output.of(self.add(SourceNode(self.name_for(name), spec))))
+
+    def table(
+        self,
+        spec: SourceSpec[T],
+        name: str = "table",
+        *,
+        ttl: float | None = None,
+        on_error: OnError = "dead_letter",
+    ) -> Table[Any, Any]:
+        """Add a source of changes to the flow, and return the table of the newest row of each key.
+
+        A record of `KafkaSource` replaces the row of its Kafka key, and a null deletes it. Other
+        sources give pairs of a key and a row, or None. With `ttl` a row lives for so many seconds
+        of logical time after its last change; its end sends no change.
+
+        >>> from meander import Flow, KafkaSource
+        >>> table = Flow("orders").table(KafkaSource("customers"), "customers", ttl=86_400)
+        """
+        from meander.dataflow.api.table import change_of, table_of
+
+        if isinstance(spec, KeyedSource):
+            spec = spec.with_keys()
+        changes = self.source(spec, name).map(change_of, name=f"{name} row")
+        return table_of(changes, name, on_error, expiry_of(name, ttl, "write"))
 
     def run(
         self,

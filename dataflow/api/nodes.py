@@ -154,7 +154,19 @@ class ProcessLogic:
     """Side outputs whose results a counter of the worker counts: output and counter."""
 
 
-Logic = FoldLogic | ProcessLogic | ColumnFold
+@dataclass(frozen=True, slots=True)
+class TableJoinLogic:
+    """A join of a stream with a table, as of the time of each record. The first input has the
+    changes of the table, the second one the records: `(value, row) -> result`."""
+
+    step: Callable[[Any, Any], object]
+    keeps_unmatched: bool
+    """Whether a record without a row gives a result."""
+    on: Callable[[Any], object] | None = None
+    """Returns the table's key of a record, where each bin has a copy of the table."""
+
+
+Logic = FoldLogic | ProcessLogic | ColumnFold | TableJoinLogic
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +188,11 @@ class KeyedNode:
     def group(self) -> str:
         """Return the colocation group of the operator."""
         return DEFAULT_GROUP if self.colocate else self.name
+
+    @property
+    def inputs_first(self) -> bool:
+        """Return whether it applies the records of one time by input first."""
+        return isinstance(self.logic, TableJoinLogic)
 
     @property
     def codec_name(self) -> str:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, cast, overload
 from typing_extensions import TypeVar
 
 from meander.dataflow.api.builder import Definition
-from meander.dataflow.api.extensible import Extensible
 from meander.dataflow.api.in_process import in_process
+from meander.dataflow.api.joined import Joinable
 from meander.dataflow.api.logics import fold_of, process_of
 from meander.dataflow.api.nodes import (
     AsyncMapNode,
@@ -40,7 +40,6 @@ from meander.dataflow.interfaces import SinkSpec
 from meander.dataflow.logic.changeable import ChangeableLogic
 from meander.dataflow.operators.async_map import CoroutineFunction, ResultOrder
 from meander.dataflow.operators.collection.row_type import RowType
-from meander.dataflow.operators.collection.table import TableChanges, no_row
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.context import Context, OnTimer, OnValue
 from meander.dataflow.operators.keyed.expiry import Expiry, Refresh, expiry_of
@@ -54,6 +53,7 @@ from meander.state.encoding.codec import PLAIN, StateCodec
 if TYPE_CHECKING:
     # This loads numba, which takes half a second that other flows do without.
     from meander.dataflow.api.collection import Collection
+    from meander.dataflow.api.table import Table
     from meander.dataflow.api.windowed import WindowedStream
     from meander.dataflow.operators.collection.stateless import ReadRow
     from meander.dataflow.windows.window import Windows
@@ -70,7 +70,7 @@ KeyedOptions = tuple[Order, StateCodec, OnError, bool, Expiry | None]
 """The options of a stateful operator: order, codec, error policy, colocation and expiry."""
 
 
-class Stream(Extensible, Generic[T]):
+class Stream(Joinable[T], Generic[T]):
     """A stream that carries records from one operator to the next."""
 
     def map(
@@ -186,34 +186,25 @@ class Stream(Extensible, Generic[T]):
 
     def table(
         self,
-        function: Callable[[T], tuple[object, tuple[object, object] | None]],
+        function: Callable[[T], tuple[K, U | None]],
         name: str = "table",
         *,
-        key: type = int,
-        value: type = int,
+        ttl: float | None = None,
         on_error: OnError = "dead_letter",
-    ) -> Collection:
-        """Read a collection of rows that replace each other. A function gives the primary key of
-        each record, and its row: a key and a value, or None where the record deletes the row.
+    ) -> Table[K, U]:
+        """Return the table of the newest row of each key. A function gives the key of each record,
+        and its row, or None where the record deletes the row. `ttl` is that of `flow.table`.
 
         >>> from meander import Flow, KafkaSink, KafkaSource
-        >>> from meander.testing import TestFlow
-        >>> def row(record):
-        ...     person, city = record
-        ...     return person, None if city is None else (city, person)
         >>> flow = Flow("cities")
-        >>> people = flow.source(KafkaSource("people", pairs=True)).table(row, key=str, value=str)
-        >>> people.count("people").changes().sink(KafkaSink("cities"))
+        >>> people = flow.source(KafkaSource("people"))
+        >>> homes = people.table(lambda person: (person["name"], person["city"]), "homes")
+        >>> homes.sink(KafkaSink("homes"))
         """
-        from meander.dataflow.api.collection import Collection
+        from meander.dataflow.api.table import table_of
 
-        row_type = RowType(key, value)
-        table = TableChanges(function, row_type)
-        keyed = self.key_by(table.primary_key, on_error=on_error)
-        changes = keyed.process(name, no_row, table.step, on_error=on_error)
-        read_name, kept = self._name(f"{name} changes"), fallback(on_error)
-        node = IngestNode(read_name, changes._at, _as_it_is, kept, row_type)
-        return Collection(self._flow, self._add(node))
+        changes = self.map(function, on_error=on_error, name=f"{name} row")
+        return table_of(changes, name, fallback(on_error), expiry_of(name, ttl, "write"))
 
     def split(
         self, function: Callable[[T], str], *outputs: str, on_error: OnError = "dead_letter"

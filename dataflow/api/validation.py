@@ -23,6 +23,7 @@ from meander.dataflow.api.nodes import (
     IngestNode,
     JoinNode,
     KeyedNode,
+    Logic,
     MapUpdatesNode,
     Node,
     OperatorNode,
@@ -32,6 +33,7 @@ from meander.dataflow.api.nodes import (
     SourceNode,
     SplitNode,
     StepsNode,
+    TableJoinLogic,
     scope_of,
     upstreams,
 )
@@ -106,11 +108,21 @@ def functions_of(node: Node) -> Iterator[tuple[str, object]]:
             yield "function", node.function
         case MapUpdatesNode() if node.kind in FUNCTION_KINDS:
             yield "function", node.function
-        case KeyedNode(logic=FoldLogic(init, step)):
+        case KeyedNode():
+            yield from _functions_of_logic(node.logic)
+
+
+def _functions_of_logic(logic: Logic) -> Iterator[tuple[str, object]]:
+    match logic:
+        case FoldLogic(init, step):
             yield from (("init", init), ("step", step))
-        case KeyedNode(logic=ColumnFold(step=step)):
+        case ColumnFold(step=step):
             yield "step", step
-        case KeyedNode(logic=ProcessLogic() as logic):
+        case TableJoinLogic(step=step, on=on):
+            yield "step", step
+            if on is not None:
+                yield "on", on
+        case ProcessLogic():
             yield "init", logic.init
             yield from (("step", function) for function in logic.on_values)
             back = (

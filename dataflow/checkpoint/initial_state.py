@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import cast
 
-from meander.dataflow.api.nodes import KeyedNode
+from meander.dataflow.api.nodes import FoldLogic, KeyedNode, ProcessLogic, TableJoinLogic
 from meander.dataflow.api.plan import Plan
 from meander.dataflow.operators.error_policy import describe, failure
 from meander.dataflow.operators.keyed.columns import ColumnFold
@@ -48,7 +48,13 @@ class InitialStates:
     """
 
     def __init__(self, node: KeyedNode, now_ms: int) -> None:
-        """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970."""
+        """Keys with a time to live are renewed at `now_ms`, in milliseconds since 1970. Raise
+        SetupError for an operator whose states have no keys of the flow."""
+        if isinstance(node.logic, TableJoinLogic) and node.logic.on is not None:
+            raise SetupError(
+                f"operator {node.name!r}", "each of its bins has a copy of the table",
+                "load the rows into a join without copies, or let the table's topic have them",
+            )  # fmt: skip
         self._node, self._now_ms = node, now_ms
 
     @property
@@ -59,8 +65,12 @@ class InitialStates:
     @property
     def has_fields(self) -> bool:
         """Whether a state is a dict, so that fields are named."""
-        logic = self._node.logic
-        return not isinstance(logic, ColumnFold) and isinstance(logic.init(), dict)
+        match self._node.logic:
+            case FoldLogic(init=init) | ProcessLogic(init=init):
+                return isinstance(init(), dict)
+            case TableJoinLogic():
+                return True
+        return False
 
     def keys(self, keys: Sequence[object]) -> list[bytes]:
         """Encode keys as the flow does. Raise `SetupError` for null or a value that is not

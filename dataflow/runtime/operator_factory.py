@@ -33,6 +33,7 @@ from meander.dataflow.api.nodes import (
     StatefulCollectionNode,
     StatefulNode,
     StepsNode,
+    TableJoinLogic,
     group_of,
     has_keys,
     scope_of,
@@ -71,7 +72,7 @@ from meander.dataflow.migration.migrator import Migrator, Ordered, OutgoingState
 from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.async_map import AsyncCalls, AsyncMap, EventLoop
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
-from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, SpillBudget
+from meander.dataflow.operators.buffer.spill import DiskRows, Refuse, RowOrder, SpillBudget
 from meander.dataflow.operators.changeable_steps import ChangeableSteps
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
@@ -103,6 +104,7 @@ from meander.dataflow.records.batch import Batch, UInt64s
 from meander.dataflow.records.loop_times import Iterations, outer_frontier, outer_time
 from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
+from meander.dataflow.tables.logic import CopiesJoin, TableJoin
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -409,7 +411,7 @@ class OperatorFactory:
             "exactly-once delivery needs a writer in transactions"
         )
         sink = OrderedSink(
-            self._context(node.name, ordered=True),
+            self._context(node.name, order="total"),
             *ports,
             writer,
             self._guard(node.name, node.on_error, self.sink_dead_letters),
@@ -532,7 +534,7 @@ class OperatorFactory:
         *data, pointers = self._inputs(node)
         guard = self._guard(node.name, node.on_error)
         keyed = KeyedOperator(
-            self._context(node.name, scope_of(node), ordered=node.order == "event"),
+            self._context(node.name, scope_of(node), order=_row_order(node)),
             self.plan.origin(node),
             data,
             pointers,
@@ -543,6 +545,7 @@ class OperatorFactory:
                 node.name, node.codec, node.layout, node.expiry is not None
             ),
             node.order,
+            node.inputs_first,
             self._max_handoff_bytes,
             self._has_reached([*self.plan.arrival_sinks(node), *self.plan.arrival_inputs(node)]),
             guard.retries,
@@ -577,6 +580,12 @@ class OperatorFactory:
                 return Process(
                     init, on_values, *back, side, sealing, guard, node.expiry, uses, counted
                 )
+            case TableJoinLogic() as join:
+                if join.on is None:
+                    return TableJoin(join.step, join.keeps_unmatched, sealing, guard, node.expiry)
+                return CopiesJoin(
+                    join.step, join.on, join.keeps_unmatched, sealing, guard, node.expiry
+                )
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
 
@@ -606,9 +615,14 @@ class OperatorFactory:
     # -- what an operator gets from its worker
 
     def _context(
-        self, name: str, scope: Scope = ROOT, *, ordered: bool = False, refuse: Refuse | None = None
+        self,
+        name: str,
+        scope: Scope = ROOT,
+        *,
+        order: RowOrder = "arrival",
+        refuse: Refuse | None = None,
     ) -> OperatorContext:
-        """Return the context of one operator; `ordered` and `refuse` are of its spill buffers."""
+        """Return the context of one operator; `order` and `refuse` are of its spill buffers."""
         environment, flow = self.environment, self.plan.flow
         return OperatorContext(
             name=name,
@@ -627,7 +641,7 @@ class OperatorFactory:
             max_waiting=self.memory.waiting,
             fires_timers=environment.fires_timers,
             furthest=partial(self.progress.furthest, self.plan.reading_locations),
-            buffer=partial(self._buffer, name, ordered, refuse or self._refuse_unencodable(name)),
+            buffer=partial(self._buffer, name, order, refuse or self._refuse_unencodable(name)),
         )
 
     def _control(self) -> Antichain:
@@ -640,12 +654,12 @@ class OperatorFactory:
         enter = Summary.between(ROOT.depth, scope.depth)
         return lambda: Antichain.of(*map(enter.results_in, self._control()))
 
-    def _buffer(self, name: str, ordered: bool, refuse: Refuse, purpose: str) -> SpillBuffer:
+    def _buffer(self, name: str, order: RowOrder, refuse: Refuse, purpose: str) -> SpillBuffer:
         def overflow(iterations: Iterations) -> DiskRows:
             store = self.environment.open_spill_store(
                 "\0".join((name, purpose, *map(str, iterations)))
             )
-            return DiskRows(f"operator {name!r}", iterations, store, self.disk, ordered, refuse)
+            return DiskRows(f"operator {name!r}", iterations, store, self.disk, order, refuse)
 
         return SpillBuffer(overflow)
 
@@ -708,6 +722,12 @@ class OperatorFactory:
 
 def _upgraded(logic: ChangeableLogic, before: ChangeableLogic, state: object) -> object:
     return logic.upgrade(state, before)
+
+
+def _row_order(node: KeyedNode) -> RowOrder:
+    if node.order == "processing":
+        return "arrival"
+    return "inputs_first" if node.inputs_first else "total"
 
 
 def _bin_hashes(batch: Batch) -> UInt64s:

@@ -23,13 +23,15 @@ from meander.dataflow.api.nodes import (
     FoldLogic,
     IngestNode,
     KeyedNode,
+    Logic,
     Node,
     ProcessLogic,
     SplitNode,
     StepsNode,
+    TableJoinLogic,
 )
 from meander.dataflow.operators.async_map import CoroutineFunction
-from meander.dataflow.operators.keyed.columns import Column, ColumnFold, Columns, ColumnStep
+from meander.dataflow.operators.keyed.columns import Column, Columns, ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.simulation.simulator import Command
 from meander.schemas.errors import SetupError
@@ -208,11 +210,11 @@ class FaultInjector:
             case _:
                 return step
 
-    def _logic(
-        self, name: str, logic: FoldLogic | ProcessLogic | ColumnFold
-    ) -> FoldLogic | ProcessLogic | ColumnFold:
+    def _logic(self, name: str, logic: Logic) -> Logic:
         match logic:
             case FoldLogic(step=step):
+                return replace(logic, step=self._wrap(name, step))
+            case TableJoinLogic(step=step):
                 return replace(logic, step=self._wrap(name, step))
             case ProcessLogic():
                 wrapped = tuple(self._wrap(name, on_value) for on_value in logic.on_values)

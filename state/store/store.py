@@ -35,6 +35,7 @@ from meander.state.store.sst_writer import TableWriter
 from meander.state.store.undo_log import UndoLog
 
 Bins = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 ROW_BYTES: Final = 64
 """The bytes of a row's value in memory."""
 SPILL_KEYS: Final = 256
@@ -203,11 +204,15 @@ class Store:
         self._frozen = BeforeImages(())
         """The before images of the frozen bins. A key without one still has its frozen state."""
 
-    def open_batch(self, keys: Sequence[bytes], bins: Bins) -> StateBatch:
-        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`."""
+    def open_batch(
+        self, keys: Sequence[bytes], bins: Bins, writes: Mask | None = None
+    ) -> StateBatch:
+        """Return the states of keys to read and set; `bins[i]` is the bin of `keys[i]`. Where
+        `writes` is given, the operator sets states of these keys alone, so others do not count as
+        changed."""
         prefixes, changes, undo = self._prefixes, self._changes, self._undo
         return StateBatch(
-            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins
+            self._database, self._table, changes, self._frozen, undo, prefixes, keys, bins, writes
         )
 
     def freeze(self, bins: Sequence[Bin]) -> dict[Bin, list[bytes]]:
@@ -546,10 +551,11 @@ class StateBatch:
         prefixes: _BinPrefixes,
         keys: Sequence[bytes],
         bins: Bins,
+        writes: Mask | None = None,
     ) -> None:
         self._database, self._table, self._changes = database, table, changes
         self._prefixes = prefixes
-        self._keys, self._bins = keys, bins
+        self._keys, self._bins, self._writes = keys, bins, writes
         self._new: dict[bytes, int] = {}
         """The bins of keys that had no state."""
         self.forgets = False
@@ -626,7 +632,7 @@ class StateBatch:
     def _record_before_images(self, frozen: BeforeImages, undo: UndoLog) -> None:
         """Record before images of clean keys for frozen bins and the undo log, as the operator may
         change them now."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        clean = self._clean_rows()
         if not len(clean):
             return
         keys, bins = pick(self._keys, clean.tolist()), self._bins[clean]
@@ -637,12 +643,17 @@ class StateBatch:
 
     def _record_changes(self) -> None:
         """Record the keys of this batch that have states as changed."""
-        clean = np.flatnonzero(~self._table.dirty[self.slots])
+        clean = self._clean_rows()
         if self._new or self.forgets:
             clean = clean[self._table.cells.has(self.slots[clean])]
         if len(clean):
             self._table.dirty[self.slots[clean]] = True
             self._changes.add(pick(self._keys, clean.tolist()), self._bins[clean])
+
+    def _clean_rows(self) -> Bins:
+        """Return the rows of keys that do not count as changed yet, and may change here."""
+        clean = ~self._table.dirty[self.slots]
+        return np.flatnonzero(clean if self._writes is None else clean & self._writes)
 
     def _remove_unset(self, bins: Mapping[bytes, int]) -> None:
         """Remove those of some keys that have no state, given with their bins."""

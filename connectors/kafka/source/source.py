@@ -193,6 +193,11 @@ class KafkaSource(SourceSpec[T]):
             raise SetupError(name, "it has both pairs and metadata",
                              "leave out pairs: a Record has the key")  # fmt: skip
 
+    def with_keys(self) -> KafkaSource[Any]:
+        """Return the source whose values bring their keys along: a `Record` has its key, and any
+        other value becomes a pair."""
+        return self if self.metadata else replace(self, pairs=True)
+
     @property
     def is_composite(self) -> bool:
         """Return whether it reads a list or pattern of topics, as one source for each."""

@@ -2,8 +2,9 @@
 
 `Rows` is a batch with the input and the arrival of each record, and the iterations of all. Records
 wait in the batches of their arrival until the frontier has passed their time. They are then sorted
-once by (time, iterations, origin, partition, offset, index, input, bytes of the value). Cost:
-O(n log n) per set of ready records, and one check of each batch per advance of the frontier.
+once by (time, iterations, origin, partition, offset, index, input, bytes of the value). An operator
+may ask for its inputs first: then the input comes right behind the iterations. Cost: O(n log n) per
+set of ready records, and one check of each batch per advance of the frontier.
 """
 
 from __future__ import annotations
@@ -113,10 +114,12 @@ class Rows:
         """Return the rows of a mask, and the others."""
         return self.take(np.flatnonzero(chosen)), self.take(np.flatnonzero(~chosen))
 
-    def sorted(self) -> Rows:
-        """Return the rows in the total order of design 2."""
+    def sorted(self, inputs_first: bool = False) -> Rows:
+        """Return the rows in the total order of design 2, or with `inputs_first` at each time those
+        of the first input before those of the next one."""
         b = self.batch
-        columns = (self.inputs, b.indexes, b.offsets, b.partitions, b.origins, b.times)
+        place = b.indexes, b.offsets, b.partitions, b.origins
+        columns = (*place, self.inputs, b.times) if inputs_first else (self.inputs, *place, b.times)
         order = np.lexsort(columns)
         ordered = self.take(order)
         return ordered._with_ties_broken([column[order] for column in columns])
@@ -142,17 +145,17 @@ EMPTY = Rows(
 """No records, with keys."""
 
 
-def in_order(batches: list[Rows]) -> list[Rows]:
-    """Return records of any iterations in the total order. An element holds one outer time and
-    iterations, unless all are in the outer scope."""
+def in_order(batches: list[Rows], inputs_first: bool = False) -> list[Rows]:
+    """Return records of any iterations in the order of `Rows.sorted`. An element holds one outer
+    time and iterations, unless all are in the outer scope."""
     if not any(rows.iterations for rows in batches):
-        return [Rows.concat(batches).sorted()]
+        return [Rows.concat(batches).sorted(inputs_first)]
     groups: dict[tuple[int, Iterations], list[Rows]] = {}
     for rows in batches:
         for time in np.unique(rows.batch.times).tolist():
             chosen = rows.take(np.flatnonzero(rows.batch.times == time))
             groups.setdefault((time, rows.iterations), []).append(chosen)
-    return [Rows.concat(groups[place]).sorted() for place in sorted(groups)]
+    return [Rows.concat(groups[place]).sorted(inputs_first) for place in sorted(groups)]
 
 
 class PendingRows:

@@ -1,16 +1,16 @@
 """The records on disk that have no room in memory (I6).
 
-Guarantees that reading returns equal records, in slices: in the total order of design 2, or by time
-and order of arrival. One budget bounds the disk of a worker, and the flow ends with a clear error
-beyond it. Invariant: a slice holds all or none of the records of one place in the total order.
-Cost: about 10 us per record, for writing and reading.
+Guarantees that reading returns equal records, in slices, in the order that their operator asks for.
+One budget bounds the disk of a worker, and the flow ends with a clear error beyond it. Invariant: a
+slice holds all or none of the records of one place in the total order. Cost: about 10 us per
+record, for writing and reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice, repeat
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -24,11 +24,17 @@ from meander.state.encoding.codec import UnencodableError
 from meander.state.encoding.value_columns import ValueColumns, Values, concat_values
 from meander.state.store.spill import Entry, SpillStore
 
+RowOrder = Literal["total", "inputs_first", "arrival"]
+"""The order of records: the total order, the same with the input right behind the time, or by time
+and order of arrival."""
 SLICE_ROWS, SLICE_BYTES = 512, 1 << 18
 """The approximate records and bytes of one read. Records of one place stay together."""
 NUMBER = 8
 """Bytes of a number in a key."""
 _SIGN = np.uint64(1 << 63)
+_TOGETHER = {"total": 5 * NUMBER + 1, "inputs_first": 6 * NUMBER, "arrival": 2 * NUMBER}
+"""The bytes of a key that name a place. A tag begins with the input, which is part of the place.
+The arrival is not."""
 
 Refuse = Callable[[Batch, int, UnencodableError], None]
 """Handles a record whose value cannot be encoded: it drops the record, or ends the flow."""
@@ -77,11 +83,11 @@ class DiskRows:
         iterations: Iterations,
         store: SpillStore,
         budget: SpillBudget,
-        ordered: bool,
+        order: RowOrder,
         refuse: Refuse,
     ) -> None:
         self._subject, self._iterations, self._store = subject, iterations, store
-        self._budget, self._ordered, self._refuse = budget, ordered, refuse
+        self._budget, self._order, self._refuse = budget, order, refuse
         self._count = 0
 
     @property
@@ -121,8 +127,7 @@ class DiskRows:
         at least one."""
         entries: list[Entry] = []
         following: bytes | None = None
-        # A tag begins with the input, which is part of the place. The arrival is not.
-        size, together = 0, 5 * NUMBER + 1 if self._ordered else 2 * NUMBER
+        size, together = 0, _TOGETHER[self._order]
         end = None if before is None else _bytes(np.array([[before]], np.int64))
         for key, data in self._store.entries():
             full = len(entries) >= SLICE_ROWS or size >= SLICE_BYTES
@@ -140,8 +145,10 @@ class DiskRows:
         b, n = rows.batch, len(rows)
         arrived = np.arange(self._count, self._count + n)
         self._count += n
-        place = [b.origins, b.partitions, b.offsets, b.indexes, rows.tags]
-        columns = [*place, arrived] if self._ordered else [arrived, *place]
+        columns = [b.origins, b.partitions, b.offsets, b.indexes, rows.tags]
+        if self._order == "inputs_first":
+            columns.insert(0, rows.inputs)
+        columns.insert(0 if self._order == "arrival" else len(columns), arrived)
         numbers = _bytes(np.stack([b.times, *columns, b.bin_hashes.view(np.int64)], axis=1))
         width = len(numbers) // n
         return [numbers[start : start + width] for start in range(0, len(numbers), width)]
@@ -149,7 +156,7 @@ class DiskRows:
     def _rows(self, entries: list[Entry], size: int) -> Rows:
         numbers = _numbers(b"".join(key for key, _ in entries)).reshape(len(entries), -1).T
         times, *middle, hashes = numbers
-        place = middle[:5] if self._ordered else middle[1:]
+        place = middle[:5] if self._order == "total" else middle[1:6]
         origins, partitions, offsets, indexes, tags = map(np.ascontiguousarray, place)
         contents = [cast(Content, codec.decode(data)) for _, data in entries]
         times = np.ascontiguousarray(times)

@@ -29,9 +29,9 @@ class RowType:
                     "collection", f"its {name} is {kind!r}, no type", "name a type, such as str"
                 )
 
-    def fault(self, key: object, value: object, method: str = "collection") -> str | None:
+    def fault(self, key: object, value: object, call: str = "collection(read, ") -> str | None:
         """Return why a key or a value is of another type, and the remedy; None for a good row.
-        `method` is that of the stream, which names the types.
+        `call` is the beginning of the call that names the types.
 
         >>> print(RowType(str).fault("a", 7))
         None
@@ -40,7 +40,7 @@ class RowType:
         """
         for name, part, kind in (("key", key, self.key), ("value", value, self.value)):
             if fault := _fault(part, kind):
-                remedy = _remedy(part, kind, f"{method}(read, {name}=")
+                remedy = _remedy(part, kind, f"{call}{name}=")
                 return f"its {name} is {safe_repr(part)}, {fault}; {remedy}"
         return None
 

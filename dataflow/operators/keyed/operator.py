@@ -79,12 +79,13 @@ class KeyedOperator(StatefulOperator):
         logic: LogicTimeline[Logic],
         store: Store,
         order: Order,
+        inputs_first: bool,
         max_handoff_bytes: int,
         downstream_passed: Callable[[int], bool],
         retries: Retries | None = None,
     ) -> None:
-        """Take the arguments of a stateful operator, besides its own. `retries` are those of its
-        functions."""
+        """Take the arguments of a stateful operator, besides its own. With `inputs_first` the
+        records of one time are applied input by input. `retries` are those of its functions."""
         super().__init__(
             context, handoffs, outputs, store, max_handoff_bytes, downstream_passed, held
         )
@@ -92,6 +93,7 @@ class KeyedOperator(StatefulOperator):
         self._notifications = Notifications()
         self._origin, self._inputs = origin, inputs
         self._timeline, self._order, self._retries = logic, order, retries
+        self._inputs_first = inputs_first
         self._memory_limit = MemoryLimit(f"operator {self.name!r}", context.max_waiting)
         self._waiting = context.buffer("records")
         self._max_waiting, self._over_limit = context.max_waiting, False
@@ -213,7 +215,9 @@ class KeyedOperator(StatefulOperator):
     def _ordered(self, batches: list[Rows]) -> list[Rows]:
         if not batches:
             return []
-        return in_order(batches) if self._order == "event" else [Rows.concat(batches)]
+        if self._order == "event":
+            return in_order(batches, self._inputs_first)
+        return [Rows.concat(batches)]
 
     def _enqueue_released(self) -> bool:
         """Queue the released records of installed bins before later records of these bins. Return

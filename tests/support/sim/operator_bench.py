@@ -17,7 +17,7 @@ from meander.dataflow.backpressure.throttle import MoveThrottle
 from meander.dataflow.graph.graph import ROOT, Edge, Graph, Location, Scope
 from meander.dataflow.metrics.operator_latency import OperatorLatency
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
-from meander.dataflow.operators.buffer.spill import DiskRows, SpillBudget
+from meander.dataflow.operators.buffer.spill import DiskRows, RowOrder, SpillBudget
 from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.error_policy import Guard
 from meander.dataflow.operators.keyed.callbacks import CallKind, Calls
@@ -188,13 +188,13 @@ def contents(of: Store) -> dict[bytes, object]:
     return {key: codec.decode(data) for bin in of.bins() for key, data in of.scan(bin)}
 
 
-def pool(ordered: bool = False, most: int = 1 << 30) -> SpillBuffer:
+def pool(order: RowOrder = "arrival", most: int = 1 << 30) -> SpillBuffer:
     """Where records wait, of whose disk `most` bytes are free; none that is refused is there."""
     disk, owner = SpillBudget(most), f"pool {next(_owners)}"
 
     def overflow(rounds: Iterations) -> DiskRows:
         store = SpillStore(_database(), f"{owner} {rounds}")
-        return DiskRows("operator 'op'", rounds, store, disk, ordered, guard()[0].failed)
+        return DiskRows("operator 'op'", rounds, store, disk, order, guard()[0].failed)
 
     return SpillBuffer(overflow)
 

@@ -39,7 +39,7 @@ def test_a_transaction_starts_though_each_turn_has_results_that_the_topic_refuse
     transactions, sink_dead = ListTransactions(ledger), SinkDeadLetters(dead)
     topic = ListSink(refuses=lambda value: value == "refused")
     sink = OrderedSink(
-        bench.context(pool(ordered=True)), bench.inputs[0], bench.output,
+        bench.context(pool("total")), bench.inputs[0], bench.output,
         TransactionalWriter(transactions, topic.writer(ME, Random(0))),
         Guard("sink", "dead_letter", sink_dead, Counter()), sink_dead,
         CommittedResults([], 0, {}, replays=False), 0,

@@ -60,6 +60,20 @@ def test_the_total_order_ends_with_the_bytes_of_the_value(
     assert entries_of(rows.sorted()) == sorted(entries_of(rows))
 
 
+@given(ENTRIES)
+def test_the_inputs_come_right_behind_the_time_where_an_operator_asks_for_it(
+    entries: list[tuple[int, ...]],
+) -> None:
+    """I3: so that at each time all records of an input precede those of the next one."""
+
+    def place(entry: tuple[Place, bytes]) -> tuple[object, ...]:
+        (time, *rest, side), value = entry
+        return time, side, *rest, value
+
+    rows = rows_of(entries)
+    assert entries_of(rows.sorted(inputs_first=True)) == sorted(entries_of(rows), key=place)
+
+
 @given(ENTRIES, st.integers(0, 9))
 def test_the_order_does_not_depend_on_the_order_of_arrival(
     entries: list[tuple[int, ...]], seed: int

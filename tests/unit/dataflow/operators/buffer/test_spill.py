@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from meander import Flow
 from meander.dataflow.interfaces import SourceOptions
 from meander.dataflow.operators.buffer.buffer import SpillBuffer
 from meander.dataflow.operators.buffer.rows import ARRIVED, Rows
-from meander.dataflow.operators.buffer.spill import SLICE_BYTES, SLICE_ROWS
+from meander.dataflow.operators.buffer.spill import SLICE_BYTES, SLICE_ROWS, RowOrder
 from meander.dataflow.records.batch import Batch
 from meander.dataflow.simulation.in_memory import ListSink
 from meander.schemas.errors import MeanderError
@@ -56,7 +56,7 @@ def told(rows: Rows) -> list[Any]:
     return list(zip(numbers, b.keys or (), b.values, strict=True))
 
 
-def drained(waiting: SpillBuffer, frontier: Antichain, ordered: bool) -> list[Any]:
+def drained(waiting: SpillBuffer, frontier: Antichain, order: RowOrder) -> list[Any]:
     """All that a frontier has passed, as an operator applies it."""
     found: list[Any] = []
     more = True
@@ -64,7 +64,7 @@ def drained(waiting: SpillBuffer, frontier: Antichain, ordered: bool) -> list[An
         rows, more = waiting.pop_passed(frontier)
         if rows:
             one = Rows.concat(rows)
-            found += told(one.sorted() if ordered else one)
+            found += told(one if order == "arrival" else one.sorted(order == "inputs_first"))
     return found
 
 
@@ -80,10 +80,12 @@ STEPS = st.lists(
 
 
 @settings(deadline=None, max_examples=200)
-@given(STEPS)
-def test_the_total_order_is_the_same_wherever_records_wait(steps: list[Any]) -> None:
+@given(STEPS, st.sampled_from(["total", "inputs_first"]))
+def test_the_total_order_is_the_same_wherever_records_wait(
+    steps: list[Any], order: RowOrder
+) -> None:
     """I3: as if all had been in memory; and nothing comes before its time has passed."""
-    spilling, memory = pool(ordered=True), pool(ordered=True)
+    spilling, memory = pool(order), pool(order)
     count = 0
     passed = 0
     for step in [*steps, 8]:
@@ -92,7 +94,7 @@ def test_the_total_order_is_the_same_wherever_records_wait(steps: list[Any]) -> 
         elif isinstance(step, int):
             passed = max(passed, step)
             frontier = Antichain.of(passed)
-            assert drained(spilling, frontier, True) == drained(memory, frontier, True)
+            assert drained(spilling, frontier, order) == drained(memory, frontier, order)
         else:
             # What comes has a time that has not passed (I1).
             rows = rows_of([(max(time, passed), *rest) for time, *rest in step], count)
@@ -107,7 +109,7 @@ def test_the_total_order_is_the_same_wherever_records_wait(steps: list[Any]) -> 
 @given(STEPS)
 def test_each_partition_keeps_its_order_wherever_its_records_wait(steps: list[Any]) -> None:
     """I3, where records are applied as they arrive: times of a partition never decrease."""
-    waiting = pool(ordered=False)
+    waiting = pool("arrival")
     count = passed = 0
     newest: dict[int, int] = {}
     seen: dict[int, list[int]] = {}
@@ -116,7 +118,7 @@ def test_each_partition_keeps_its_order_wherever_its_records_wait(steps: list[An
             waiting.spill_some()
         elif isinstance(step, int):
             passed = max(passed, step)
-            for numbers, _, value in drained(waiting, Antichain.of(passed), ordered=False):
+            for numbers, _, value in drained(waiting, Antichain.of(passed), "arrival"):
                 seen.setdefault(numbers[2], []).append(value[0])
         else:
             places = []
@@ -131,7 +133,7 @@ def test_each_partition_keeps_its_order_wherever_its_records_wait(steps: list[An
 
 def test_what_has_passed_comes_back_in_slices() -> None:
     """I6: no more is in memory at once than a slice, and what stands at one place."""
-    waiting = pool(ordered=True)
+    waiting = pool("total")
     for n in range(20):
         waiting.add(Rows.of(records(["x" * 1000] * 1000, [n] * 1000, [0] * 1000, n), 0))
         while waiting.size:
@@ -149,7 +151,7 @@ def test_what_has_been_read_back_is_free_again() -> None:
     for n in range(10):
         waiting.add(Rows.of(records(["x" * 60_000], [n], [0]), 0))
         waiting.spill_some()
-        assert drained(waiting, Antichain(), False)
+        assert drained(waiting, Antichain(), "arrival")
     waiting.add(Rows.of(records(["x" * 60_000] * 2, [7, 8], [0, 0]), 0))
     with pytest.raises(MeanderError, match="operator 'op': 12\\d,\\d{3} bytes of this worker's"):
         waiting.spill_some()
@@ -157,7 +159,7 @@ def test_what_has_been_read_back_is_free_again() -> None:
 
 def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
     """I3: the bytes of their values order them, which no slice of them would know."""
-    waiting = pool(ordered=True)
+    waiting = pool("total")
     count = SLICE_ROWS + 10
     many = records(range(count), [1] * count, [0] * count)
     batch = replace(many, offsets=np.zeros(count, np.int64))
@@ -169,14 +171,14 @@ def test_records_of_one_place_come_back_together_whenever_they_came() -> None:
     assert sorted(rows.arrivals.tolist()) == list(range(count))
 
 
-@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("order", get_args(RowOrder))
 @pytest.mark.parametrize("keys", [None, ["a", "b", "c"]])
 def test_value_columns_come_back_from_disk_as_columns(
-    ordered: bool, keys: list[str] | None
+    order: RowOrder, keys: list[str] | None
 ) -> None:
     columns = ValueColumns((np.array([1, -2, 3]), np.array([0.5, -0.0, np.inf])))
     written = records([*columns], [5, 6, 7], keys).with_values(columns)
-    waiting = pool(ordered)
+    waiting = pool(order)
     for first in (0, 1):
         waiting.add(Rows.of(written.take(np.arange(first, 3)), 0))
         waiting.spill_some()
@@ -189,7 +191,7 @@ def test_value_columns_come_back_from_disk_as_columns(
 
 
 def test_values_of_two_kinds_on_one_disk_come_back_as_a_list() -> None:
-    waiting = pool(ordered=True)
+    waiting = pool("total")
     whole, half = ValueColumns((np.array([7]),)), ValueColumns((np.array([0.5]),))
     kinds: list[Values] = [whole, ["a"], half, whole]
     for time, values in enumerate(kinds):
@@ -247,7 +249,7 @@ def test_what_is_queued_is_in_the_total_order_wherever_it_has_waited(start: Star
         return Rows.of(records([*times], [*times], keys=["x"] * len(times)), 0)
 
     operator._enqueue(waiting(60))
-    operator.incoming._stashed[Bin(0)] = pool(ordered=True)
+    operator.incoming._stashed[Bin(0)] = pool("total")
     operator.incoming._stashed[Bin(0)].add(waiting(50))
     operator.incoming._released.add(Bin(0))
     assert operator._enqueue_released()

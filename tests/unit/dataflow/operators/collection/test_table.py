@@ -1,4 +1,4 @@
-"""A table holds, per primary key, the row of the newest record at each time."""
+"""The collection of a table holds, per primary key, the row of the newest record at each time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changes(
         [one for one in records if int(one[1][0][-1]) % 2 == half] for half in range(2)
     ]
     source: Any = flow.source(ListSource(lists, SourceOptions(idle_after=1e6)))
-    source.table(read, key=str).changes().sink(sink)
+    source.table(read).collection(key=str).changes().sink(sink)
     with TestFlow(flow, 2, seed, faults=faults) as run:
         run.run()
         assert not run.dead_letters
@@ -75,13 +75,13 @@ def test_a_faulty_row_is_set_aside_and_the_former_one_stays() -> None:
     flow, sink = Flow("t"), ListSink()
     rows = [("one", ("a", 1)), ("one", ("a", "x")), ("one", (7, 1)), ("one", "a"), ("one", None)]
     source: Any = flow.source(ListSource([[*enumerate(rows, 1)]]))
-    source.table(read, key=str).changes().sink(sink)
+    source.table(read).collection(key=str).changes().sink(sink)
     with TestFlow(flow) as run:
         run.run()
         reasons = [letter.reason for letter in run.dead_letters]
     assert [reason.partition(": ")[2] for reason in reasons] == [
-        "its value is 'x', no integer of 64 bits; name its type, as in table(read, value=str)",
-        "its key is 7, no str; name a type of all, as in table(read, key=object)",
+        "its value is 'x', no integer of 64 bits; name its type, as in collection(value=str)",
+        "its key is 7, no str; name a type of all, as in collection(key=object)",
         "its row is 'a', no key and value",
     ]  # fmt: skip
     assert sink.values == [
@@ -95,8 +95,9 @@ def test_a_deleted_row_leaves_no_state() -> None:
         return person, None if city is None else (city, person)
 
     flow = Flow("cities")
-    people = flow.source(KafkaSource("people")).table(row, "people", key=str, value=str)
-    people.changes().sink(KafkaSink("changes"))
+    people = flow.source(KafkaSource("people")).table(row)
+    collection = people.collection("people", key=str, value=str)
+    collection.changes().sink(KafkaSink("changes"))
     with TestFlow(flow) as run:
         run.feed("people", ["ann", "Rome"], ["bob", "Oslo"], ["ann", None], ["eve", None])
         run.run()

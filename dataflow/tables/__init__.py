@@ -1,0 +1,1 @@
+"""Tables: joins with them as of logical time, and their changes."""
