@@ -7,6 +7,18 @@ logical time at which the result can be known: that of its last record, or the e
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import fields
+
+SQL_TYPES = {"int": "BIGINT", "float": "DOUBLE", "str": "STRING"}
+
+
+def columns_of(kind: type[Struct]) -> dict[str, str]:
+    """Return the columns of records by name, with their types in SQL.
+
+    >>> columns_of(Selected)
+    {'auction': 'BIGINT', 'price': 'BIGINT', 'dateTime': 'BIGINT'}
+    """
+    return {field.encode_name: SQL_TYPES[field.type.__name__] for field in fields(kind)}
 
 
 class Bid(Struct, rename="camel", gc=False):
