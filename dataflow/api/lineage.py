@@ -28,6 +28,7 @@ from meander.dataflow.api.nodes import (
     StatefulNode,
     upstreams,
 )
+from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.state.checkpoint.checkpoint import InputLineage
 
 Lineages = Mapping[tuple[str, int], InputLineage]
@@ -69,7 +70,9 @@ def _operators_passed(output: Output) -> tuple[str, ...]:
         match output.node:
             case SourceNode(name=name):
                 return (f"source {name!r}", *reversed(found))
-            case KeyedNode(name=name, logic=ProcessLogic(side=side)) if output.number:
+            case KeyedNode(
+                name=name, logic=ProcessLogic(side=side) | ColumnarWindows(side=side)
+            ) if output.number:
                 return (_output(side[output.number - 1], name), *reversed(found))
             case node if isinstance(node, StatefulNode | MapUpdatesNode | MergeNode):
                 return (f"operator {node.name!r}", *reversed(found))

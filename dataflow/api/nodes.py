@@ -24,7 +24,8 @@ from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.operators.stateless import KeyBy, Step
-from meander.state.encoding.codec import PLAIN, StateCodec
+from meander.dataflow.windows.columnar import ColumnarWindows
+from meander.state.encoding.codec import PLAIN, PlainCodec, StateCodec
 from meander.state.encoding.columns import ColumnLayout
 from meander.state.encoding.expiring import codec_name
 
@@ -166,7 +167,7 @@ class TableJoinLogic:
     """Returns the table's key of a record, where each bin has a copy of the table."""
 
 
-Logic = FoldLogic | ProcessLogic | ColumnFold | TableJoinLogic
+Logic = FoldLogic | ProcessLogic | ColumnFold | ColumnarWindows | TableJoinLogic
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +203,13 @@ class KeyedNode:
     @property
     def layout(self) -> ColumnLayout | None:
         """Return the columns of its states where these hold numbers alone, or None."""
-        if not isinstance(self.logic, ColumnFold) or self.codec.name != PLAIN.name:
-            return None
-        layout = self.logic.layout
+        match self.logic:
+            case ColumnFold() as fold if isinstance(self.codec, PlainCodec):
+                layout = fold.layout
+            case ColumnarWindows() as windows:
+                layout = windows.layout
+            case _:
+                return None
         return layout if layout.numbers else None
 
 
@@ -448,8 +453,8 @@ def row_type_of(node: Node) -> RowType:
 def uses(node: Node) -> tuple[str, ...]:
     """Return the extra columns that the functions of a node read."""
     match node:
-        case KeyedNode(logic=ProcessLogic(uses=names) | ColumnFold(uses=names)):
-            return names
+        case KeyedNode(logic=ProcessLogic() | ColumnFold() | ColumnarWindows() as logic):
+            return logic.uses
         case _:
             return ()
 
@@ -459,7 +464,7 @@ def outputs(node: Node) -> int:
     match node:
         case SplitNode():
             return len(node.outputs)
-        case KeyedNode(logic=ProcessLogic(side=side)):
+        case KeyedNode(logic=ProcessLogic(side=side) | ColumnarWindows(side=side)):
             return 1 + len(side)
         case _:
             return 1

@@ -43,6 +43,7 @@ from meander.dataflow.operators.async_map import ResultOrder
 from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.operator import Order
 from meander.dataflow.operators.retries import Fallback, OnError, Retry
+from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
 
 
@@ -116,8 +117,8 @@ def _functions_of_logic(logic: Logic) -> Iterator[tuple[str, object]]:
     match logic:
         case FoldLogic(init, step):
             yield from (("init", init), ("step", step))
-        case ColumnFold(step=step):
-            yield "step", step
+        case ColumnFold() | ColumnarWindows():
+            yield from logic.functions
         case TableJoinLogic(step=step, on=on):
             yield "step", step
             if on is not None:
@@ -156,7 +157,7 @@ def _check_policy(node: Node, policy: OnError) -> None:
             cause = "it rejects a record for its form, which another call does not change"
         case OperatorNode():
             cause = "it calls functions by itself"
-        case KeyedNode(logic=ColumnFold()):
+        case KeyedNode(logic=ColumnFold() | ColumnarWindows()):
             cause = "its function takes the records of many keys at once"
         case _:
             return
@@ -194,8 +195,11 @@ def _check_keyed(node: KeyedNode) -> None:
             "leave out the order, or the loop or flow control around it",
         )
     logic = node.logic
-    if isinstance(logic, ProcessLogic) and (logic.on_timer or logic.on_alarm) is not None:
-        kind = "an alarm" if logic.on_timer is None else "a timer"
+    has_timers = isinstance(logic, ColumnarWindows) or (
+        isinstance(logic, ProcessLogic) and logic.on_timer is not None
+    )
+    if has_timers or (isinstance(logic, ProcessLogic) and logic.on_alarm is not None):
+        kind = "a timer" if has_timers else "an alarm"
         raise SetupError(
             f"operator {node.name!r}",
             f"it sets {kind.split()[-1]}s in scope {scope.name!r}, and {kind} has a time of the"

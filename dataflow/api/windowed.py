@@ -8,22 +8,25 @@ work.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Literal, get_args
+from typing import Any, Generic, Literal, get_args, overload
 
 from typing_extensions import TypeVar
 
 from meander.dataflow.api.nodes import ProcessLogic
 from meander.dataflow.api.stream import KeyedOptions, KeyedStream, ProcessedStream
+from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.retries import OnError
 from meander.dataflow.records.extra_columns import EVENT_MS
 from meander.dataflow.windows.aggregation import (
     Aggregation,
+    WindowColumns,
     WindowContext,
     WindowFold,
     WindowProcess,
     WindowReduction,
     WindowResult,
 )
+from meander.dataflow.windows.columnar import LATE_COUNTER, ColumnarWindows
 from meander.dataflow.windows.logic import (
     LATE,
     CountedWindows,
@@ -32,9 +35,9 @@ from meander.dataflow.windows.logic import (
     WindowLogic,
 )
 from meander.dataflow.windows.sliding import SlidingWindows
-from meander.dataflow.windows.window import Counts, Sliding, Windows
+from meander.dataflow.windows.window import Counts, Hopping, Sessions, Sliding, Windows, described
 from meander.schemas.errors import SetupError
-from meander.state.encoding.codec import PLAIN
+from meander.state.encoding.codec import PLAIN, PlainCodec
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -42,8 +45,6 @@ K = TypeVar("K", default=Any)
 
 Emit = Literal["closed", "each"] | float
 """When a window gives results: as it closes, with each record, or at an interval in seconds."""
-COUNTER: Final = "window_late"
-"""Counts the records that are late for all their windows."""
 
 
 class WindowedStream(Generic[T, K]):
@@ -63,6 +64,12 @@ class WindowedStream(Generic[T, K]):
         self._stream, self._name, self._windows = stream, name, windows
         self._on_error, self._colocate = on_error, colocate
 
+    @overload
+    def fold(
+        self, init: ColumnFold, *, emit: Emit = "closed"
+    ) -> ProcessedStream[K, WindowResult[K, Any]]: ...
+
+    @overload
     def fold(
         self,
         init: Callable[[], S],
@@ -70,9 +77,14 @@ class WindowedStream(Generic[T, K]):
         *,
         merge: Callable[[S, S], S] | None = None,
         emit: Emit = "closed",
-    ) -> ProcessedStream[K, WindowResult[K, S]]:
+    ) -> ProcessedStream[K, WindowResult[K, S]]: ...
+
+    def fold(
+        self, init: Any, step: Any = None, *, merge: Any = None, emit: Emit = "closed"
+    ) -> ProcessedStream[K, WindowResult[K, Any]]:
         """Fold the records of each window, in the total order: `(state, value) -> state`. The
-        result of a window is its state.
+        result of a window is its state. A fold over columns such as `columns.count()` replaces
+        `init`, `step` and `merge`. The result is that of the fold, and most windows get faster.
 
         Sessions need `merge`, from the states of an earlier and a later session to one state. With
         `emit="each"` each record gives the result so far, and the close gives none. With a number
@@ -80,9 +92,27 @@ class WindowedStream(Generic[T, K]):
         logical time, and the last one as it closes.
 
         `.side("late")` of the result carries the records that are late for all their windows.
+
+        >>> from meander import Flow, KafkaSink, KafkaSource, columns, tumbling
+        >>> flow = Flow("views")
+        >>> views = flow.source(KafkaSource("views")).key_by(lambda view: view["page"])
+        >>> views.window("views", tumbling(60)).fold(columns.count()).sink(KafkaSink("counts"))
         """
-        fold = WindowFold(init, step, merge)
-        return self._with(fold, merge is not None, Emission.of(self._name, emit))
+        emission = Emission.of(self._name, emit)
+        if not isinstance(init, ColumnFold):
+            if step is None:
+                raise SetupError(
+                    f"operator {self._name!r}", "a fold needs an init and a step, or a fold over"
+                    " columns alone", "give it a step (state, value) -> state, or in place of both"
+                    " a fold such as columns.count()",
+                )  # fmt: skip
+            return self._with("fold", WindowFold(init, step, merge), merge is not None, emission)
+        if step is not None or merge is not None:
+            raise SetupError(
+                f"operator {self._name!r}", "it has a fold over columns and another step or merge",
+                "give it the fold alone, which may have a merge=",
+            )  # fmt: skip
+        return self._columnar(init, emission)
 
     def reduce(
         self, function: Callable[[T, T], T], *, emit: Emit = "closed"
@@ -97,7 +127,8 @@ class WindowedStream(Generic[T, K]):
         >>> sums = costs.map(lambda cost: cost[1]).window("sum", session(30))
         >>> sums.reduce(lambda a, b: a + b).sink(KafkaSink("sums"))
         """
-        return self._with(WindowReduction(function), True, Emission.of(self._name, emit))
+        reduction = WindowReduction(function)
+        return self._with("reduce", reduction, True, Emission.of(self._name, emit))
 
     def process(
         self,
@@ -115,32 +146,55 @@ class WindowedStream(Generic[T, K]):
         `side` names side outputs besides "late". Sessions need `merge`, as in `fold`.
         """
         functions = WindowProcess(init, step, on_close, merge)
-        return self._with(functions, merge is not None, Emission(), side)
+        return self._with("process", functions, merge is not None, Emission(), side)
 
-    def _with(
-        self,
-        aggregation: Aggregation,
-        has_merge: bool,
-        emission: Emission,
-        side: Sequence[str] = (),
-    ) -> ProcessedStream[K, Any]:
-        """Add the operator."""
+    def _columnar(self, fold: ColumnFold, emission: Emission) -> ProcessedStream[K, Any]:
+        """Add the operator of a fold over columns, in columns where all records of a pass can be
+        folded before windows close."""
+        of = "" if fold.of is None else repr(fold.of)
+        name, aggregate = f"{fold.name}({of})", WindowColumns(fold)
+        if not isinstance(self._windows, Hopping | Sessions) or emission != Emission():
+            return self._with(name, aggregate, fold.merge is not None, emission, uses=fold.uses)
+        self._check_merge(fold.merge is not None)
+        return self._added(ColumnarWindows(self._windows, fold), f"{name} in columns")
+
+    def _check_merge(self, has_merge: bool) -> None:
         if self._windows.merges and not has_merge:
             raise SetupError(
                 f"operator {self._name!r}", "a record may merge its sessions, and it cannot merge"
                 " their states", "give it merge=, from two states to one",
             )  # fmt: skip
+
+    def _added(
+        self, logic: ProcessLogic | ColumnarWindows, aggregate: str
+    ) -> ProcessedStream[K, Any]:
+        """Add the operator. Its layers carry its definition."""
+        codec = PlainCodec(f"{PLAIN.name} of {described(self._windows)} with {aggregate}")
+        options: KeyedOptions = "event", codec, self._on_error, self._colocate, None
+        at = self._stream._keyed(self._name, (self._stream,), logic, options)
+        return ProcessedStream(self._stream._flow, at, logic.side)
+
+    def _with(
+        self,
+        name: str,
+        aggregation: Aggregation,
+        has_merge: bool,
+        emission: Emission,
+        side: Sequence[str] = (),
+        uses: Sequence[str] = (),
+    ) -> ProcessedStream[K, Any]:
+        """Add an operator whose aggregation takes one record after the other."""
+        self._check_merge(has_merge)
         if isinstance(side, str) or len({*side, LATE}) <= len(side):
             raise SetupError(f"operator {self._name!r}", f"its side outputs are {side!r}",
                              f"name each once, in a list, and none {LATE!r}")  # fmt: skip
         logic = self._logic(aggregation, emission)
         node = ProcessLogic(
-            logic.init, (logic.step,), logic.on_timer, None, None, (LATE, *side), uses=(EVENT_MS,),
-            inner=aggregation.functions, counted=((LATE, COUNTER),),
+            logic.init, (logic.step,), logic.on_timer, None, None, (LATE, *side),
+            uses=tuple(dict.fromkeys((EVENT_MS, *uses))), inner=aggregation.functions,
+            counted=((LATE, LATE_COUNTER),),
         )  # fmt: skip
-        options: KeyedOptions = "event", PLAIN, self._on_error, self._colocate, None
-        at = self._stream._keyed(self._name, (self._stream,), node, options)
-        return ProcessedStream(self._stream._flow, at, node.side)
+        return self._added(node, name)
 
     def _logic(self, aggregation: Aggregation, emission: Emission) -> WindowLogic:
         """Return the logic of the operator."""

@@ -78,7 +78,8 @@ from meander.dataflow.operators.context import OperatorContext
 from meander.dataflow.operators.custom import OperatorServices, ReadArrangement
 from meander.dataflow.operators.error_policy import Guard, SinkDeadLetters
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
+from meander.dataflow.operators.keyed.columnar import Columnar
+from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import (
     ExpiringFold,
     Fold,
@@ -105,6 +106,10 @@ from meander.dataflow.records.loop_times import Iterations, outer_frontier, oute
 from meander.dataflow.runtime.worker_memory import WorkerMemory
 from meander.dataflow.runtime.worker_metrics import WorkerMetrics
 from meander.dataflow.tables.logic import CopiesJoin, TableJoin
+from meander.dataflow.windows.columnar import ColumnarWindows
+from meander.dataflow.windows.hopping_columns import HoppingColumns
+from meander.dataflow.windows.session_columns import SessionColumns
+from meander.dataflow.windows.window import Hopping, Sessions
 from meander.schemas.errors import MeanderError
 from meander.state.checkpoint.arrangements import UnreadRows
 from meander.state.encoding.codec import StateCodec, UnencodableError
@@ -588,6 +593,10 @@ class OperatorFactory:
                 )
             case ColumnFold() as columns:
                 return Columnar(columns, sealing, guard, node.expiry)
+            case ColumnarWindows(Hopping() as hopping, columns):
+                return HoppingColumns(hopping, columns, sealing, guard)
+            case ColumnarWindows(Sessions() as sessions, columns):
+                return SessionColumns(sessions, columns, sealing, guard)
 
     def _least_time(self, node: Node) -> int:
         """Return the least outer time of records that may still come to a node, or wait there."""

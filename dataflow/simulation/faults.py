@@ -34,6 +34,7 @@ from meander.dataflow.operators.async_map import CoroutineFunction
 from meander.dataflow.operators.keyed.columns import Column, Columns, ColumnStep
 from meander.dataflow.operators.stateless import Filter, FlatMap, Inspect, KeyBy, Map, Step
 from meander.dataflow.simulation.simulator import Command
+from meander.dataflow.windows.columnar import ColumnarWindows
 from meander.schemas.errors import SetupError
 
 P = ParamSpec("P")
@@ -224,6 +225,8 @@ class FaultInjector:
                 return replace(
                     logic, on_values=wrapped, on_timer=timed, on_notify=notified, on_alarm=rung
                 )
+            case ColumnarWindows(fold=fold):
+                return logic.with_step(self._wrap_columns(name, fold.step))
             case fold:
                 return replace(fold, step=self._wrap_columns(name, fold.step))
 

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypedDict, cast
 
+import numpy as np
 from typing_extensions import TypeVar
 
+from meander.dataflow.operators.keyed.columns import ColumnFold, ValueReader
 from meander.dataflow.operators.keyed.context import Context
+from meander.dataflow.windows.folding import Folding, states_of
 from meander.dataflow.windows.window import Window
 
 K = TypeVar("K", default=Any)
@@ -140,6 +143,44 @@ class WindowFold(_Merging, _Results):
     def add(self, context: Context, window: Window, state: Any, value: Any) -> object:  # noqa: ANN401
         """Return the state with one more record."""
         return self.step(state, value)
+
+
+class WindowColumns:
+    """A columnar fold of the records of a window, record by record. The state of a window is that
+    of the fold, one value per column."""
+
+    def __init__(self, fold: ColumnFold) -> None:
+        self._fold, self._folding, self._reader = fold, Folding(fold), ValueReader(fold)
+
+    @property
+    def functions(self) -> tuple[tuple[str, object], ...]:
+        """Return the user's functions, each with its role."""
+        return self._fold.functions
+
+    def first(self, context: Context, window: Window, value: Any) -> object:  # noqa: ANN401
+        """Return the state of a window that holds one record."""
+        return self.add(context, window, self._fold.init, value)
+
+    def add(self, context: Context, window: Window, state: Any, value: Any) -> object:  # noqa: ANN401
+        """Return the state with one more record."""
+        column = self._reader.column([value])
+        used = [np.array([context._used(name)]) for name in self._fold.uses]
+        columns = self._folding.of([state])
+        self._folding.step(columns, np.zeros(1, np.int64), column, used)
+        return states_of(columns)[0]
+
+    def merge(self, earlier: Any, later: Any) -> object:  # noqa: ANN401
+        """Return the state of two windows as one."""
+        merged = self._folding.merge(self._folding.of([earlier]), self._folding.of([later]))
+        return states_of(merged)[0]
+
+    def give(self, context: Context, window: Window, state: Any) -> None:  # noqa: ANN401
+        """Send the result of a window."""
+        (value,) = self._folding.results(self._folding.of([state]))
+        result: WindowResult = {
+            "key": context.key, "start": window.start, "end": window.end, "value": value,
+        }  # fmt: skip
+        context.emit(result)
 
 
 @dataclass(frozen=True)

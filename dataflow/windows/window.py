@@ -145,6 +145,27 @@ Windows = Hopping | Sessions | Sliding | Counts
 """An assigner of windows."""
 
 
+def described(windows: Windows) -> str:
+    """Return windows in the words of their definition.
+
+    >>> described(Hopping(300_000, 60_000, late_ms=500)), described(Sessions(30_000))
+    ('hopping(300, every=60, late=0.5)', 'session(30)')
+    """
+    match windows:
+        case Hopping(size, every, late, offset):
+            name, length = ("tumbling" if size == every else "hopping"), size
+            options = {"every": every if size != every else 0, "late": late, "offset": offset}
+        case Sessions(gap, longest, late):
+            name, length = "session", gap
+            options = {"longest": longest if longest != MAX_MILLIS else 0, "late": late}
+        case Sliding(size, late):
+            name, length, options = "sliding", size, {"late": late}
+        case Counts(size):
+            return f"count({size})"
+    given = (f", {option}={ms / 1000:.15g}" for option, ms in options.items() if ms)
+    return f"{name}({length / 1000:.15g}{''.join(given)})"
+
+
 def tumbling(size: float, *, late: float = 0, offset: float = 0) -> Hopping:
     """Return windows of `size` seconds that follow each other. A record lies in one of them, by its
     own time.

@@ -217,17 +217,27 @@ def decode_strict(data: bytes) -> object:
     return value
 
 
-class _PlainCodec:
-    name = "msgpack"
+class PlainCodec:
+    """The codec of plain states. Its name may carry the definition of the operator that wrote
+    them, so that another one does not read them.
+
+    >>> PlainCodec("msgpack, tumbling(60)").encode([3]) == encode([3])
+    True
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def encode(self, state: object, /) -> bytes:
+        """Return the bytes of a state."""
         return encode(state)
 
     def decode(self, data: bytes, /) -> object:
+        """Return a new object that equals the encoded one."""
         return decode(data)
 
 
-PLAIN: Final[StateCodec] = _PlainCodec()
+PLAIN: Final[StateCodec] = PlainCodec("msgpack")
 
 
 def _is_flat(value: object) -> bool:

@@ -25,7 +25,7 @@ from meander.state.encoding.cells import ABSENT, Cells, EncodedState, SealedCell
 from meander.state.encoding.codec import PLAIN, Sealed, StateCodec, encode_sealed
 from meander.state.encoding.columns import ColumnLayout, NumberCells
 from meander.state.encoding.expiring import ExpiringCells, codec_name, split_due
-from meander.state.encoding.timers import Timers
+from meander.state.encoding.timers import ROW, Timers
 from meander.state.keys.ids import Bin, CheckpointId
 from meander.state.store.before_images import BeforeImages
 from meander.state.store.dirty_keys import DirtyKeys
@@ -366,6 +366,26 @@ class Store:
             self._table.live[row.bin] += more
             self._table.rows[row.bin] += more
 
+    def keys_under(self, bin: int, prefix: bytes) -> list[bytes]:
+        """Return the keys of a bin with states that begin with a prefix, in no order. Those in
+        memory cost a comparison for each key of the bin there."""
+        found = [key for key in self._table.bins.get(bin, ()) if key.startswith(prefix)]
+        if self._prefixes[bin] in self._database.prefixes:
+            slots = self._table.slots
+            found += [key for key, _ in self.rows(bin, prefix, prefix) if key not in slots]
+        return found
+
+    def sealed_states(self, bin: int) -> Iterator[tuple[bytes, object]]:
+        """Yield the keys of a bin with their sealed states, in no order, as of the call. Rows are
+        no states."""
+        table = self._table
+        keys = [*table.bins.get(bin, ())]
+        yield from zip(keys, table.cells.get(table.find(keys)), strict=True)
+        if self._prefixes[bin] in self._database.prefixes:
+            for key, data in self._database.rocks.entries(self._prefixes[bin]):
+                if key not in table.slots and not key.startswith(ROW):
+                    yield key, Sealed(data)
+
     def note_rows(self, bin: int, count: int) -> None:
         """Note the number of rows of an installed bin."""
         self._table.rows[bin] = count
@@ -584,6 +604,10 @@ class StateBatch:
         cells = self._plain_cells
         assert isinstance(cells, NumberCells), "the states are no columns"
         return cells
+
+    def has(self, slots: Slots) -> npt.NDArray[np.bool_]:
+        """Return for each of some slots of this batch whether it holds a state."""
+        return np.array(self._plain_cells.has(slots), np.bool_)
 
     @property
     def due(self) -> npt.NDArray[np.int64]:

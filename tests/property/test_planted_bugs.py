@@ -16,7 +16,7 @@ from meander.dataflow.migration.migrator import Migrator
 from meander.dataflow.migration.partition_migrator import PartitionMigrator
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.exchange import Exchange
-from meander.dataflow.operators.keyed.columns import Columnar
+from meander.dataflow.operators.keyed.columnar import Columnar
 from meander.dataflow.operators.keyed.incoming_bins import IncomingBins
 from meander.dataflow.operators.keyed.logic import Process
 from meander.dataflow.operators.keyed.operator import KeyedOperator

@@ -115,8 +115,11 @@ class Calls:
         notifications = self._notifications.peek(self.iterations, self._until, self.max_calls)
         split = self._timers.split
         called = [*(split(tag)[0] for _, tag in timers), *(key for _, key in notifications)]
-        called_bins = self._space.bins_of(self._space.hash_keys(called))
-        return [*keys, *called], np.concatenate([bins, called_bins])
+        return [*keys, *called], np.concatenate([bins, self.bins_of(called)])
+
+    def bins_of(self, keys: Sequence[bytes]) -> Int64s:
+        """Return the bin of each encoded key, shape (n,)."""
+        return self._space.bins_of(self._space.hash_keys(keys))
 
     def next(self) -> Call | None:
         """Return the next due call, or None. Raises MeanderError where the operator has no function
@@ -148,6 +151,23 @@ class Calls:
         if notification:
             self._notifications.request(nested_time(now, self.iterations), key)
 
+    def due_timers(self, before: int | None) -> list[Timer]:
+        """Return the first timers before a time that are due, in order and at most `max_calls`. A
+        logic that handles many timers at once removes them by `drop_timers`."""
+        if self.iterations or self._timers.first is None:
+            return []
+        bounds = [one for one in (before, self._until) if one is not None]
+        return self._timers.peek(min(bounds, default=None), self.max_calls)
+
+    def drop_timers(self, count: int) -> None:
+        """Remove the first timers."""
+        for _ in range(count):
+            self._timers.pop()
+
+    def set_timer(self, bin: Bin, time: int, tag: bytes) -> None:
+        """Set a timer without a name, whose tag may be any encoded value."""
+        self._timers.set(bin, time, tag)
+
     def count_before_calls(self, times: Int64s) -> int:
         """Return how many records, in order of their times, are before all later calls."""
         if self._until is None:
@@ -156,15 +176,20 @@ class Calls:
 
     def batch(self, calls: Sequence[Call]) -> Batch:
         """Return calls as records without values, at their places in the total order."""
-        keys = [call.key for call in calls]
+        times = np.array([call.time for call in calls], np.int64)
+        offsets = np.array([call.offset for call in calls], np.int64)
+        return self.at(times, offsets, [call.key for call in calls])
+
+    def at(self, times: Int64s, offsets: Int64s, keys: list[bytes]) -> Batch:
+        """Return records without values at the places of calls of some keys, shapes (n,)."""
         hashes = self._space.hash_keys(keys)
         return Batch(
-            np.array([call.time for call in calls], np.int64),
-            np.full(len(calls), self._origin, np.int64),
+            times,
+            np.full(len(keys), self._origin, np.int64),
             hashes.view(np.int64),
-            np.array([call.offset for call in calls], np.int64),
-            np.zeros(len(calls), np.int64),
-            [None] * len(calls),
+            offsets,
+            np.zeros(len(keys), np.int64),
+            [None] * len(keys),
             keys,
             hashes,
         )
@@ -211,8 +236,7 @@ class AlarmCalls(Calls):
         """Return the keys of a pass and their bins."""
         alarms = self._timers.alarms
         called = [alarms.split(tag)[0] for _, tag in self._due]
-        called_bins = self._space.bins_of(self._space.hash_keys(called))
-        return [*keys, *called], np.concatenate([bins, called_bins])
+        return [*keys, *called], np.concatenate([bins, self.bins_of(called)])
 
     def pop(self, call: Call) -> None:
         """Remove the next alarm, as it is called."""

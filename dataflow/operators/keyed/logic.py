@@ -86,7 +86,7 @@ class Sealing:
 
     def __init__(self, codec_: StateCodec) -> None:
         self.codec = codec_
-        self.plain = codec_.name == codec.PLAIN.name
+        self.plain = isinstance(codec_, codec.PlainCodec)
         """Whether an immutable plain value needs no seal."""
 
     def seal(self, state: object, key: bytes) -> object:

@@ -20,7 +20,8 @@ from meander.dataflow.control.command import MoveBins
 from meander.dataflow.keepalive import Keepalive
 from meander.dataflow.operators.buffer.rows import Rows
 from meander.dataflow.operators.error_policy import Guard
-from meander.dataflow.operators.keyed.columns import Columnar, ColumnFold
+from meander.dataflow.operators.keyed.columnar import Columnar
+from meander.dataflow.operators.keyed.columns import ColumnFold
 from meander.dataflow.operators.keyed.logic import Sealing
 from meander.dataflow.simulation.in_memory import ListSink, ListSource
 from meander.schemas.errors import MeanderError, SetupError

@@ -1,0 +1,184 @@
+"""Windows of a columnar aggregate: what they are, and what their two logics share.
+
+Guarantees the results of `logic.py`. A record counts for a window by its own logical time alone, so
+all records of a pass are folded before windows close. Invariant: a fold changes no state where it
+raises, so its records are folded one by one then. Cost: `hopping_columns.py`, `session_columns.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from meander.dataflow.operators.error_policy import Guard, failure
+from meander.dataflow.operators.keyed.callbacks import Call, Calls
+from meander.dataflow.operators.keyed.columns import ColumnFold
+from meander.dataflow.operators.stateless import INDEX_LIMIT, TooManyLevelsError, append_index
+from meander.dataflow.records.batch import Batch, Int64s
+from meander.dataflow.records.extra_columns import EVENT_MS
+from meander.dataflow.windows.folding import Folding
+from meander.dataflow.windows.logic import LATE
+from meander.dataflow.windows.window import Hopping, Sessions
+from meander.state.encoding import codec
+from meander.state.encoding.cells import pick
+from meander.state.encoding.columns import ColumnLayout, Columns
+from meander.state.keys.ids import Bin
+from meander.state.times.time import from_millis
+
+LATE_COUNTER: Final = "window_late"
+"""Counts the records that are late for all their windows."""
+
+
+OWN: Final = 3
+"""The columns of a session before those of its fold: start, end, and in the first session of a key
+the number of others."""
+OTHERS: Final = 2
+"""The column with this number."""
+_HEAD: Final = codec.encode((0, 0))[:-2] + b"\xd3"
+"""The first bytes of a pair whose first item is a number of 8 bytes."""
+_NUMBER_BYTES: Final = 8
+PREFIX_BYTES: Final = len(_HEAD) + _NUMBER_BYTES
+
+
+def name_prefix(number: int) -> bytes:
+    """Return the first bytes of the key of a state, which is a pair of a number and a key of
+    records. The encoded key follows.
+
+    >>> codec.decode(name_prefix(60_000) + codec.encode("home"))
+    (60000, 'home')
+    """
+    return _HEAD + number.to_bytes(_NUMBER_BYTES, "big", signed=True)
+
+
+def bin_tag(bin: int) -> bytes:
+    """Return the tag of a timer of a bin. No key of records equals it, as the encoding of a small
+    number is shorter."""
+    return b"\xd3" + bin.to_bytes(_NUMBER_BYTES, "big")
+
+
+def bin_of_tag(tag: bytes) -> Bin | None:
+    """Return the bin whose timer has a tag, or None where the tag is a key of records.
+
+    >>> bin_of_tag(bin_tag(7)), bin_of_tag(codec.encode(7)), bin_of_tag(codec.encode(1 << 40))
+    (7, None, None)
+    """
+    if len(tag) != 1 + _NUMBER_BYTES or not tag.startswith(b"\xd3\0\0\0\0"):
+        return None
+    return Bin(int.from_bytes(tag[1:], "big"))
+
+
+def session_layout(fold: ColumnFold) -> ColumnLayout:
+    """Return the columns of the sessions of a fold."""
+    layout = fold.layout
+    return ColumnLayout((*[0] * OWN, *layout.init), (*["int64"] * OWN, *layout.dtypes))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnarWindows:
+    """The windows of an operator whose aggregate is a columnar fold."""
+
+    windows: Hopping | Sessions
+    fold: ColumnFold
+    side: tuple[str, ...] = (LATE,)
+
+    @property
+    def uses(self) -> tuple[str, ...]:
+        """Return the extra columns that it reads."""
+        return tuple(dict.fromkeys((EVENT_MS, *self.fold.uses)))
+
+    @property
+    def functions(self) -> tuple[tuple[str, object], ...]:
+        """Return the functions of the fold, each with its role."""
+        return self.fold.functions
+
+    @property
+    def layout(self) -> ColumnLayout:
+        """Return the columns of its states."""
+        match self.windows:
+            case Hopping():
+                return self.fold.layout
+            case Sessions():
+                return session_layout(self.fold)
+
+    def with_step(self, step: Callable[..., Any]) -> ColumnarWindows:
+        """Return the same windows with another step for each record."""
+        fold = self.fold
+        changed = ColumnFold(
+            fold.init, step, fold.dtypes, fold.dtype, fold.of, fold.uses, fold.merge, fold.result,
+            name=fold.name,
+        )  # fmt: skip
+        return ColumnarWindows(self.windows, changed)
+
+
+@dataclass(slots=True)
+class Closed:
+    """The windows that close in one pass, each with the time of its close."""
+
+    times: list[int]
+    starts: list[int]
+    ends: list[int]
+    keys: list[bytes]
+    """The encoded keys of the records."""
+
+    @staticmethod
+    def none() -> Closed:
+        """Return no windows."""
+        return Closed([], [], [], [])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, close_ms: int, start: int, end: int, keys: Sequence[bytes]) -> None:
+        """Add windows of some keys."""
+        self.times += [from_millis(close_ms)] * len(keys)
+        self.starts += [start] * len(keys)
+        self.ends += [end] * len(keys)
+        self.keys += keys
+
+    def results(self, folding: Folding, states: Columns, calls: Calls, guard: Guard) -> Batch:
+        """Return the results of the windows with these states. Each stands where the timer of the
+        window would call. The error policy applies to a window whose result fails."""
+        offsets = {start: Call(0, "timer", b"", str(start)).offset for start in {*self.starts}}
+        places = np.array([offsets[start] for start in self.starts], np.int64)
+        batch = calls.at(np.array(self.times, np.int64), places, self.keys)
+        rows = zip(map(codec.decode, self.keys), self.starts, self.ends, strict=True)
+        try:
+            values = folding.results(states)
+        except failure():
+            return self._one_by_one(folding, states, batch, guard)
+        return batch.with_values(
+            [{"key": k, "start": s, "end": e, "value": v}
+             for (k, s, e), v in zip(rows, values, strict=True)]
+        )  # fmt: skip
+
+    def _one_by_one(self, folding: Folding, states: Columns, batch: Batch, guard: Guard) -> Batch:
+        values, kept = list[object](), list[int]()
+        for row, (key, start, end) in enumerate(
+            zip(map(codec.decode, self.keys), self.starts, self.ends, strict=True)
+        ):
+            own = tuple(column[row : row + 1] for column in states)
+            window: dict[str, object] = {"key": key, "start": start, "end": end}
+            try:
+                values.append({**window, "value": folding.results(own)[0]})
+            except failure() as error:
+                window["state"] = tuple(column.tolist()[0] for column in own)
+                lost = batch.take(np.array([row])).with_values([window])
+                guard.failed(lost, 0, error)
+            else:
+                kept.append(row)
+        return batch.take(np.array(kept, np.int64)).with_values(values)
+
+
+def late_records(batch: Batch, rows: Int64s, guard: Guard) -> Batch:
+    """Return the records of some rows as results of the side output of late ones."""
+    if (full := batch.indexes[rows] >= INDEX_LIMIT).any():
+        for row in rows[full].tolist():
+            guard.failed(batch, row, TooManyLevelsError())
+        rows = rows[~full]
+    guard.counters[LATE_COUNTER] += len(rows)
+    late = batch.take(rows)
+    indexes = append_index(late.indexes, np.zeros(len(rows), np.int64))
+    return late.with_outputs(indexes, pick(batch.values, rows.tolist()))
