@@ -9,7 +9,7 @@ Cost: about 2 us per event, with its JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,14 +72,17 @@ class Generator:
     start_ms: int = 1_700_000_000_000
     seed: int = 1
 
-    def blocks(self, events: int) -> Iterator[Block]:
-        """Yield blocks of events; all but the last are equally long."""
+    def blocks(self, events: int, topics: Sequence[str] = TOPICS) -> Iterator[Block]:
+        """Yield blocks of events of some topics; all but the last are equally long."""
         for number, first in enumerate(range(0, events, BLOCK)):
             chance = np.random.default_rng((self.seed, number))
-            yield self.block(np.arange(first, min(first + BLOCK, events)), chance)
+            yield self.block(np.arange(first, min(first + BLOCK, events)), chance, topics)
 
-    def block(self, numbers: Int64s, chance: np.random.Generator) -> Block:
-        """Return the events of some numbers, whose times follow from these.
+    def block(
+        self, numbers: Int64s, chance: np.random.Generator, topics: Sequence[str] = TOPICS
+    ) -> Block:
+        """Return the events of some numbers, whose times follow from these. `topics` are the first
+        ones.
 
         >>> block = Generator(rate=1000).block(np.arange(50), np.random.default_rng(1))
         >>> [len(block.values[topic]) for topic in TOPICS]
@@ -91,7 +94,7 @@ class Generator:
         pool = _LETTERS[chance.integers(0, len(_LETTERS), _POOL)].tobytes().decode()
         makers = self._persons, self._auctions, self._bids
         values, times = {}, {}
-        for topic, part, make in zip(TOPICS, parts, makers, strict=True):
+        for topic, part, make in zip(topics, parts, makers, strict=False):
             own = numbers[part]
             times[topic] = self.time_of(own)
             values[topic] = make(own, times[topic], chance, pool)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.nexmark.records import Auction, Bid, Person, columns_of
 
-TABLES = {"persons": Person, "auctions": Auction, "bids": Bid}
+TABLES: dict[str, type[Struct]] = {"persons": Person, "auctions": Auction, "bids": Bid}
 TIME = ", rowtime TIMESTAMP_LTZ(3) METADATA FROM 'timestamp', WATERMARK FOR rowtime AS rowtime"
 """No record is late, so no watermark is behind."""
 EPOCH = "TIMESTAMP '1970-01-01 00:00:00'"

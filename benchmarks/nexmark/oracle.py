@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.nexmark.flink_queries import KEYS, TABLES
@@ -34,68 +35,59 @@ SQL = {
     "q4": f"SELECT category, AVG(price) AS price FROM ({SALES}) GROUP BY category",
     "q5": """SELECT auction, num, dateTime FROM (
             SELECT auction, num, dateTime, MAX(num) OVER (PARTITION BY dateTime) AS most FROM (
-                SELECT auction, end AS dateTime, COUNT(*) AS num FROM bids
+                SELECT auction, closes AS dateTime, COUNT(*) AS num FROM bids
                 LATERAL VIEW EXPLODE(SEQUENCE(
                     dateTime - dateTime % {every} + {every},
-                    dateTime - dateTime % {every} + {size}, {every})) AS end
-                GROUP BY auction, end)
+                    dateTime - dateTime % {every} + {size}, {every})) AS closes
+                GROUP BY auction, closes)
         ) WHERE num = most""",
     "q6": f"""SELECT seller, AVG(price) OVER (
             PARTITION BY seller ORDER BY expires, id ROWS BETWEEN 9 PRECEDING AND CURRENT ROW
         ) AS price, expires AS dateTime FROM ({SALES})""",
-    "q7": f"""SELECT auction, bidder, price, end AS dateTime FROM (
-            SELECT *, MAX(price) OVER (PARTITION BY end) AS most
-            FROM (SELECT *, {END} AS end FROM bids)
+    "q7": f"""SELECT auction, bidder, price, closes AS dateTime FROM (
+            SELECT *, MAX(price) OVER (PARTITION BY closes) AS most
+            FROM (SELECT *, {END} AS closes FROM bids)
         ) WHERE price = most""",
-    "q8": f"""SELECT P.id, P.name, P.end AS dateTime
-        FROM (SELECT *, {END} AS end FROM persons) P
-        LEFT SEMI JOIN (SELECT *, {END} AS end FROM auctions) A
-        ON P.id = A.seller AND P.end = A.end""",
+    "q8": f"""SELECT P.id, P.name, P.closes AS dateTime
+        FROM (SELECT *, {END} AS closes FROM persons) P
+        LEFT SEMI JOIN (SELECT *, {END} AS closes FROM auctions) A
+        ON P.id = A.seller AND P.closes = A.closes""",
 }
 
 
-class Oracle:
-    """The records of a house in Spark's memory."""
+def faults(
+    spark: SparkSession, bootstrap: str, prefix: str, windows: tuple[float, float], query: str,
+    topic: str,
+) -> str:  # fmt: skip
+    """Say in which way the results on a topic are other than those of a query over the topics with
+    a prefix; '' if not at all."""
 
-    def __init__(
-        self, spark: SparkSession, bootstrap: str, prefix: str, windows: tuple[float, float]
-    ) -> None:
-        self._spark, self._settings = spark, {"bootstrap.servers": bootstrap}
-        self._size, self._every = (round(1000 * seconds) for seconds in windows)
-        for table, kind in TABLES.items():
-            frame = self._read(prefix + table, columns_of(kind)).select("value.*").cache()
-            frame.createOrReplaceTempView(table)
+    def read(name: str, kind: type[Struct]) -> DataFrame:
+        fields = ", ".join(f"{column}: {sort}" for column, sort in columns_of(kind).items())
+        columns = f"offset bigint, value struct<{fields}>"
+        return read_topics(spark, [name], {"bootstrap.servers": bootstrap}, columns)
 
-    def faults(self, query: str, topic: str) -> str:
-        """Say in which way the results on a topic are other than those of a query; '' if not at
-        all."""
-        columns = columns_of(QUERIES[query].result)
-        found = self._read(topic, columns).where("value IS NOT NULL")
-        sql = SQL[query].replace("{size}", str(self._size)).replace("{every}", str(self._every))
-        expected = self._spark.sql(sql)
-        if query in KEYS:
-            columns.pop("dateTime")
-            found.createOrReplaceTempView("found")
-            key, *others = columns
-            last = ", ".join(f"MAX_BY(value.{one}, offset) AS {one}" for one in others)
-            found = self._spark.sql(
-                f"SELECT value.{key} AS {key}, {last} FROM found GROUP BY value.{key}"
-            )
-        else:
-            found = found.select("value.*")
-        found, expected = found.select(*columns).cache(), expected.select(*columns).cache()
-        missing = expected.exceptAll(found).count()
-        unexpected = found.exceptAll(expected).count()
-        counts = f"of {expected.count():,} results, {missing:,} are missing"
-        expected.unpersist()
-        found.unpersist()
-        return f"{counts}, and {unexpected:,} are unexpected" if missing or unexpected else ""
-
-    def _read(self, topic: str, columns: dict[str, str]) -> DataFrame:
-        fields = ", ".join(f"{name}: {kind}" for name, kind in columns.items())
-        return read_topics(
-            self._spark, [topic], self._settings, f"offset bigint, value struct<{fields}>"
-        )
+    result, (size, every) = QUERIES[query].result, windows
+    for table in QUERIES[query].reads:
+        read(prefix + table, TABLES[table]).select("value.*").createOrReplaceTempView(table)
+    sql = SQL[query].replace("{size}", f"{1000 * size:.0f}")
+    expected = spark.sql(sql.replace("{every}", f"{1000 * every:.0f}"))
+    read(topic, result).where("value IS NOT NULL").createOrReplaceTempView("found")
+    columns = [name for name in columns_of(result) if name != "dateTime" or query not in KEYS]
+    if query in KEYS:
+        key = f"value.{KEYS[query]}"
+        last = (f"MAX_BY(value.{name}, offset) AS {name}" for name in columns)
+        found = spark.sql(f"SELECT {', '.join(last)} FROM found GROUP BY {key}")
+    else:
+        found = spark.sql("SELECT value.* FROM found")
+    expected, found = (frame.select(*columns).cache() for frame in (expected, found))
+    missing, unexpected = expected.exceptAll(found).count(), found.exceptAll(expected).count()
+    total = expected.count()
+    expected.unpersist()
+    found.unpersist()
+    if not missing and not unexpected:
+        return ""
+    return f"of {total:,} results {missing:,} are missing, and {unexpected:,} are unexpected"
 
 
 @contextmanager

@@ -37,11 +37,14 @@ def create(bootstrap: str, prefix: str) -> None:
     load.create(bootstrap, *(prefix + topic for topic in TOPICS), partitions=PARTITIONS)
 
 
-def fill(bootstrap: str, prefix: str, generator: Generator, events: int) -> Filled:
-    """Make the topics, and put events on them."""
+def fill(
+    bootstrap: str, prefix: str, generator: Generator, events: int, *, bids: bool = True
+) -> Filled:
+    """Make the topics, and put events on them; without `bids` their topic stays empty."""
     create(bootstrap, prefix)
-    blocks, records = [*generator.blocks(events)], Counter[str]()
-    for topic in TOPICS:
+    written = TOPICS if bids else TOPICS[:-1]
+    blocks, records = [*generator.blocks(events, written)], Counter[str]()
+    for topic in written:
         load.write(bootstrap, prefix + topic, _records(topic, blocks))
         records[topic] = sum(len(block.values[topic]) for block in blocks)
     return Filled(prefix, records)

@@ -6,13 +6,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import report
+from benchmarks.nexmark import outcome, parts, plots, text, tumbling, wanted
 from benchmarks.nexmark.events import AUCTIONS, BIDS, PERSONS, ROUND, TOPICS, Generator
+from benchmarks.nexmark.flink_queries import SQL, statements
 from benchmarks.nexmark.queries import QUERIES
+from benchmarks.outcome import Case, Found, Outcome, Part
 from meander.testing import TestFlow
 
 Event = dict[str, Any]
@@ -91,10 +96,10 @@ def answer_of(name: str, workers: int = 2) -> Counter[str]:
                 run.feed(topic, json.dumps(event).encode(), ms=event["dateTime"],
                          partition=number % PARTITIONS)  # fmt: skip
         run.run()
-    return Counter(text(json.loads(record.value or b"")) for record in run.records("out"))
+    return Counter(as_text(json.loads(record.value or b"")) for record in run.records("out"))
 
 
-def text(result: object) -> str:
+def as_text(result: object) -> str:
     return json.dumps(result, sort_keys=True)
 
 
@@ -209,7 +214,7 @@ REFERENCES: dict[str, Callable[[], Iterable[Event]]] = {
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_a_query_gives_what_its_reference_does(name: str) -> None:
-    expected = Counter(map(text, REFERENCES[name]()))
+    expected = Counter(map(as_text, REFERENCES[name]()))
     assert expected
     assert answer_of(name) == expected
 
@@ -222,3 +227,66 @@ def test_the_last_averages_of_categories_are_those_of_the_reference() -> None:
                    key=lambda one: one["dateTime"])  # fmt: skip
     assert len(given) == len(sales())
     assert last_of(given) == last_of(average_by_category())
+
+
+def outcome_of(rates: dict[str, tuple[float, float]]) -> Outcome:
+    """Drains of some queries by both engines, twice."""
+    cases = {}
+    for query, (ours, theirs) in rates.items():
+        cases[query] = Case()
+        for factor in (1.0, 2.0):
+            found = {
+                "meander_per_s": factor * ours,
+                "flink_per_s": theirs,
+                "meander_p99_ms": ours,
+                "flink_p99_ms": theirs,
+            }
+            cases[query].add(Found(figures=found))
+    python = {engine: Case() for engine in tumbling.ENGINES}
+    for case, rate in zip(python.values(), (300.0, 100.0, 200.0), strict=True):
+        case.add(Found(figures={"per_s": rate}))
+    return Outcome(parts={
+        parts.DRAINS: Part(what="drains", cases=cases),
+        parts.LATENCIES: Part(what="latencies", cases=cases),
+        parts.PYTHON: Part(what="python", cases=python),
+    })  # fmt: skip
+
+
+def test_the_figure_over_flink_is_a_geometric_mean_by_run() -> None:
+    rates = dict.fromkeys(SQL, (100.0, 100.0)) | {"q0": (400.0, 100.0), "q1": (25.0, 100.0)}
+    told = wanted.figures(outcome_of(rates))
+    assert told["nexmark_q0_over_flink"].runs == [4.0, 8.0]
+    assert told[wanted.OVER_FLINK].runs == pytest.approx([1.0, 2.0])
+    assert told[wanted.OVER_PYTHON].runs == [1.5]
+
+
+def test_no_figure_over_flink_follows_from_some_queries() -> None:
+    assert wanted.OVER_FLINK not in wanted.figures(outcome_of({"q0": (2.0, 1.0)}))
+
+
+def test_results_stay_beside_those_of_other_parts(tmp_path: Path) -> None:
+    path = tmp_path / "windows.json"
+    others = Outcome(parts={"sessions": Part(what="sessions")})
+    others.save(report.summary({"sessions_ms": [7.0]}), path)
+    outcome.save(outcome_of({"q0": (2.0, 1.0)}), path)
+    found = json.loads(path.read_bytes())
+    assert [*found["parts"]] == ["sessions", *parts.TITLES]
+    assert found["figures"]["sessions_ms"]["median"] == 7.0
+    assert found["figures"]["nexmark_q0_over_flink"]["median"] == 3.0
+
+
+def test_tables_and_pictures_show_all_parts(tmp_path: Path) -> None:
+    found = outcome_of(dict.fromkeys(QUERIES, (2.0, 1.0)))
+    drawn = [*plots.draw(found, tmp_path)]
+    assert {tmp_path / file for file, _ in drawn} == {*tmp_path.iterdir()}
+    lines = [*text.lines(found, drawn)]
+    for title in parts.TITLES.values():
+        assert f"### {title}" in lines
+
+
+def test_flink_defines_what_its_queries_read_and_give() -> None:
+    for query in SQL:
+        *tables, insert = statements(query, "b:1", "n-", "out", 10.0, 2.0, bounded=True)
+        assert len(tables) == 4
+        assert "{" not in insert
+        assert "dateTime" not in insert.replace("`dateTime`", "")
