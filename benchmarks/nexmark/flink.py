@@ -84,7 +84,7 @@ class Flink:
         flink = self._gateway.jvm.org.apache.flink
         configuration = flink.configuration.Configuration()
         fixed = {
-            "execution.target": "local", "execution.attached": "false",
+            "execution.target": "local",
             "parallelism.default": str(WORKERS), "taskmanager.numberOfTaskSlots": str(WORKERS),
             "pipeline.object-reuse": "true", "table.local-time-zone": "UTC",
             "rest.bind-port": str(port), "rest.port": str(port),

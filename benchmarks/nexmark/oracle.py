@@ -7,6 +7,7 @@ as engines may give others before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -96,6 +97,7 @@ def session() -> Iterator[SparkSession]:
     builder = SparkSession.builder.master(f"local[{WORKERS}]").appName("nexmark")
     for name, value in {
         "spark.ui.enabled": "false", "spark.driver.memory": "4g",
+        "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(WORKERS), "spark.ui.showConsoleProgress": "false",
     }.items():  # fmt: skip
         builder = builder.config(name, value)
