@@ -124,6 +124,14 @@ def write(bootstrap: str, topic: str, records: Iterable[tuple[bytes, int]]) -> f
     return time.monotonic() - began
 
 
+def count(bootstrap: str, topic: str) -> int:
+    """How many records a topic has, where none are deleted."""
+    with closing(Consumer({"bootstrap.servers": bootstrap, "group.id": "benchmarks"})) as reader:
+        places = [TopicPartition(topic, n) for n in range(partitions_of(reader, topic))]
+        ends = [reader.get_watermark_offsets(place, timeout=ANSWER) for place in places]
+    return sum(end for _, end in ends)
+
+
 @contextmanager
 def reading(bootstrap: str, topic: str) -> Iterator[Iterator[Message]]:
     """What is committed on a topic, from its beginning to its end; the client has met the broker

@@ -15,6 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
+import msgspec
 from pydantic_core import from_json, to_json
 
 from meander.connectors.kafka.conversion import plain
@@ -272,10 +273,6 @@ def _identity(data: bytes | None) -> object:
     return data
 
 
-def _from_json(data: bytes) -> object:
-    return from_json(data, allow_inf_nan=False)
-
-
 def _from_str(data: bytes) -> object:
     return data.decode()
 
@@ -313,7 +310,7 @@ def _to_str(value: object) -> bytes | None:
 _WHOLE = {int}
 _BYTES = {bytes, type(None)}
 _HEAD = itemgetter(0)
-_DECODERS: dict[str, Decoder] = {"json": _from_json, "str": _from_str}
+_DECODERS: dict[str, Decoder] = {"json": msgspec.json.Decoder().decode, "str": _from_str}
 _ENCODERS: dict[Format, Callable[[object], bytes | None]] = {
     "json": _to_json, "bytes": _to_bytes, "str": _to_str,
 }  # fmt: skip

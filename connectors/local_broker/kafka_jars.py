@@ -81,17 +81,24 @@ def kafka_jars(on_progress: OnProgress = _ignore_progress) -> Path:
 
     `on_progress` receives the number of fetched jars and the total during the download.
     """
-    folder = cache()
+    return fetched(cache(), pins(), f"Apache Kafka {KAFKA}", on_progress)
+
+
+def fetched(
+    folder: Path, jars: list[Jar], product: str, on_progress: OnProgress = _ignore_progress
+) -> Path:
+    """Fetch those jars of a product that `folder` lacks; return the folder once all of them are
+    verified. Raise SetupError where the fetch fails."""
     make_folder(folder, "name a folder in MEANDER_CACHE")
     with (folder.parent / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        wrong = mismatches(folder, pins())
+        wrong = mismatches(folder, jars)
         corrupt = [jar.name for jar in wrong if (folder / jar.name).exists()]
         if corrupt:
             log.warning("jars_rejected", folder=str(folder), jars=",".join(corrupt))
         if wrong:
-            log.info("fetch_started", kafka=KAFKA, jars=len(wrong), folder=str(folder))
-            _fetch(folder, wrong, on_progress)
+            log.info("fetch_started", product=product, jars=len(wrong), folder=str(folder))
+            _fetch(folder, wrong, product, on_progress)
     return folder
 
 
@@ -108,24 +115,24 @@ def pins() -> list[Jar]:
 
 def mismatches(folder: Path, jars: list[Jar]) -> list[Jar]:
     """Return the jars that `folder` lacks or has with other content."""
-    return [jar for jar in jars if _sha256(folder / jar.name) != jar.digest]
+    return [jar for jar in jars if sha256(folder / jar.name) != jar.digest]
 
 
-def _fetch(folder: Path, jars: list[Jar], on_progress: OnProgress) -> None:
+def _fetch(folder: Path, jars: list[Jar], product: str, on_progress: OnProgress) -> None:
     """Resolve jars beside `folder`, and move them there once they are verified."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="resolving-") as name:
         work = Path(name)
-        _resolve(work, jars, on_progress)
+        _resolve(work, jars, product, on_progress)
         for jar in mismatches(work / "jars", jars):
-            found = _sha256(work / "jars" / jar.name) or "nothing"
+            found = sha256(work / "jars" / jar.name) or "nothing"
             cause = f"SHA-256 {jar.digest} is pinned, {found} was fetched"
             remedy = "look for a proxy that alters downloads"
-            raise SetupError(f"{jar.name} of Apache Kafka {KAFKA}", cause, remedy)
+            raise SetupError(f"{jar.name} of {product}", cause, remedy)
         for jar in jars:
             (work / "jars" / jar.name).replace(folder / jar.name)
 
 
-def _resolve(work: Path, jars: list[Jar], on_progress: OnProgress) -> None:
+def _resolve(work: Path, jars: list[Jar], product: str, on_progress: OnProgress) -> None:
     """Let Ivy fetch the jars into `work`/jars."""
     dependencies = "\n".join(
         f'    <dependency org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"/>'
@@ -148,8 +155,8 @@ def _resolve(work: Path, jars: list[Jar], on_progress: OnProgress) -> None:
         cause = (
             f"its jars could not be fetched from Maven Central ({(causes or ['Ivy failed'])[0]})"
         )
-        remedy = f"check the network, or copy the jars of another machine into {cache()}"
-        raise SetupError(f"Apache Kafka {KAFKA}", cause, remedy)
+        remedy = f"check the network, or copy the jars of another machine into {cache().parent}"
+        raise SetupError(product, cause, remedy)
 
 
 def _runs(process: subprocess.Popen[bytes]) -> bool:
@@ -171,7 +178,7 @@ def _ivy() -> Path:
     return found[-1]
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
     """Return the digest of a file, '' where there is none."""
     if not path.is_file():
         return ""

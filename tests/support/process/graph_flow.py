@@ -30,7 +30,7 @@ START = 1_700_000_000_000
 NONSENSE = {
     b'{"edge":[1]}': "it is no edge, such as",
     b'{"edge":["a",2],"diff":1}': "its key is 'a', no integer of 64 bits",
-    b"{oops": "line 1 column 2",
+    b"{oops": "JSON is malformed",
     b'{"root":1,"diff":1}': "it is no edge, such as",
 }
 """Records that are no edges, and what their dead letters say."""

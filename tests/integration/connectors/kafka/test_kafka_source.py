@@ -309,7 +309,7 @@ def test_an_empty_topic_is_idle_and_ended(rig: Rig) -> None:
 
 
 UNREADABLE = {
-    "value": (KafkaSource("in"), Record(b"{oops", b"k"), "its value cannot be read: ValueError"),
+    "value": (KafkaSource("in"), Record(b"{oops", b"k"), "its value cannot be read: DecodeError"),
     "key": (KafkaSource("in", pairs=True), Record(b"1", b"\xff"), "its key cannot be read"),
 }
 

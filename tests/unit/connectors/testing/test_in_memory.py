@@ -145,7 +145,7 @@ def unless_empty(data: bytes) -> bytes:
 
 
 UNREADABLE: dict[str, tuple[KafkaSource, bytes, object, str]] = {
-    "value": (KafkaSource("in"), b"{oops", "k", "its value cannot be read: ValueError"),
+    "value": (KafkaSource("in"), b"{oops", "k", "its value cannot be read: DecodeError"),
     "text": (KafkaSource("in", value="str"), b"\xff", "k", "its value cannot be read: Unicode"),
     "time": (KafkaSource("in", time=header("at")), b"1", "k", "its time cannot be read: Val"),
     "key": (KafkaSource("in", pairs=True), b"1", b"\xff", "its key cannot be read"),

@@ -1,0 +1,29 @@
+"""The tables of docs/benchmarks.md about Nexmark, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks import tables
+from benchmarks.nexmark.parts import TITLES
+from benchmarks.nexmark.wanted import AT_LEAST, AT_MOST, figures
+from benchmarks.outcome import Outcome
+
+BEGIN, END = "<!-- nexmark: made by benchmarks.nexmark -->", "<!-- /nexmark -->"
+COLUMNS = {
+    "meander_per_s": "Meander, records/s", "flink_per_s": "Flink, records/s",
+    "meander_p50_ms": "Meander p50", "meander_p99_ms": "p99", "flink_p50_ms": "Flink p50",
+    "flink_p99_ms": "p99", "per_s": "records/s",
+}  # fmt: skip
+
+
+def lines(outcome: Outcome, drawn: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Yield all tables, then pictures by file and title."""
+    yield from ("", *tables.wanted(figures(outcome), AT_LEAST, AT_MOST))
+    for why in outcome.failures:
+        yield from ("", f"**FAILED**: {why}.")
+    for name, title in TITLES.items():
+        if part := outcome.parts.get(name):
+            yield from ("", f"### {title}", "", *tables.rows(part, COLUMNS))
+    yield from (line for file, title in drawn for line in ("", f"![{title}]({file})"))
+    yield ""
