@@ -23,6 +23,7 @@ from meander.dataflow.operators.keyed.expiry import Expiry
 from meander.dataflow.operators.keyed.logic import Applied, Sealing
 from meander.dataflow.records.batch import Batch, Int64s, UInt64s
 from meander.schemas.errors import SetupError
+from meander.schemas.option_values import is_number
 from meander.state.encoding import codec
 from meander.state.encoding.cells import ABSENT, pick
 from meander.state.encoding.columns import Column as Column
@@ -301,9 +302,7 @@ class Columnar:
 
     def _value(self, value: object) -> object:
         found = value if self._fold.of is None else value[self._fold.of]  # type: ignore[index]
-        if self._fold.dtype != "object" and (
-            isinstance(found, bool) or not isinstance(found, int | float)
-        ):
+        if self._fold.dtype != "object" and not is_number(found):
             raise TypeError(f"{found!r} is not a number")
         if self._whole and not isinstance(found, int):
             raise TypeError(f"{found!r} is not an int")
