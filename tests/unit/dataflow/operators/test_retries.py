@@ -300,7 +300,7 @@ def _counts(
         for value, ms in records:
             run.feed("numbers", value, ms=ms)
         run.run()
-        return run.values("out"), run.states("seen"), [one.value for one in run.dead_letters]
+        return run.values("out"), dict(run.states("seen")), [one.value for one in run.dead_letters]
 
 
 def test_key_that_expires_at_a_record_on_which_a_fold_fails_begins_anew() -> None:
